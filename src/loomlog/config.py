@@ -1,0 +1,62 @@
+"""Settings as small objects. Defaults are what a new user wants; the CLI fills in the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from loomlog import limits
+from loomlog.limits import MIB
+from loomlog.types import NodeId, SyncMode
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """How a replica keeps its data."""
+
+    sync: SyncMode = SyncMode.ALWAYS
+    sync_interval_s: float = 0.2  # with sync=interval
+    segment_bytes: int = 64 * MIB  # roll the data file here
+    commit_segment_bytes: int = 4 * MIB  # roll the commit log here
+    index_interval_bytes: int = 64 * 1024  # one index entry per so much data
+    commit_sync_delay_s: float = 0.05  # commit contexts wait this long to be synced together
+    spare_segments_max: int = 2  # trimmed files kept to be written again
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """A storage node (vsn)."""
+
+    node_id: NodeId
+    cluster_id: str
+    volumes: tuple[str, ...]
+    metadata: tuple[str, ...]  # addresses of the metadata repository
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None  # what clients are told; default: the address listened on
+    error_if_exists: bool = False
+    storage: StorageSettings = field(default_factory=StorageSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSettings:
+    """A metadata repository (vmr)."""
+
+    cluster_id: str
+    directory: str
+    listen: str = "127.0.0.1:7400"
+    http: str | None = "127.0.0.1:7480"
+    failure_detection_s: float = limits.FAILURE_DETECTION_S
+    heartbeat_s: float = limits.HEARTBEAT_S
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """A client."""
+
+    compression: str = "none"  # none, lz4, zstd
+    append_batch_bytes: int = limits.APPEND_BATCH_BYTES
+    appends_in_flight_max: int = limits.APPENDS_IN_FLIGHT_MAX
+    append_buffer_bytes_max: int = limits.APPEND_BUFFER_BYTES_MAX
+    append_timeout_s: float = limits.APPEND_TIMEOUT_S
+    request_timeout_s: float = limits.REQUEST_TIMEOUT_S
+    connect_timeout_s: float = limits.CONNECT_TIMEOUT_S
+    read_ahead_bytes: int = limits.READ_AHEAD_BYTES

@@ -1,0 +1,43 @@
+"""Every bound in one place, each with its reason. Sizes in bytes, times in seconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+ALIGNMENT: Final = 64  # misaligned copies are ten times slower; also a cache line
+
+# Records and batches
+RECORD_BYTES_MAX: Final = 16 * MIB  # a record's value or key; more belongs in an object store
+BATCH_BYTES_MAX: Final = 32 * MIB  # one batch, encoded; room for one record of any legal size
+BATCH_RECORDS_MAX: Final = 1 << 20  # offsets of a batch stay small
+
+# Frames
+FRAME_HEADER_BYTES_MAX: Final = 8 * MIB  # a status of 10,000 streams fits
+FRAME_PAYLOAD_BYTES_MAX: Final = 64 * MIB  # a batch, or a chunk of joined ones
+SEND_BUFFER_BYTES: Final = 4 * MIB  # above this a connection asks its writers to wait
+SEND_BUFFER_BYTES_MAX: Final = 256 * MIB  # a peer this far behind is cut off
+
+# Client
+APPEND_BATCH_BYTES: Final = 256 * KIB  # automatic batching closes a batch here
+APPENDS_IN_FLIGHT_MAX: Final = 8  # batches under way per stream and client before new ones wait
+APPEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # what a client holds before append() waits for room
+READ_AHEAD_BYTES: Final = 8 * MIB  # per stream of a subscription
+
+# Storage node
+STREAM_UNCOMMITTED_BYTES_MAX: Final = 128 * MIB  # beyond this a primary says Busy
+READ_CHUNK_BYTES: Final = 512 * KIB  # one answer of a subscription
+SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
+
+# Times
+HEARTBEAT_S: Final = 1.0  # storage node to metadata repository when nothing changes
+FAILURE_DETECTION_S: Final = 3.0  # silence after which a storage node counts as dead
+CONNECT_TIMEOUT_S: Final = 5.0
+REQUEST_TIMEOUT_S: Final = 10.0
+APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this, whatever it tried
+
+# Names
+LOG_NAME_CHARS_MAX: Final = 200
+STREAMS_PER_LOG_MAX: Final = 10_000

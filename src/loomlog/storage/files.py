@@ -1,0 +1,78 @@
+"""The ports to the disk: a file system, and a worker that runs blocking work off the loop.
+
+Everything in storage/ reaches the disk through these two, so that the simulator can stand in
+for them and lose unsynced writes on a crash. Calls of `Files` and `File` block: on a server
+they run at start-up or inside a worker; the exception is `File.read_cached`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from loomlog.types import Buffer
+
+
+class File(Protocol):
+    """An open file."""
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all buffers one after the other at `offset`; whole or an OSError."""
+
+    def read(self, size: int, offset: int) -> bytearray:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def read_cached(self, size: int, offset: int) -> bytearray | None:
+        """Like `read`, but None where it would have to wait for the disk. Never blocks."""
+
+    def size(self) -> int: ...
+
+    def allocate(self, size: int) -> None:
+        """Make the file at least `size` bytes long; new bytes read as zeros."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return when all that was written to this file survives a power loss (fdatasync)."""
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system. Paths are strings with `/`."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; without `create` a missing file is FileNotFoundError."""
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted; a missing directory is FileNotFoundError."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str) -> None:
+        """With parents; fine if it is there."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces the target."""
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return when creations, renames and removals in it survive a power loss."""
+
+
+Step = Callable[[], None]
+Finished = Callable[[BaseException | None], None]
+
+
+class Worker(Protocol):
+    """Runs blocking work away from the event loop, one job after the other, in order."""
+
+    def run(self, steps: Sequence[Step], finished: Finished) -> None:
+        """Run the steps in order, off the loop; then call `finished` on the loop with the error
+        that stopped them, or None. In a simulation a crash may fall between two steps."""
+
+    def close(self) -> None:
+        """Finish what was handed in, then stop. Blocks; call it at shutdown."""

@@ -1,0 +1,522 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_UNSPECIFIED: _ClassVar[ErrorCode]
+    LOOM_ERROR: _ClassVar[ErrorCode]
+    RETRYABLE: _ClassVar[ErrorCode]
+    NOT_LEADER: _ClassVar[ErrorCode]
+    BUSY: _ClassVar[ErrorCode]
+    UNAVAILABLE: _ClassVar[ErrorCode]
+    TIMEOUT: _ClassVar[ErrorCode]
+    NOT_FOUND: _ClassVar[ErrorCode]
+    ALREADY_EXISTS: _ClassVar[ErrorCode]
+    SEALED: _ClassVar[ErrorCode]
+    TRIMMED: _ClassVar[ErrorCode]
+    NOT_YET_WRITTEN: _ClassVar[ErrorCode]
+    DATA_LOSS: _ClassVar[ErrorCode]
+    INVALID_ARGUMENT: _ClassVar[ErrorCode]
+    UNAUTHORIZED: _ClassVar[ErrorCode]
+    VERSION_MISMATCH: _ClassVar[ErrorCode]
+    CORRUPT: _ClassVar[ErrorCode]
+    APPEND_UNKNOWN: _ClassVar[ErrorCode]
+
+class StreamState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STREAM_STATE_UNSPECIFIED: _ClassVar[StreamState]
+    SEALING: _ClassVar[StreamState]
+    STREAM_SEALED: _ClassVar[StreamState]
+    RUNNING: _ClassVar[StreamState]
+ERROR_CODE_UNSPECIFIED: ErrorCode
+LOOM_ERROR: ErrorCode
+RETRYABLE: ErrorCode
+NOT_LEADER: ErrorCode
+BUSY: ErrorCode
+UNAVAILABLE: ErrorCode
+TIMEOUT: ErrorCode
+NOT_FOUND: ErrorCode
+ALREADY_EXISTS: ErrorCode
+SEALED: ErrorCode
+TRIMMED: ErrorCode
+NOT_YET_WRITTEN: ErrorCode
+DATA_LOSS: ErrorCode
+INVALID_ARGUMENT: ErrorCode
+UNAUTHORIZED: ErrorCode
+VERSION_MISMATCH: ErrorCode
+CORRUPT: ErrorCode
+APPEND_UNKNOWN: ErrorCode
+STREAM_STATE_UNSPECIFIED: StreamState
+SEALING: StreamState
+STREAM_SEALED: StreamState
+RUNNING: StreamState
+
+class Frame(_message.Message):
+    __slots__ = ("id", "reply", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "open_replication", "replicate", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "subscription_end", "cancel_subscription", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ADD_LOG_STREAM_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    SEAL_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    UNSEAL_FIELD_NUMBER: _ClassVar[int]
+    TRIM_LOG_STREAM_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_LOG_STREAM_FIELD_NUMBER: _ClassVar[int]
+    OPEN_REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    REPLICATE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    READ_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_DATA_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_END_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CREATE_LOG_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    LIST_LOGS_FIELD_NUMBER: _ClassVar[int]
+    LOG_LIST_FIELD_NUMBER: _ClassVar[int]
+    DELETE_LOG_FIELD_NUMBER: _ClassVar[int]
+    TRIM_LOG_FIELD_NUMBER: _ClassVar[int]
+    GET_BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    GET_STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    reply: bool
+    error: Error
+    hello: Hello
+    done: Done
+    register: Register
+    registered: Registered
+    report: GetReportResponse
+    commit: CommitRequest
+    add_log_stream: AddLogStream
+    seal: Seal
+    seal_response: SealResponse
+    unseal: Unseal
+    trim_log_stream: TrimLogStream
+    remove_log_stream: RemoveLogStream
+    open_replication: OpenReplication
+    replicate: Replicate
+    append: Append
+    appended: Appended
+    read: Read
+    read_response: ReadResponse
+    subscribe: Subscribe
+    subscription_data: SubscriptionData
+    subscription_credit: SubscriptionCredit
+    subscription_end: SubscriptionEnd
+    cancel_subscription: CancelSubscription
+    create_log: CreateLog
+    describe_log: DescribeLog
+    log: Log
+    list_logs: ListLogs
+    log_list: LogList
+    delete_log: DeleteLog
+    trim_log: TrimLog
+    get_bounds: GetBounds
+    bounds: Bounds
+    get_status: GetStatus
+    status: Status
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., subscription_end: _Optional[_Union[SubscriptionEnd, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "role", "software", "cluster_id")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    role: str
+    software: str
+    cluster_id: str
+    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[str] = ..., software: _Optional[str] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    message: str
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("storage_node_id", "address")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    address: str
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Register(_message.Message):
+    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "uncommit_reports")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_SECRET_FIELD_NUMBER: _ClassVar[int]
+    NODE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    SYNC_MODE_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    cluster_id: str
+    address: str
+    cluster_secret: str
+    node_secret: str
+    sync_mode: str
+    volumes: _containers.RepeatedScalarFieldContainer[str]
+    uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
+    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ...) -> None: ...
+
+class Registered(_message.Message):
+    __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_SECRET_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    cluster_secret: str
+    heartbeat_s: float
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
+
+class LogStreamUncommitReport(_message.Message):
+    __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    UNCOMMITTED_LLSN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNCOMMITTED_LLSN_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STORED_HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    RESEND_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    uncommitted_llsn_offset: int
+    uncommitted_llsn_length: int
+    high_watermark: int
+    seal_epoch: int
+    state: StreamState
+    stored_high_watermark: int
+    resend: bool
+    stored_bytes: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+
+class GetReportResponse(_message.Message):
+    __slots__ = ("storage_node_id", "uncommit_reports")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ...) -> None: ...
+
+class LogStreamCommitResult(_message.Message):
+    __slots__ = ("log_stream_id", "committed_glsn_offset", "committed_glsn_length", "high_watermark", "prev_high_watermark", "committed_llsn_offset", "seal_epoch")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_GLSN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_GLSN_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    PREV_HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LLSN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    committed_glsn_offset: int
+    committed_glsn_length: int
+    high_watermark: int
+    prev_high_watermark: int
+    committed_llsn_offset: int
+    seal_epoch: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., committed_glsn_offset: _Optional[int] = ..., committed_glsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., prev_high_watermark: _Optional[int] = ..., committed_llsn_offset: _Optional[int] = ..., seal_epoch: _Optional[int] = ...) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("storage_node_id", "commit_results")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    commit_results: _containers.RepeatedCompositeFieldContainer[LogStreamCommitResult]
+    def __init__(self, storage_node_id: _Optional[int] = ..., commit_results: _Optional[_Iterable[_Union[LogStreamCommitResult, _Mapping]]] = ...) -> None: ...
+
+class AddLogStream(_message.Message):
+    __slots__ = ("log_id", "log_stream_id", "replicas")
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    log_id: int
+    log_stream_id: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, log_id: _Optional[int] = ..., log_stream_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+
+class Seal(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "last_committed_llsn", "last_committed_glsn")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMITTED_LLSN_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMITTED_GLSN_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    last_committed_llsn: int
+    last_committed_glsn: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., last_committed_llsn: _Optional[int] = ..., last_committed_glsn: _Optional[int] = ...) -> None: ...
+
+class SealResponse(_message.Message):
+    __slots__ = ("state", "last_committed_llsn", "high_watermark")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMITTED_LLSN_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    state: StreamState
+    last_committed_llsn: int
+    high_watermark: int
+    def __init__(self, state: _Optional[_Union[StreamState, str]] = ..., last_committed_llsn: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
+
+class Unseal(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "replicas")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+
+class TrimLogStream(_message.Message):
+    __slots__ = ("log_stream_id", "glsn")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    GLSN_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    glsn: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., glsn: _Optional[int] = ...) -> None: ...
+
+class RemoveLogStream(_message.Message):
+    __slots__ = ("log_stream_id", "delete_data")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    DELETE_DATA_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    delete_data: bool
+    def __init__(self, log_stream_id: _Optional[int] = ..., delete_data: _Optional[bool] = ...) -> None: ...
+
+class OpenReplication(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "next_llsn")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_LLSN_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    next_llsn: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., next_llsn: _Optional[int] = ...) -> None: ...
+
+class Replicate(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ...) -> None: ...
+
+class Append(_message.Message):
+    __slots__ = ("log_stream_id",)
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    def __init__(self, log_stream_id: _Optional[int] = ...) -> None: ...
+
+class Appended(_message.Message):
+    __slots__ = ("first_glsn", "first_llsn")
+    FIRST_GLSN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    first_glsn: int
+    first_llsn: int
+    def __init__(self, first_glsn: _Optional[int] = ..., first_llsn: _Optional[int] = ...) -> None: ...
+
+class Read(_message.Message):
+    __slots__ = ("log_stream_id", "glsn")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    GLSN_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    glsn: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., glsn: _Optional[int] = ...) -> None: ...
+
+class ReadResponse(_message.Message):
+    __slots__ = ("high_watermark",)
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    high_watermark: int
+    def __init__(self, high_watermark: _Optional[int] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("log_stream_id", "first_glsn", "first_llsn", "credit_bytes")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_GLSN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    first_glsn: int
+    first_llsn: int
+    credit_bytes: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., first_glsn: _Optional[int] = ..., first_llsn: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+
+class SubscriptionData(_message.Message):
+    __slots__ = ("high_watermark",)
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    high_watermark: int
+    def __init__(self, high_watermark: _Optional[int] = ...) -> None: ...
+
+class SubscriptionCredit(_message.Message):
+    __slots__ = ("subscription_id", "bytes")
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: int
+    bytes: int
+    def __init__(self, subscription_id: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class SubscriptionEnd(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CancelSubscription(_message.Message):
+    __slots__ = ("subscription_id",)
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: int
+    def __init__(self, subscription_id: _Optional[int] = ...) -> None: ...
+
+class CreateLog(_message.Message):
+    __slots__ = ("name", "protocol", "streams", "replicas")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    protocol: str
+    streams: int
+    replicas: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
+
+class DescribeLog(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class Log(_message.Message):
+    __slots__ = ("log_id", "name", "protocol", "replicas", "head", "tail", "streams", "version")
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    log_id: int
+    name: str
+    protocol: str
+    replicas: int
+    head: int
+    tail: int
+    streams: _containers.RepeatedCompositeFieldContainer[LogStream]
+    version: int
+    def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class LogStream(_message.Message):
+    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    state: StreamState
+    seal_epoch: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    entries: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ...) -> None: ...
+
+class ListLogs(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LogList(_message.Message):
+    __slots__ = ("logs",)
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    logs: _containers.RepeatedCompositeFieldContainer[Log]
+    def __init__(self, logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ...) -> None: ...
+
+class DeleteLog(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TrimLog(_message.Message):
+    __slots__ = ("name", "position")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    position: int
+    def __init__(self, name: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
+
+class GetBounds(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class Bounds(_message.Message):
+    __slots__ = ("head", "tail")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    head: int
+    tail: int
+    def __init__(self, head: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
+
+class GetStatus(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    metadata_address: str
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
+    logs: _containers.RepeatedCompositeFieldContainer[Log]
+    rounds: int
+    uptime_s: float
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    LAST_REPORT_S_FIELD_NUMBER: _ClassVar[int]
+    SYNC_MODE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    address: str
+    alive: bool
+    last_report_s: float
+    sync_mode: str
+    replicas: int
+    stored_bytes: int
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
