@@ -1,0 +1,17 @@
+"""Addresses as people write them: host:port."""
+
+from __future__ import annotations
+
+from loomlog.errors import InvalidArgument
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`127.0.0.1:7400` or `[::1]:7400` as host and port."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise InvalidArgument(f"{address!r} is no address: write host:port, e.g. 127.0.0.1:7400")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,57 @@
+"""What a connection needs to know of our messages: greetings, errors, kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loomlog import errors
+from loomlog.types import Buffer
+from loomlog.wire import frames
+from loomlog.wire import loomlog_pb2 as pb
+
+PROTOCOL_VERSION = 1
+
+
+class Codec:
+    """One per process: speaks loomlog.proto in the name of a role ("client", "vsn", "vmr")."""
+
+    def __init__(self, role: str, software: str = "loomlog", cluster_id: str = "") -> None:
+        self._hello = pb.Hello(
+            protocol_version=PROTOCOL_VERSION, role=role, software=software, cluster_id=cluster_id
+        )
+
+    def reader(self) -> frames.FrameReader:
+        return frames.FrameReader()
+
+    def encode(self, frame: pb.Frame, payload: Sequence[Buffer]) -> list[Buffer]:
+        return frames.encode(frame, payload)
+
+    def kind(self, frame: pb.Frame) -> str:
+        """The name of what is inside; empty for a frame of a newer version."""
+        return frame.WhichOneof("body") or ""
+
+    def greeting(self) -> pb.Frame:
+        return pb.Frame(hello=self._hello)
+
+    def check_greeting(self, frame: pb.Frame) -> str:
+        """The role of the peer, or why we cannot talk to it."""
+        if self.kind(frame) == "error":
+            raise errors.from_code(frame.error.code, frame.error.message)
+        if self.kind(frame) != "hello":
+            raise errors.Corrupt("the peer did not say hello: connection closed")
+        theirs = frame.hello.protocol_version
+        if theirs != PROTOCOL_VERSION:
+            raise errors.VersionMismatch(
+                f"the peer ({frame.hello.software}) speaks protocol version {theirs}, "
+                f"this side {PROTOCOL_VERSION}: use the same release on both"
+            )
+        return str(frame.hello.role)
+
+    def failure(self, frame: pb.Frame) -> errors.LoomError | None:
+        """The error inside, if it is one."""
+        if self.kind(frame) != "error":
+            return None
+        return errors.from_code(frame.error.code, frame.error.message)
+
+    def failure_frame(self, error: errors.LoomError) -> pb.Frame:
+        return pb.Frame(error=pb.Error(code=error.code, message=str(error)))  # type: ignore[arg-type]
