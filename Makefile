@@ -1,0 +1,54 @@
+# Two commands do everything on a fresh machine (Python 3.11+, make): `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PROTO  := src/loomlog/wire/loomlog.proto
+
+# Workers of the test run: the tests start real servers, more only get in each other's way.
+JOBS ?= 2
+SEED ?= 1
+RUNS ?= 500
+ARGS ?=
+
+.PHONY: help venv demo test lint types sim bench proto clean
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+
+venv: $(STAMP)  ## .venv with everything in it; does nothing when it is up to date
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## a cluster of three nodes on this machine: append, read back, look, stop
+	@$(BIN)/python examples/demo.py
+
+test: lint types  ## lint, types, all tests
+	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/unit tests/conformance
+	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
+
+lint: $(STAMP)  ## style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy
+
+sim: $(STAMP)  ## simulate RUNS clusters with faults, from SEED on: make sim SEED=7 RUNS=100
+	$(BIN)/python -m loomlog.testing.sim --seed $(SEED) --runs $(RUNS) $(ARGS)
+
+bench: $(STAMP)  ## measure a private cluster on this machine: make bench ARGS="--seconds 2"
+	$(BIN)/loom bench --up 3 $(ARGS)
+
+proto: $(STAMP)  ## generate Python from the wire contract
+	$(BIN)/python -m grpc_tools.protoc -I$(dir $(PROTO)) \
+		--python_out=$(dir $(PROTO)) --pyi_out=$(dir $(PROTO)) $(PROTO)
+
+clean:  ## remove the venv and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

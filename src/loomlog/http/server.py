@@ -1,0 +1,191 @@
+"""A small HTTP/1.1 server: GET of a handful of paths, answered from memory on the event loop.
+
+Not a web framework, and not to become one. Everything is bounded: the size of a request, the
+number of connections, the time a connection may be silent. What breaks HTTP is answered with 400
+(if it still can be) and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+import h11
+
+log = logging.getLogger(__name__)
+
+Route: TypeAlias = Callable[[], tuple[str, bytes]]  # -> content type, body
+
+REQUEST_BYTES_MAX: Final = 16 * 1024  # request line and headers; also what a body may have
+CONNECTIONS_MAX: Final = 128  # a monitoring system needs two
+SILENCE_S: Final = 30.0  # a connection that says nothing for so long is closed
+
+
+class HttpServer:
+    """Serves `routes` (path to function) until stopped."""
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self._routes = dict(routes)
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 picks a free one. OSError if the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connection, host, port)
+
+    @property
+    def address(self) -> str:
+        """host:port, as listened on."""
+        assert self._server is not None, "not started"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection. Fine if never started."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        await self._server.wait_closed()
+        self._server = None
+
+    def _connection(self) -> _Connection:
+        return _Connection(self._routes, self._connections)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, routes: Mapping[str, Route], connections: set[_Connection]) -> None:
+        self._routes = routes
+        self._connections = connections
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._silence: asyncio.TimerHandle | None = None
+        self._request: h11.Request | None = None
+        self._body_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._connections) >= CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._connections.add(self)
+        self._expect_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._expect_more()
+        try:
+            self._http.receive_data(data)
+            self._advance()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error)
+
+    def eof_received(self) -> bool:
+        return False  # closes: nobody is there to read an answer
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _expect_more(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = asyncio.get_running_loop().call_later(SILENCE_S, self.close)
+
+    def _advance(self) -> None:
+        while True:
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                self._request, self._body_bytes = event, 0
+                self._allow_body(_declared_bytes(event))
+            elif isinstance(event, h11.Data):
+                self._body_bytes += len(event.data)
+                self._allow_body(self._body_bytes)
+            elif isinstance(event, h11.EndOfMessage):
+                self._answer()
+            else:  # NEED_DATA, PAUSED, ConnectionClosed
+                return
+            if self._http.our_state is h11.MUST_CLOSE:
+                self.close()
+                return
+            if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+                self._http.start_next_cycle()
+
+    def _allow_body(self, size: int) -> None:
+        if size > REQUEST_BYTES_MAX:
+            raise h11.RemoteProtocolError("body too large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def _answer(self) -> None:
+        assert self._request is not None
+        method = self._request.method
+        path = self._request.target.split(b"?", 1)[0].decode("ascii", "replace")
+        route = self._routes.get(path)
+        if route is None:
+            known = ", ".join(sorted(self._routes))
+            self._send(HTTPStatus.NOT_FOUND, _plain(f"nothing here; there is: {known}"))
+        elif method not in (b"GET", b"HEAD"):
+            self._send(HTTPStatus.METHOD_NOT_ALLOWED, _plain("only GET"), [("Allow", "GET, HEAD")])
+        else:
+            self._send(*_call(route, path))
+
+    def _send(
+        self,
+        status: HTTPStatus,
+        content: tuple[str, bytes],
+        headers: list[tuple[str, str]] | None = None,
+    ) -> None:
+        content_type, body = content
+        response = h11.Response(
+            status_code=status,
+            reason=status.phrase.encode(),
+            headers=[
+                ("Content-Type", content_type),
+                ("Content-Length", str(len(body))),
+                ("Cache-Control", "no-store"),
+                *(headers or []),
+            ],
+        )
+        head_only = self._request is not None and self._request.method == b"HEAD"
+        self._write(response)
+        if not head_only:
+            self._write(h11.Data(data=body))
+        self._write(h11.EndOfMessage())
+
+    def _write(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _refuse(self, error: h11.RemoteProtocolError) -> None:
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._request = None
+            status = HTTPStatus(error.error_status_hint)
+            self._send(status, _plain(status.phrase.lower()), [("Connection", "close")])
+        self.close()
+
+
+def _call(route: Route, path: str) -> tuple[HTTPStatus, tuple[str, bytes]]:
+    try:
+        return HTTPStatus.OK, route()
+    except Exception:
+        log.exception("the page failed", extra={"path": path})
+        return HTTPStatus.INTERNAL_SERVER_ERROR, _plain("the page failed; see the server's log")
+
+
+def _declared_bytes(request: h11.Request) -> int:
+    sizes = [value for name, value in request.headers if name == b"content-length"]
+    return int(sizes[0]) if sizes else 0
+
+
+def _plain(text: str) -> tuple[str, bytes]:
+    return "text/plain; charset=utf-8", f"{text}\n".encode()

@@ -1,0 +1,118 @@
+"""The HTTP face: what it serves, and that nothing sent to it brings it down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from loomlog.http import HttpServer
+from loomlog.http.server import REQUEST_BYTES_MAX
+
+
+def _broken() -> tuple[str, bytes]:
+    raise RuntimeError("on purpose")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HttpServer]:
+    server = HttpServer(
+        {
+            "/healthz": lambda: ("text/plain", b"ok\n"),
+            "/status": lambda: ("application/json", b'{"rounds": 1}'),
+            "/broken": _broken,
+        }
+    )
+    await server.start("127.0.0.1", 0)
+    yield server
+    await server.stop()
+
+
+async def exchange(server: HttpServer, request: bytes) -> bytes:
+    """Send, and read until the server closes."""
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(request)
+        return await asyncio.wait_for(reader.read(), 5)
+    finally:
+        writer.close()
+
+
+def get(path: str, *, method: str = "GET", headers: str = "Connection: close\r\n") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n".encode()
+
+
+async def test_a_known_path_is_answered_with_its_type_and_length(server: HttpServer) -> None:
+    answer = await exchange(server, get("/status?pretty=1"))
+    head, body = answer.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"application/json" in head
+    assert b"content-length: 13" in head.lower()
+    assert body == b'{"rounds": 1}'
+
+
+async def test_head_has_no_body(server: HttpServer) -> None:
+    answer = await exchange(server, get("/healthz", method="HEAD"))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_an_unknown_path_says_what_there_is(server: HttpServer) -> None:
+    answer = await exchange(server, get("/nowhere"))
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b"/healthz" in answer
+
+
+async def test_other_methods_are_refused(server: HttpServer) -> None:
+    answer = await exchange(server, get("/status", method="DELETE"))
+    assert answer.startswith(b"HTTP/1.1 405")
+
+
+async def test_a_page_that_fails_is_a_500_and_the_server_goes_on(server: HttpServer) -> None:
+    assert (await exchange(server, get("/broken"))).startswith(b"HTTP/1.1 500")
+    assert (await exchange(server, get("/healthz"))).startswith(b"HTTP/1.1 200")
+
+
+async def test_requests_one_after_the_other_share_a_connection(server: HttpServer) -> None:
+    answer = await exchange(server, get("/healthz", headers="") * 2 + get("/healthz"))
+    assert answer.count(b"HTTP/1.1 200") == 3
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x16\x03\x01 this is not HTTP\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),  # no Host
+        (b"GET /" + b"a" * (REQUEST_BYTES_MAX + 1) + b" HTTP/1.1\r\n", b"431"),
+        (get("/healthz", headers=f"Content-Length: {REQUEST_BYTES_MAX + 1}\r\n"), b"413"),
+    ],
+)
+async def test_what_is_malformed_or_too_large_is_refused_and_closed(
+    server: HttpServer, request_bytes: bytes, status: bytes
+) -> None:
+    answer = await exchange(server, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert (await exchange(server, get("/healthz"))).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_client_that_leaves_in_the_middle_is_forgotten(server: HttpServer) -> None:
+    host, port = server.address.split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /hea")
+    await writer.drain()
+    writer.transport.abort()
+    assert (await exchange(server, get("/healthz"))).startswith(b"HTTP/1.1 200")
+
+
+async def test_stopping_closes_open_connections_and_the_port(server: HttpServer) -> None:
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(get("/healthz", headers=""))
+    await reader.readuntil(b"ok\n")
+    await server.stop()
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
