@@ -1,0 +1,223 @@
+"""A replica of a log stream as a pure state machine.
+
+It decides; its driver (node/replica.py) writes, sends and answers. No clock, no I/O.
+
+Entries pass four marks, in LLSN order:
+
+    committed | written (durable, reported) | under way (given to the journal) | next
+              ^ uncommitted_llsn_begin      ^ uncommitted_llsn_end              ^ next_llsn
+
+Fencing: every seal raises the epoch by one. What a replica holds uncommitted was written in its own
+epoch, so a seal that follows directly may keep it up to the last commit; a replica that missed an
+epoch keeps nothing uncommitted, because the same LLSNs may have been written again elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from loomlog.core.ordered import states
+from loomlog.core.ordered.states import Event
+from loomlog.errors import DataLoss, InvalidArgument, LoomError, Sealed, Unavailable
+from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, StreamId
+
+
+@dataclass(slots=True)
+class ReplicaContext:
+    """What a replica knows of itself; recovered from disk at start (seed 003).
+
+    `high_watermark` and `uncommitted_llsn_begin` change together, when a commit is applied.
+    """
+
+    high_watermark: Glsn = 0
+    uncommitted_llsn_begin: Llsn = 1
+    uncommitted_llsn_end: Llsn = 1
+    local_low_watermark: Glsn = 0  # first committed entry kept; 0: none
+    local_high_watermark: Glsn = 0  # last committed entry; 0: none
+    stored_high_watermark: Glsn = 0  # of the newest commit context that survives a crash
+
+    @property
+    def committed_llsn_end(self) -> Llsn:
+        """One past the last committed entry."""
+        return self.uncommitted_llsn_begin
+
+
+class Report(NamedTuple):
+    """What a replica tells the metadata repository."""
+
+    stream_id: StreamId
+    uncommitted_llsn_offset: Llsn
+    uncommitted_llsn_length: int
+    high_watermark: Glsn
+    epoch: int
+    state: ReplicaState
+    stored_high_watermark: Glsn
+    resend: bool
+
+    @property
+    def written_end(self) -> Llsn:
+        return self.uncommitted_llsn_offset + self.uncommitted_llsn_length
+
+
+class CommitOutcome(Enum):
+    APPLIED = auto()
+    REPEATED = auto()  # known already: ignore
+    MISSED = auto()  # something before it is missing: report, with `resend`
+
+
+class Replica:
+    """One replica of one log stream."""
+
+    def __init__(
+        self, stream_id: StreamId, node_id: NodeId, epoch: int, context: ReplicaContext
+    ) -> None:
+        self.stream_id = stream_id
+        self.node_id = node_id
+        self.epoch = epoch
+        self.context = context
+        self.state = states.START
+        self.replicas: tuple[NodeId, ...] = ()
+        self.next_llsn: Llsn = context.uncommitted_llsn_end
+        self._missed = False
+
+    @property
+    def is_primary(self) -> bool:
+        return bool(self.replicas) and self.replicas[0] == self.node_id
+
+    @property
+    def last_committed_llsn(self) -> Llsn:
+        return self.context.uncommitted_llsn_begin - 1
+
+    # ---- writing
+
+    def reserve(self, count: int) -> Llsn:
+        """The primary gives `count` entries their LLSNs."""
+        if self.state is not ReplicaState.RUNNING:
+            raise Sealed(f"stream {self.stream_id} is {self.state}: append to another stream")
+        if not self.is_primary:
+            raise Unavailable(
+                f"node {self.node_id} is not the primary of stream {self.stream_id}: "
+                "refresh the metadata"
+            )
+        first = self.next_llsn
+        self.next_llsn += count
+        return first
+
+    def accept(self, epoch: int, first_llsn: Llsn, last_llsn: Llsn) -> None:
+        """A backup takes entries from its primary; anything out of order is refused."""
+        self.check_primary(epoch, first_llsn)
+        self.next_llsn = last_llsn + 1
+
+    def check_primary(self, epoch: int, next_llsn: Llsn) -> None:
+        """Whether a primary of this epoch may go on at `next_llsn`."""
+        if epoch != self.epoch or self.state is not ReplicaState.RUNNING:
+            raise Sealed(
+                f"stream {self.stream_id} on node {self.node_id} is {self.state} in epoch "
+                f"{self.epoch}: replication of epoch {epoch} refused"
+            )
+        if next_llsn != self.next_llsn:
+            raise InvalidArgument(
+                f"stream {self.stream_id} on node {self.node_id} goes on at LLSN "
+                f"{self.next_llsn}, not {next_llsn}"
+            )
+
+    def written(self, last_llsn: Llsn) -> None:
+        """Everything up to `last_llsn` is as durable as the sync mode asks for."""
+        end = min(last_llsn + 1, self.next_llsn)  # a seal may have dropped some meanwhile
+        self.context.uncommitted_llsn_end = max(self.context.uncommitted_llsn_end, end)
+
+    # ---- committing
+
+    def commit(self, commit: CommitContext) -> CommitOutcome:
+        """Apply a commit if it follows directly on what was applied before."""
+        context = self.context
+        if commit.high_watermark <= context.high_watermark:
+            return CommitOutcome.REPEATED
+        if (
+            commit.epoch > self.epoch
+            or commit.prev_high_watermark != context.high_watermark
+            or commit.llsn != context.uncommitted_llsn_begin
+            or commit.llsn + commit.length > context.uncommitted_llsn_end
+        ):
+            self._missed = True
+            return CommitOutcome.MISSED
+        context.high_watermark = commit.high_watermark
+        context.uncommitted_llsn_begin += commit.length
+        if commit.length:
+            context.local_high_watermark = commit.glsn + commit.length - 1
+            context.local_low_watermark = context.local_low_watermark or commit.glsn
+        return CommitOutcome.APPLIED
+
+    def stored(self, high_watermark: Glsn) -> None:
+        """The commit context with this high watermark survives a crash now."""
+        context = self.context
+        context.stored_high_watermark = max(context.stored_high_watermark, high_watermark)
+
+    def report(self) -> Report:
+        context = self.context
+        resend, self._missed = self._missed, False
+        begin = context.uncommitted_llsn_begin
+        return Report(
+            self.stream_id,
+            begin,
+            max(0, context.uncommitted_llsn_end - begin),
+            context.high_watermark,
+            self.epoch,
+            self.state,
+            context.stored_high_watermark,
+            resend,
+        )
+
+    # ---- sealing
+
+    def seal(self, epoch: int, last_committed_llsn: Llsn) -> Llsn:
+        """Take no more entries. Returns the last LLSN to keep: what is above must be dropped.
+
+        Sent again until this replica has every commit and is SEALED.
+        """
+        self._check_seal(epoch, last_committed_llsn)
+        own = self.last_committed_llsn
+        follows = epoch <= self.epoch + 1
+        keep = min(last_committed_llsn, self.next_llsn - 1) if follows else own
+        event = Event.SEALED_WHOLE if own == last_committed_llsn else Event.SEALED_BEHIND
+        self._move(event)
+        self.epoch = epoch
+        self.next_llsn = keep + 1
+        self.context.uncommitted_llsn_end = min(self.context.uncommitted_llsn_end, keep + 1)
+        return keep
+
+    def _check_seal(self, epoch: int, last_committed_llsn: Llsn) -> None:
+        where = f"stream {self.stream_id} on node {self.node_id}"
+        if epoch < self.epoch or (epoch == self.epoch and self.state is ReplicaState.RUNNING):
+            raise InvalidArgument(f"{where}: seal of epoch {epoch} is late, it is in {self.epoch}")
+        if last_committed_llsn < self.last_committed_llsn:
+            raise DataLoss(
+                f"{where} has commits up to LLSN {self.last_committed_llsn}, the metadata "
+                f"repository only up to {last_committed_llsn}: its round log lost rounds"
+            )
+
+    def self_seal(self) -> None:
+        """Replication or the disk failed: no more appends until sealed and unsealed."""
+        self._move(Event.SELF_SEALED)
+
+    def unseal(self, epoch: int, replicas: tuple[NodeId, ...]) -> None:
+        if epoch != self.epoch:
+            raise InvalidArgument(
+                f"stream {self.stream_id} on node {self.node_id} was sealed in epoch "
+                f"{self.epoch}: unseal of epoch {epoch} refused"
+            )
+        if self.state is ReplicaState.RUNNING and replicas == self.replicas:
+            return
+        self._move(Event.UNSEALED)
+        self.replicas = replicas
+
+    def _move(self, event: Event) -> None:
+        state = states.next_state(self.state, event)
+        if state is None:
+            raise LoomError(
+                f"stream {self.stream_id} on node {self.node_id} is {self.state} in epoch "
+                f"{self.epoch}: refused: {event}"
+            )
+        self.state = state

@@ -1,0 +1,241 @@
+"""Commit rounds of one log, in the metadata repository. Pure.
+
+Reports come in; a round gives the next GLSNs to what every replica of a stream has written; when
+the round is durable (the driver's work) it is applied, and every replica is told its part. One round
+is under way at a time: the next takes whatever was reported while the last became durable.
+
+A round carries the whole vector of its log, so the newest one alone is enough to go on. Older
+rounds are kept until all replicas concerned have stored their part.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loomlog.core.ordered.replica import Report
+from loomlog.errors import Corrupt
+from loomlog.types import CommitContext, Glsn, Llsn, LogId, NodeId, StreamId
+
+_ROUND = struct.Struct("<IIQQ")
+_PART = struct.Struct("<IIQQQ")
+
+
+class Part(NamedTuple):
+    """What a round gives one stream: [llsn, llsn + length) become [glsn, glsn + length)."""
+
+    stream_id: StreamId
+    epoch: int
+    llsn: Llsn
+    glsn: Glsn
+    length: int
+
+
+class Round(NamedTuple):
+    """One decision of the metadata repository."""
+
+    log_id: LogId
+    prev_high_watermark: Glsn
+    high_watermark: Glsn
+    parts: tuple[Part, ...]  # one for every stream of the log, in id order
+
+    def encode(self) -> bytes:
+        head = _ROUND.pack(
+            self.log_id, len(self.parts), self.prev_high_watermark, self.high_watermark
+        )
+        return head + b"".join(_PART.pack(*part) for part in self.parts)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Round:
+        if len(data) < _ROUND.size or (len(data) - _ROUND.size) % _PART.size:
+            raise Corrupt("a round record has a wrong size")
+        log_id, count, prev, high = _ROUND.unpack_from(data)
+        if len(data) != _ROUND.size + count * _PART.size:
+            raise Corrupt("a round record has a wrong size")
+        parts = tuple(Part(*fields) for fields in _PART.iter_unpack(data[_ROUND.size :]))
+        return cls(log_id, prev, high, parts)
+
+
+@dataclass(slots=True)
+class StreamRounds:
+    """A stream as the rounds see it."""
+
+    stream_id: StreamId
+    replicas: tuple[NodeId, ...]
+    epoch: int
+    sealed: bool
+    committed_llsn_end: Llsn = 1
+    reports: dict[NodeId, Report] = field(default_factory=dict)  # the newest of each replica
+    sent: dict[NodeId, Glsn] = field(default_factory=dict)  # high watermark each was told
+
+    def written_end(self) -> Llsn:
+        """What all replicas have written in this epoch; nothing while one is silent."""
+        ends = []
+        for node in self.replicas:
+            report = self.reports.get(node)
+            if report is None or report.epoch != self.epoch:
+                return self.committed_llsn_end
+            ends.append(report.written_end)
+        return max(min(ends, default=0), self.committed_llsn_end)
+
+    def stored_high_watermark(self) -> Glsn:
+        """What every replica would still know after a crash."""
+        stored = (self.reports.get(node) for node in self.replicas)
+        return min((r.stored_high_watermark if r else 0 for r in stored), default=0)
+
+
+class LogRounds:
+    """The rounds of one log."""
+
+    def __init__(self, log_id: LogId) -> None:
+        self.log_id = log_id
+        self.high_watermark: Glsn = 0
+        self.streams: dict[StreamId, StreamRounds] = {}
+        self._kept: deque[Round] = deque()  # not yet stored by all replicas concerned
+        self._last: Round | None = None
+        self._under_way: Round | None = None
+
+    # ---- streams
+
+    def add_stream(
+        self, stream_id: StreamId, replicas: tuple[NodeId, ...], epoch: int, *, sealed: bool
+    ) -> StreamRounds:
+        stream = StreamRounds(stream_id, replicas, epoch, sealed)
+        self.streams[stream_id] = stream
+        self.streams = dict(sorted(self.streams.items()))
+        return stream
+
+    def restore(self, round_: Round) -> None:
+        """A durable round read back at start, oldest first."""
+        if round_.high_watermark < self.high_watermark:
+            return
+        self._adopt(round_)
+
+    # ---- reports in
+
+    def report(self, node: NodeId, report: Report) -> None:
+        """Take a report; the first one of a connection must be preceded by `reconnected`."""
+        stream = self.streams.get(report.stream_id)
+        if stream is None or node not in stream.replicas:
+            return
+        if report.resend or node not in stream.sent:
+            stream.sent[node] = report.high_watermark
+        stream.reports[node] = report
+
+    def reconnected(self, node: NodeId) -> None:
+        """What was sent to the node before may be lost: start again from its next reports."""
+        for stream in self.streams.values():
+            stream.sent.pop(node, None)
+            stream.reports.pop(node, None)
+
+    # ---- rounds
+
+    @property
+    def under_way(self) -> bool:
+        return self._under_way is not None
+
+    def next_round(self) -> Round | None:
+        """Decide a round, if anything can be committed and none is under way."""
+        if self._under_way is not None:
+            return None
+        high = self.high_watermark
+        parts = []
+        for stream in self.streams.values():
+            begin = stream.committed_llsn_end
+            length = 0 if stream.sealed else stream.written_end() - begin
+            parts.append(Part(stream.stream_id, stream.epoch, begin, high + 1, length))
+            high += length
+        if high == self.high_watermark:
+            return None
+        self._under_way = Round(self.log_id, self.high_watermark, high, tuple(parts))
+        return self._under_way
+
+    def durable(self) -> None:
+        """The round under way is durable: it holds from now on."""
+        assert self._under_way is not None
+        round_, self._under_way = self._under_way, None
+        self._adopt(round_)
+
+    def _adopt(self, round_: Round) -> None:
+        self.high_watermark = round_.high_watermark
+        for part in round_.parts:
+            stream = self.streams.get(part.stream_id)
+            if stream is not None:
+                stream.committed_llsn_end = part.llsn + part.length
+        self._last = round_
+        self._kept.append(round_)
+
+    # ---- commits out
+
+    def commits_for(self, node: NodeId, *, empty: bool) -> list[tuple[StreamId, CommitContext]]:
+        """What the node has not been told; with `empty` also bare high watermarks.
+
+        Rounds that gave a stream nothing are folded into the next message about it.
+        """
+        commits: list[tuple[StreamId, CommitContext]] = []
+        for stream in self.streams.values():
+            sent = stream.sent.get(node)
+            if sent is None or sent >= self.high_watermark:
+                continue
+            for commit in self._parts_after(stream, sent):
+                commits.append((stream.stream_id, commit))
+                sent = commit.high_watermark
+            if empty and sent < self.high_watermark:
+                end = stream.committed_llsn_end
+                bare = CommitContext(self.high_watermark, sent, 0, end, 0, stream.epoch)
+                commits.append((stream.stream_id, bare))
+                sent = self.high_watermark
+            stream.sent[node] = sent
+        return commits
+
+    def _parts_after(self, stream: StreamRounds, sent: Glsn) -> list[CommitContext]:
+        found: list[tuple[Round, Part]] = []
+        for round_ in reversed(self._kept):
+            if round_.high_watermark <= sent:
+                break
+            part = _part_of(round_, stream.stream_id)
+            if part is not None and part.length:
+                found.append((round_, part))
+        commits = []
+        for round_, part in reversed(found):
+            commits.append(
+                CommitContext(
+                    round_.high_watermark, sent, part.glsn, part.llsn, part.length, part.epoch
+                )
+            )
+            sent = round_.high_watermark
+        return commits
+
+    # ---- forgetting
+
+    def forget_stored(self) -> None:
+        """Drop rounds that every replica concerned has stored."""
+        while self._kept and self._stored(self._kept[0]):
+            self._kept.popleft()
+
+    def _stored(self, round_: Round) -> bool:
+        for part in round_.parts:
+            stream = self.streams.get(part.stream_id)
+            if (
+                part.length
+                and stream is not None
+                and stream.stored_high_watermark() < round_.high_watermark
+            ):
+                return False
+        return True
+
+    def needed(self) -> list[Round]:
+        """The rounds that a restart needs, oldest first: a snapshot of this log."""
+        rounds = list(self._kept)
+        if self._last is not None and not rounds:
+            rounds = [self._last]
+        return rounds
+
+
+def _part_of(round_: Round, stream_id: StreamId) -> Part | None:
+    for part in round_.parts:
+        if part.stream_id == stream_id:
+            return part
+    return None

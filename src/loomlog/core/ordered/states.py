@@ -1,0 +1,38 @@
+"""The states of a replica as a table (spec 1, "States of a replica"). Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from loomlog.types import ReplicaState
+
+SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
+
+START = SEALING  # for a new replica and after every restart
+
+
+class Event(StrEnum):
+    """What can move a replica."""
+
+    SEALED_WHOLE = "Seal(last committed) when own last committed = that"
+    SEALED_BEHIND = "Seal(last committed) when own last committed < that"
+    SELF_SEALED = "replication or the disk failed"
+    UNSEALED = "Unseal"
+
+
+TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
+    (SEALING, Event.SEALED_WHOLE): SEALED,
+    (SEALING, Event.SEALED_BEHIND): SEALING,
+    (SEALING, Event.SELF_SEALED): SEALING,
+    (SEALED, Event.SEALED_WHOLE): SEALED,
+    (SEALED, Event.SELF_SEALED): SEALED,
+    (SEALED, Event.UNSEALED): RUNNING,
+    (RUNNING, Event.SEALED_WHOLE): SEALED,
+    (RUNNING, Event.SEALED_BEHIND): SEALING,
+    (RUNNING, Event.SELF_SEALED): SEALING,
+}
+
+
+def next_state(state: ReplicaState, event: Event) -> ReplicaState | None:
+    """The state after the event, or None where the table refuses it."""
+    return TRANSITIONS.get((state, event))
