@@ -1,0 +1,258 @@
+"""The record batch as servers see it: a header of fixed size and the integrity of all its bytes.
+
+A batch is the unit of an append, a disk write, a replication message and a read. Servers never
+look inside: they check it, fill in positions and renew the CRC of the header. What the body
+means is columns.py's matter; docs/batch-format.md describes every byte.
+
+pyarrow may not enter here: servers import this module and must stay small.
+
+Invariants: every byte of a batch is covered by one of two CRCs, so no truncation and no flipped
+bit goes unnoticed; `Corrupt` and `VersionMismatch` are all that reading can raise; a batch that
+was written here passes `check`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - `error` says too little
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
+from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from loomlog.types import Buffer, Glsn, Llsn, StreamId
+
+HEADER_BYTES: Final = 128
+VERSION: Final = 1
+
+CODEC_NONE: Final = 0
+CODEC_LZ4: Final = 1
+CODEC_ZSTD: Final = 2
+
+FLAG_KEYS: Final = 1
+FLAG_ATTRIBUTES: Final = 2
+
+_MAGIC: Final = int.from_bytes(b"LMB1", "little")
+_CHECKED_BYTES: Final = HEADER_BYTES - 4  # the CRC of the header stands behind what it covers
+_FLAGS: Final = FLAG_KEYS | FLAG_ATTRIBUTES
+_STREAM_MAX: Final = (1 << 31) - 1  # readers see streams and positions as signed columns
+_POSITION_MAX: Final = (1 << 63) - 1
+
+_HEADER: Final = Struct("<IBBHIIIII4xQQqqQQI4xQ28xI")
+_POSITION_AT: Final = 64
+_POSITION: Final = Struct("<Q")
+_LLSN_AT: Final = 72
+_LLSN: Final = Struct("<QI4xQ")
+_CRC: Final = Struct("<I")
+
+
+class Header(NamedTuple):
+    """What a batch says about itself, in the order of its bytes."""
+
+    codec: int
+    flags: int
+    size: int
+    count: int  # type: ignore[assignment]  # nobody misses tuple.count
+    body_size: int
+    raw_size: int
+    body_crc: int
+    producer_id: int
+    sequence: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    first_position: Glsn
+    first_llsn: Llsn
+    stream_id: StreamId
+    epoch: int
+
+    @property
+    def last_llsn(self) -> Llsn:
+        """0 while the batch has no LLSNs."""
+        return self.first_llsn + self.count - 1 if self.first_llsn else 0
+
+    @property
+    def last_position(self) -> Glsn:
+        """0 while the batch has no positions."""
+        return self.first_position + self.count - 1 if self.first_position else 0
+
+
+def aligned(size: int) -> int:
+    """`size` with the padding that follows it."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+# ---- reading ----------------------------------------------------------------------
+
+
+def read_header(buffer: Buffer, offset: int = 0) -> Header:
+    """The checked header of the batch at `offset`; the body is not looked at and may be missing."""
+    try:
+        fields = _HEADER.unpack_from(buffer, offset)
+    except StructError:
+        raise Corrupt(f"batch at {offset}: cut off within its header") from None
+    if fields[0] != _MAGIC:
+        raise Corrupt(f"batch at {offset}: no batch starts here")
+    if crc32c(memoryview(buffer)[offset : offset + _CHECKED_BYTES]) != fields[-1]:
+        raise Corrupt(f"batch at {offset}: the header does not match its checksum")
+    if fields[1] != VERSION:
+        raise VersionMismatch(
+            f"batch at {offset}: format version {fields[1]}, this software reads {VERSION}; "
+            "upgrade the software"
+        )
+    header = Header._make(fields[2:-1])
+    if not _is_sane(header):
+        raise Corrupt(f"batch at {offset}: the header contradicts itself: {header}")
+    return header
+
+
+def _is_sane(header: Header) -> bool:
+    # Guards allocations and arithmetic of readers against a writer that got its CRC right only.
+    return (
+        header.codec <= CODEC_ZSTD
+        and header.flags <= _FLAGS
+        and 0 < header.count <= BATCH_RECORDS_MAX
+        and header.size == aligned(HEADER_BYTES + header.body_size)
+        and header.size <= BATCH_BYTES_MAX
+        and header.raw_size <= BATCH_BYTES_MAX
+        and (header.codec != CODEC_NONE or header.raw_size == header.body_size)
+        and header.min_timestamp_us <= header.max_timestamp_us
+        and header.first_position + header.count <= _POSITION_MAX
+        and header.first_llsn + header.count <= _POSITION_MAX
+        and header.stream_id <= _STREAM_MAX
+    )
+
+
+def check(buffer: Buffer) -> Header:
+    """The header of `buffer`, which must be exactly one whole and sound batch."""
+    header = read_header(buffer)
+    if len(buffer) != header.size:
+        raise Corrupt(f"batch of {header.size} bytes: {len(buffer)} bytes are here")
+    _check_body(header, memoryview(buffer))
+    return header
+
+
+def split(buffer: Buffer) -> list[tuple[Header, memoryview]]:
+    """The batches joined in `buffer`, all checked; nothing else may be in it."""
+    view = memoryview(buffer)
+    batches = []
+    offset = 0
+    while offset < len(view):
+        header = read_header(view, offset)
+        one = view[offset : offset + header.size]
+        if len(one) != header.size:
+            raise Corrupt(f"batch at {offset}: cut off after {len(one)} of {header.size} bytes")
+        _check_body(header, one)
+        batches.append((header, one))
+        offset += header.size
+    return batches
+
+
+def _check_body(header: Header, view: memoryview) -> None:
+    if crc32c(view[HEADER_BYTES:]) != header.body_crc:
+        raise Corrupt(f"batch of {header.size} bytes: the body does not match its checksum")
+
+
+# ---- what servers fill in ---------------------------------------------------------
+
+
+def assign_llsn(
+    view: bytearray | memoryview, stream_id: StreamId, epoch: int, first_llsn: Llsn
+) -> None:
+    """Give the batch its place in its log stream."""
+    _LLSN.pack_into(view, _LLSN_AT, first_llsn, stream_id, epoch)
+    _renew_header_crc(view)
+
+
+def assign_position(view: bytearray | memoryview, first_position: Glsn) -> None:
+    """Give the batch its place in its log."""
+    _POSITION.pack_into(view, _POSITION_AT, first_position)
+    _renew_header_crc(view)
+
+
+def _renew_header_crc(view: bytearray | memoryview) -> None:
+    _CRC.pack_into(view, _CHECKED_BYTES, crc32c(memoryview(view)[:_CHECKED_BYTES]))
+
+
+# ---- writing ----------------------------------------------------------------------
+
+
+def build(
+    body: Buffer,
+    *,
+    codec: int,
+    flags: int,
+    count: int,
+    raw_size: int,
+    producer_id: int,
+    sequence: int,
+    min_timestamp_us: int,
+    max_timestamp_us: int,
+) -> bytearray:
+    """A batch around a body that is already encoded (and compressed)."""
+    buffer = allocate(len(body))
+    memoryview(buffer)[HEADER_BYTES : HEADER_BYTES + len(body)] = body
+    write_header(
+        buffer,
+        body_size=len(body),
+        codec=codec,
+        flags=flags,
+        count=count,
+        raw_size=raw_size,
+        producer_id=producer_id,
+        sequence=sequence,
+        min_timestamp_us=min_timestamp_us,
+        max_timestamp_us=max_timestamp_us,
+    )
+    return buffer
+
+
+def allocate(body_size: int) -> bytearray:
+    """Zeros for a batch whose body is then written in place, from HEADER_BYTES on."""
+    size = aligned(HEADER_BYTES + body_size)
+    if size > BATCH_BYTES_MAX:
+        raise InvalidArgument(
+            f"a batch of {size} bytes is above the limit of {BATCH_BYTES_MAX}; "
+            "append fewer records at once"
+        )
+    return bytearray(size)
+
+
+def write_header(
+    buffer: bytearray,
+    *,
+    body_size: int,
+    codec: int,
+    flags: int,
+    count: int,
+    raw_size: int,
+    producer_id: int,
+    sequence: int,
+    min_timestamp_us: int,
+    max_timestamp_us: int,
+) -> None:
+    """Complete a batch whose body and padding are in place; positions are left open."""
+    header = Header(
+        codec=codec,
+        flags=flags,
+        size=len(buffer),
+        count=count,
+        body_size=body_size,
+        raw_size=raw_size,
+        body_crc=crc32c(memoryview(buffer)[HEADER_BYTES:]),
+        producer_id=producer_id,
+        sequence=sequence,
+        min_timestamp_us=min_timestamp_us,
+        max_timestamp_us=max_timestamp_us,
+        first_position=0,
+        first_llsn=0,
+        stream_id=0,
+        epoch=0,
+    )
+    if not _is_sane(header):
+        raise InvalidArgument(f"no batch can have this header: {header}")
+    try:
+        _HEADER.pack_into(buffer, 0, _MAGIC, VERSION, *header, 0)
+    except StructError as problem:
+        raise InvalidArgument(f"no batch can have this header: {problem}: {header}") from None
+    _renew_header_crc(buffer)
