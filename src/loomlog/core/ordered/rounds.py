@@ -1,8 +1,8 @@
 """Commit rounds of one log, in the metadata repository. Pure.
 
 Reports come in; a round gives the next GLSNs to what every replica of a stream has written; when
-the round is durable (the driver's work) it is applied, and every replica is told its part. One round
-is under way at a time: the next takes whatever was reported while the last became durable.
+the round is durable (the driver's work) it is applied, and every replica is told its part. One
+round is under way at a time: the next takes whatever was reported while the last became durable.
 
 A round carries the whole vector of its log, so the newest one alone is enough to go on. Older
 rounds are kept until all replicas concerned have stored their part.
@@ -109,7 +109,7 @@ class LogRounds:
 
     def restore(self, round_: Round) -> None:
         """A durable round read back at start, oldest first."""
-        if round_.high_watermark < self.high_watermark:
+        if round_.high_watermark <= self.high_watermark:
             return
         self._adopt(round_)
 
