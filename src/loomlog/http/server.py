@@ -15,6 +15,8 @@ from typing import Final, TypeAlias
 
 import h11
 
+from loomlog.net.address import join_address
+
 log = logging.getLogger(__name__)
 
 Route: TypeAlias = Callable[[], tuple[str, bytes]]  # -> content type, body
@@ -42,7 +44,7 @@ class HttpServer:
         """host:port, as listened on."""
         assert self._server is not None, "not started"
         host, port = self._server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return join_address(host, port)
 
     async def stop(self) -> None:
         """Stop listening and close every connection. Fine if never started."""

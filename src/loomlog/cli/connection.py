@@ -1,0 +1,27 @@
+"""How a command reaches the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from loomlog.errors import Timeout, Unavailable
+
+if TYPE_CHECKING:
+    from loomlog.client import Cluster
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Cluster]:
+    """The cluster at `address`; Unavailable says what to do if there is none."""
+    import loomlog
+
+    try:
+        cluster = await loomlog.connect(address)
+    except (Unavailable, Timeout, OSError):
+        raise Unavailable(
+            f"cannot reach {address}: start a cluster with `loom up` or give --cluster"
+        ) from None
+    async with cluster:
+        yield cluster

@@ -1,0 +1,213 @@
+"""A cluster of real server processes on this machine: what `loom up`, `loom bench --up` and the
+demo run.
+
+One directory holds all of it: `vmr-1/` and `vsn-N/` are data, `logs/` is what they said. Children
+are never restarted here: a test or an operator who kills one wants it dead. They stop when this
+process stops, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from loomlog.errors import InvalidArgument, LoomError
+from loomlog.types import SyncMode
+
+CLUSTER_ID: Final = "local"
+HOST: Final = "127.0.0.1"
+START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
+STOP_TIMEOUT_S: Final = 15.0  # then it is killed
+HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start."""
+
+    directory: Path
+    nodes: int
+    port: int = 0  # of the vmr; 0 picks a free one
+    http_port: int = 0
+    sync: SyncMode = SyncMode.ALWAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A server process that said that it is ready."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    address: str
+    http: str | None
+    log_file: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class LocalProcesses:
+    """One vmr and some vsn as children of this process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._spawned: list[asyncio.subprocess.Process] = []
+        self.children: list[Child] = []
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to."""
+        return self.children[0].address
+
+    @property
+    def http(self) -> str:
+        return self.children[0].http or ""
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {child.name: child.pid for child in self.children}
+
+    async def start(self) -> None:
+        """Start all and wait until they are ready; on failure none is left running."""
+        _prepare(self._plan)
+        try:
+            vmr = await self._start("vmr-1", _vmr_arguments(self._plan))
+            self.children.append(vmr)
+            numbers = range(1, self._plan.nodes + 1)
+            nodes = await asyncio.gather(
+                *(self._start(f"vsn-{n}", _vsn_arguments(self._plan, n, vmr)) for n in numbers)
+            )
+            self.children.extend(nodes)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """SIGTERM to all, nodes first; what does not end in time is killed."""
+        for process in reversed(self._spawned):
+            _send(process, signal.SIGTERM)
+        await asyncio.gather(*(_ended(process) for process in self._spawned))
+
+    async def watch(self, died: Callable[[Child, int], None]) -> None:
+        """Call `died` for every child that ends; return when none is left."""
+
+        async def one(child: Child) -> None:
+            died(child, await child.process.wait())
+
+        await asyncio.gather(*(one(child) for child in self.children))
+
+    async def _start(self, name: str, arguments: list[str]) -> Child:
+        log_file = self._plan.directory / "logs" / f"{name}.log"
+        process = await _spawn(arguments, log_file)
+        self._spawned.append(process)
+        ready = await _ready_line(name, process, log_file)
+        return Child(name, process, str(ready["address"]), _text(ready.get("http")), log_file)
+
+
+@asynccontextmanager
+async def running(plan: Plan) -> AsyncIterator[LocalProcesses]:
+    """A cluster for as long as the block runs."""
+    processes = LocalProcesses(plan)
+    await processes.start()
+    try:
+        yield processes
+    finally:
+        await processes.stop()
+
+
+def nodes_found(directory: Path) -> int:
+    """How many storage nodes have data in it."""
+    count = 0
+    while (directory / f"vsn-{count + 1}").is_dir():
+        count += 1
+    return count
+
+
+def _prepare(plan: Plan) -> None:
+    names = ["logs", "vmr-1", *(f"vsn-{n}" for n in range(1, plan.nodes + 1))]
+    for name in names:
+        path = plan.directory / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(
+                f"cannot make {path}: {error.strerror}; give another --data directory"
+            ) from None
+
+
+def _vmr_arguments(plan: Plan) -> list[str]:
+    return [
+        *("loomlog.cli.vmr", "start", "--cluster-id", CLUSTER_ID),
+        *("--data", str(plan.directory / "vmr-1")),
+        *("--listen", f"{HOST}:{plan.port}", "--http", f"{HOST}:{plan.http_port}"),
+    ]
+
+
+def _vsn_arguments(plan: Plan, number: int, vmr: Child) -> list[str]:
+    return [
+        *("loomlog.cli.vsn", "start", "--cluster-id", CLUSTER_ID),
+        *("--storage-node-id", str(number), "--volumes", str(plan.directory / f"vsn-{number}")),
+        *("--mr", vmr.address, "--listen", f"{HOST}:0", "--sync", plan.sync),
+    ]
+
+
+async def _spawn(arguments: list[str], log_file: Path) -> asyncio.subprocess.Process:
+    with log_file.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", *arguments, "--end-with-parent"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C in the terminal is for us; we stop them in order
+        )
+
+
+async def _ready_line(
+    name: str, process: asyncio.subprocess.Process, log_file: Path
+) -> dict[str, object]:
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
+    except TimeoutError:
+        raise LoomError(
+            f"{name} was not ready after {START_TIMEOUT_S:g} s; its log is {log_file}"
+        ) from None
+    if not line:
+        await process.wait()
+        raise LoomError(f"{name} did not start: {_last_words(log_file)}")
+    ready: dict[str, object] = json.loads(line)
+    return ready
+
+
+def _last_words(log_file: Path) -> str:
+    lines = log_file.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it said nothing; its log is {log_file}"
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            pass
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    try:
+        await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+    except TimeoutError:
+        _send(process, signal.SIGKILL)
+        await process.wait()
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,67 @@
+"""`loom log …` and `loom status`: what the cluster holds, and how to change it."""
+
+from __future__ import annotations
+
+from loomlog.cli.connection import connected
+from loomlog.cli.output import as_fields, print_json, print_logs, print_status, print_streams
+
+
+async def create(
+    address: str, name: str, *, protocol: str, streams: int, replicas: int, as_json: bool
+) -> None:
+    async with connected(address) as cluster:
+        log = await cluster.create_log(name, protocol=protocol, streams=streams, replicas=replicas)
+        if as_json:
+            print_json(as_fields(await log.describe()))
+        else:
+            print(f"created {name}: {protocol}, streams: {streams}, replicas of each: {replicas}")
+
+
+async def list_all(address: str, *, as_json: bool) -> None:
+    async with connected(address) as cluster:
+        logs = await cluster.logs()
+    if as_json:
+        print_json([as_fields(info) for info in logs])
+    elif logs:
+        print_logs(logs)
+    else:
+        print("no logs yet: make one with `loom log create NAME`")
+
+
+async def describe(address: str, name: str, *, as_json: bool) -> None:
+    async with connected(address) as cluster:
+        info = await cluster.log(name).describe()
+    if as_json:
+        print_json(as_fields(info))
+        return
+    print_logs([info])
+    print_streams(info)
+
+
+async def trim(address: str, name: str, position: int, *, as_json: bool) -> None:
+    async with connected(address) as cluster:
+        log = cluster.log(name)
+        await log.trim(position)
+        head = await log.head()
+    if as_json:
+        print_json({"log": name, "head": head})
+    else:
+        print(f"trimmed {name}: its first entry is now at {head}")
+
+
+async def delete(address: str, name: str, *, as_json: bool) -> None:
+    async with connected(address) as cluster:
+        await cluster.delete_log(name)
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        print(f"deleted {name}")
+
+
+async def status(address: str, *, as_json: bool) -> None:
+    async with connected(address) as cluster:
+        found = await cluster.status()
+    if as_json:
+        print_json(as_fields(found))
+    else:
+        print_status(found)

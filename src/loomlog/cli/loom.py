@@ -1,0 +1,217 @@
+"""`loom`: the command line. Only names, options and help are here; each command's work is in a
+module of its own, imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loomlog.cli import failures
+from loomlog.types import SyncMode
+
+app = typer.Typer(help="A distributed shared log.", add_completion=False)
+log_app = typer.Typer(help="Make, list, describe, trim and delete logs.")
+app.add_typer(log_app, name="log")
+
+Cluster = Annotated[
+    str,
+    typer.Option(
+        envvar="LOOM_CLUSTER", metavar="ADDR", help="The metadata repository of the cluster."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Sync = Annotated[
+    SyncMode,
+    typer.Option(
+        help="When data is forced to disk: before an append counts as written (always), now and "
+        "then (interval), or when the kernel likes (none). Power loss may take the newest "
+        "entries with the last two."
+    ),
+]
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+
+CLUSTER = "127.0.0.1:7400"
+
+
+@app.callback(invoke_without_command=True)
+def loom(context: typer.Context) -> None:
+    """A distributed shared log: many writers, many storage nodes, one total order."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def up(
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Storage nodes. [default: those in the data, or 3]"),
+    ] = None,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path(
+        "loom-data"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 7400,
+    http_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="For status and metrics. [default: port + 80]"),
+    ] = None,
+    sync: Sync = SyncMode.ALWAYS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line when ready.")] = False,
+) -> None:
+    """Run a whole cluster on this machine, until Ctrl-C."""
+    from loomlog.cli import event_loop
+    from loomlog.cli.local_processes import HTTP_PORT_DISTANCE, Plan, nodes_found
+    from loomlog.cli.up import up
+
+    if http_port is None:
+        http_port = port + HTTP_PORT_DISTANCE if 0 < port <= 65535 - HTTP_PORT_DISTANCE else 0
+    nodes = nodes or nodes_found(data) or 3
+    plan = Plan(directory=data, nodes=nodes, port=port, http_port=http_port, sync=sync)
+    event_loop.run(up(plan, as_json=as_json))
+
+
+@app.command()
+def append(
+    log: LogName,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE. [default: no keys]"),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="At most so many lines at once.")] = 1000,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Append each line of standard input, in order."""
+    from loomlog.cli import event_loop
+    from loomlog.cli.append import append
+
+    if key_separator == "":
+        raise typer.BadParameter("must not be empty", param_hint="--key-separator")
+    event_loop.run(append(cluster, log, batch=batch, key_separator=key_separator, as_json=as_json))
+
+
+@app.command()
+def tail(
+    log: LogName,
+    start: Annotated[
+        int | None,
+        typer.Option("--from", min=1, metavar="N", help="First position. [default: the first]"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new entries, until Ctrl-C.")
+    ] = False,
+    count_max: Annotated[
+        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="At most so many.")
+    ] = None,
+    positions: Annotated[
+        bool, typer.Option("--positions", "-p", help="Begin each line with the position.")
+    ] = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Print entries in order, one a line."""
+    from loomlog.cli import event_loop
+    from loomlog.cli import tail as printing
+
+    show = printing.as_text_with_position if positions else printing.as_text
+    if as_json:
+        show = printing.as_json
+    event_loop.run(
+        printing.tail(cluster, log, start=start, follow=follow, count_max=count_max, show=show)
+    )
+
+
+@app.command()
+def status(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Show nodes, logs and streams."""
+    from loomlog.cli import event_loop, logs
+
+    event_loop.run(logs.status(cluster, as_json=as_json))
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Show the version."""
+    from importlib.metadata import version as version_of
+
+    from loomlog.cli.output import print_json
+
+    number = version_of("loomlog")
+    if as_json:
+        print_json({"loomlog": number})
+    else:
+        print(f"loomlog {number}")
+
+
+@log_app.command("create")
+def log_create(
+    log: LogName,
+    streams: Annotated[int, typer.Option(min=1, help="More streams, more bandwidth.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Nodes that hold each entry.")] = 3,
+    protocol: Annotated[str, typer.Option(help="How order is decided.")] = "ordered",
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Make a log."""
+    from loomlog.cli import event_loop, logs
+
+    event_loop.run(
+        logs.create(
+            cluster, log, protocol=protocol, streams=streams, replicas=replicas, as_json=as_json
+        )
+    )
+
+
+@log_app.command("list")
+def log_list(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """List all logs."""
+    from loomlog.cli import event_loop, logs
+
+    event_loop.run(logs.list_all(cluster, as_json=as_json))
+
+
+@log_app.command("describe")
+def log_describe(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Show a log and its streams."""
+    from loomlog.cli import event_loop, logs
+
+    event_loop.run(logs.describe(cluster, log, as_json=as_json))
+
+
+@log_app.command("trim")
+def log_trim(
+    log: LogName,
+    position: Annotated[int, typer.Argument(min=1, help="The last position to drop.")],
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Drop all entries up to and with a position."""
+    from loomlog.cli import event_loop, logs
+
+    event_loop.run(logs.trim(cluster, log, position, as_json=as_json))
+
+
+@log_app.command("delete")
+def log_delete(
+    log: LogName,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Delete a log and all its entries."""
+    from loomlog.cli import event_loop, logs
+
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"delete {log} and all its entries?", abort=True)
+    event_loop.run(logs.delete(cluster, log, as_json=as_json))
+
+
+def main() -> None:
+    failures.main(app, "loom")
+
+
+if __name__ == "__main__":
+    main()

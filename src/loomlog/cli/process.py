@@ -1,0 +1,102 @@
+"""A server process from start to end, the same for vsn and vmr.
+
+Start, one JSON line on stdout when ready, serve until SIGTERM or SIGINT, stop cleanly; a second
+signal ends the process at once with exit code 1. What goes wrong at the start is raised, so that
+the command says it in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from loomlog.cli import event_loop
+from loomlog.limits import MIB
+
+log = logging.getLogger(__name__)
+
+# glibc's mallopt(3). Fresh pages cost more than the copy into them, so freed memory is kept:
+# buffers of up to 32 MiB come from the heap, and the heap shrinks only above 1 GiB.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_PR_SET_PDEATHSIG: Final = 1
+
+# A worker thread that comes back from fdatasync should not wait 5 ms for the interpreter.
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+class Server(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def serve(server: Server, ready: Callable[[], dict[str, object]]) -> None:
+    """Run the server; `ready` gives the fields of the ready line."""
+    _keep_freed_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    event_loop.run(_serve(server, ready))
+
+
+def end_with_parent() -> None:
+    """Get SIGTERM when the parent dies, so that a killed `loom up` leaves nothing behind."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            sys.exit(1)
+
+
+async def _serve(server: Server, ready: Callable[[], dict[str, object]]) -> None:
+    stop_asked = asyncio.Event()
+    _on_signals(stop_asked)
+    starting = asyncio.ensure_future(server.start())
+    stopping = asyncio.ensure_future(stop_asked.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            gc.collect()
+            gc.freeze()  # what a server starts with lives as long as the server
+            print(json.dumps({"ready": True, "pid": os.getpid(), **ready()}), flush=True)
+            await stopping
+    finally:
+        await _cancel(starting)
+        await _cancel(stopping)
+        await server.stop()
+    log.info("stopped")
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _on_signals(stop_asked: asyncio.Event) -> None:
+    def asked(number: int) -> None:
+        if stop_asked.is_set():
+            os._exit(1)
+        log.info("stopping", extra={"signal": signal.Signals(number).name})
+        stop_asked.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked, number)
+
+
+def _keep_freed_memory() -> None:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return
+    mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+    mallopt(_M_TRIM_THRESHOLD, 1024 * MIB)

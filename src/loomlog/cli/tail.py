@@ -1,0 +1,65 @@
+"""`loom tail`: the entries of a log, in order, one a line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from loomlog.cli.connection import connected
+from loomlog.cli.output import entry_fields, visible
+
+if TYPE_CHECKING:
+    from loomlog.client import Log
+    from loomlog.types import Entry
+
+Show = Callable[["Entry"], str]
+
+
+async def tail(
+    address: str,
+    name: str,
+    *,
+    start: int | None,
+    follow: bool,
+    count_max: int | None,
+    show: Show,
+) -> None:
+    """Print from `start` (default: the first entry kept) to the last, or for ever."""
+    async with connected(address) as cluster:
+        log = cluster.log(name)
+        first = start if start is not None else max(1, await log.head())
+        last = None if follow else await log.tail()
+        async for entry in _wanted(log, first, last, count_max):
+            sys.stdout.write(show(entry) + "\n")
+            if follow:
+                sys.stdout.flush()
+
+
+async def _wanted(
+    log: Log, first: int, last: int | None, count_max: int | None
+) -> AsyncIterator[Entry]:
+    """Entries from `first` to `last` (None: no end), at most `count_max`."""
+    left = count_max
+    if left == 0 or (last is not None and first > last):
+        return
+    async for entry in log.subscribe(start=first):
+        yield entry
+        if left is not None:
+            left -= 1
+        if left == 0 or entry.position == last:
+            return
+
+
+def as_text(entry: Entry) -> str:
+    return visible(entry.value)
+
+
+def as_text_with_position(entry: Entry) -> str:
+    return f"{entry.position}\t{visible(entry.value)}"
+
+
+def as_json(entry: Entry) -> str:
+    import json
+
+    return json.dumps(entry_fields(entry))

@@ -1,0 +1,81 @@
+"""`vsn`: a storage node as a process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loomlog.cli import failures
+from loomlog.cli.structured_logs import LogFormat, LogLevel
+from loomlog.types import SyncMode
+
+app = typer.Typer(
+    help="A storage node of a loomlog cluster.", add_completion=False, rich_markup_mode=None
+)
+
+
+@app.callback()
+def vsn() -> None:
+    """A storage node of a loomlog cluster."""
+
+
+@app.command()
+def start(
+    cluster_id: Annotated[str, typer.Option(help="The cluster that this node belongs to.")],
+    storage_node_id: Annotated[int, typer.Option(min=1, help="This node's number in it.")],
+    volumes: Annotated[
+        list[str],
+        typer.Option(metavar="DIR", help="Where data lives: an existing directory. Repeatable."),
+    ],
+    mr: Annotated[str, typer.Option(metavar="ADDR[,ADDR]", help="The metadata repository (vmr).")],
+    listen: Annotated[
+        str, typer.Option(metavar="ADDR", help="Address to serve at; port 0 picks a free one.")
+    ],
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="What others are told to connect to. [default: listen]"),
+    ] = None,
+    sync: Annotated[
+        SyncMode,
+        typer.Option(
+            help="When data is forced to disk. always: before it counts as written. "
+            "interval: now and then, none: when the kernel likes; power loss may take the newest."
+        ),
+    ] = SyncMode.ALWAYS,
+    error_if_exists: Annotated[
+        bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
+    ] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="On stderr.")] = LogFormat.JSON,
+    log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO,
+    end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
+) -> None:
+    """Start a storage node; stop it with SIGTERM."""
+    from loomlog.cli import process, structured_logs
+    from loomlog.config import NodeSettings, StorageSettings
+    from loomlog.node import StorageNode
+
+    if end_with_parent:
+        process.end_with_parent()
+    structured_logs.set_up(log_format, log_level, server=f"vsn-{storage_node_id}")
+    node = StorageNode(
+        NodeSettings(
+            node_id=storage_node_id,
+            cluster_id=cluster_id,
+            volumes=tuple(volumes),
+            metadata=tuple(address.strip() for address in mr.split(",")),
+            listen=listen,
+            advertise=advertise,
+            error_if_exists=error_if_exists,
+            storage=StorageSettings(sync=sync),
+        )
+    )
+    process.serve(node, lambda: {"address": node.address})
+
+
+def main() -> None:
+    failures.main(app, "vsn")
+
+
+if __name__ == "__main__":
+    main()

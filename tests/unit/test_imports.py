@@ -1,0 +1,95 @@
+"""Who may import whom: the layers of ARCHITECTURE.md, checked in the source itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import loomlog
+
+SOURCE = Path(loomlog.__file__).parent
+
+WORDS = {"types", "errors", "limits", "batch"}
+PORTS = {"storage", "wire", "net"}
+SERVED = WORDS | PORTS | {"config", "core"}
+
+# Part of loomlog -> the other parts that it may import. "loomlog" is the package itself.
+ALLOWED: dict[str, set[str]] = {
+    "loomlog": {"client", "errors", "types", "testing", "config"},
+    "types": set(),
+    "errors": set(),
+    "limits": set(),
+    "batch": {"types", "errors", "limits"},
+    "config": {"types", "limits"},
+    "core": WORDS,
+    "storage": WORDS | {"config", "core"},
+    "wire": WORDS,
+    "net": WORDS,
+    "node": SERVED,
+    "metadata": SERVED | {"http"},
+    "client": SERVED - {"storage"},
+    "http": {"net"},
+    "spark": WORDS | {"config", "client", "loomlog"},
+    "testing": SERVED | {"node", "metadata", "client", "loomlog"},
+    "cli": SERVED | {"node", "metadata", "client", "testing", "spark", "loomlog"},
+}
+
+# `core` decides; it never does. Time, chance and the outside world are arguments.
+IMPURE = {
+    *("asyncio", "concurrent", "threading", "multiprocessing", "subprocess", "signal"),
+    *("socket", "selectors", "ssl", "http", "urllib"),
+    *("os", "io", "pathlib", "shutil", "tempfile", "mmap", "sqlite3"),
+    *("time", "random", "secrets", "uuid", "logging"),
+}
+
+
+def sources(part: str = "**") -> list[Path]:
+    found = SOURCE.glob("**/*.py" if part == "**" else f"{part}/**/*.py")
+    return sorted(path for path in found if not path.name.endswith("_pb2.py"))
+
+
+def part_of(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return "loomlog" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Full names of all that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write absolute imports"
+            assert node.module is not None
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def parts_imported(path: Path) -> set[str]:
+    parts = set()
+    for name in imports_of(path):
+        package, _, rest = name.partition(".")
+        if package == "loomlog":
+            part = rest.split(".")[0]
+            parts.add(part if part in ALLOWED else "loomlog")
+    return parts - {part_of(path)}
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_imports_only_what_its_layer_may(path: Path) -> None:
+    forbidden = parts_imported(path) - ALLOWED[part_of(path)]
+    assert not forbidden, f"{part_of(path)} must not import {sorted(forbidden)}"
+
+
+@pytest.mark.parametrize("path", sources("core"), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_core_is_pure(path: Path) -> None:
+    used = {name.split(".")[0] for name in imports_of(path)}
+    assert not used & IMPURE
+
+
+def test_only_the_metadata_repository_serves_http_and_nobody_needs_the_commands() -> None:
+    users = {part for part, allowed in ALLOWED.items() if "http" in allowed}
+    assert users == {"metadata"}
+    assert not any("cli" in allowed for allowed in ALLOWED.values())
