@@ -49,6 +49,8 @@ _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 _BYTES_OR_NONE: Final = (*_BYTES_LIKE, type(None))
 _ALIGNED_FOR_ARROW: Final = 8  # what its 64-bit numbers need
 
+_PACKED_RATIO_MAX: Final = 0.9  # above this a reader is better off with a body it need not copy
+
 _OFFSET_BYTES: Final = 4
 _TIMESTAMP_BYTES: Final = 8
 
@@ -136,16 +138,16 @@ def _assemble(
         parts += [_validity(attributes), *_parts("attributes", attributes)]
     raw_size = sum(aligned(len(part)) for part in parts)
     buffer = batch.allocate(raw_size)
-    _lay_out(parts, memoryview(buffer)[HEADER_BYTES:])
+    _lay_out(parts, buffer)
     body_size = raw_size
     if codec != batch.CODEC_NONE:
         packed = pa.compress(memoryview(buffer)[HEADER_BYTES:], codec=compression)
-        if packed.size < raw_size:
-            buffer = batch.allocate(packed.size)
+        if packed.size <= raw_size * _PACKED_RATIO_MAX:
             body_size = packed.size
-            _lay_out([_bytes_of(packed)], memoryview(buffer)[HEADER_BYTES:])
+            buffer = batch.allocate(body_size)
+            _lay_out([_bytes_of(packed)], buffer)
         else:
-            codec = batch.CODEC_NONE  # readers then need not even copy it
+            codec = batch.CODEC_NONE
     batch.write_header(
         buffer,
         body_size=body_size,
@@ -161,8 +163,9 @@ def _assemble(
     return buffer
 
 
-def _lay_out(parts: Iterable[Buffer], target: memoryview) -> None:
-    at = 0
+def _lay_out(parts: Iterable[Buffer], buffer: bytearray) -> None:
+    target = memoryview(buffer)
+    at = HEADER_BYTES
     for part in parts:
         target[at : at + len(part)] = part
         at += aligned(len(part))
