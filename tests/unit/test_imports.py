@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
     "batch": {"types", "errors", "limits"},
+    "columns": WORDS,
     "config": {"types", "limits"},
     "core": WORDS,
     "storage": WORDS | {"config", "core"},
@@ -30,10 +31,10 @@ ALLOWED: dict[str, set[str]] = {
     "net": WORDS,
     "node": SERVED,
     "metadata": SERVED | {"http"},
-    "client": SERVED - {"storage"},
+    "client": SERVED - {"storage"} | {"columns"},
     "http": {"net"},
-    "spark": WORDS | {"config", "client", "loomlog"},
-    "testing": SERVED | {"node", "metadata", "client", "loomlog"},
+    "spark": WORDS | {"columns", "config", "client", "loomlog"},
+    "testing": SERVED | {"columns", "node", "metadata", "client", "loomlog"},
     "cli": SERVED | {"node", "metadata", "client", "testing", "spark", "loomlog"},
 }
 

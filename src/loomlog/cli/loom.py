@@ -133,6 +133,66 @@ def status(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
 
 
 @app.command()
+def bench(
+    up: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Measure a private cluster of N nodes instead."),
+    ] = None,
+    sync: Annotated[SyncMode | None, typer.Option(help="Of the private cluster.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", exists=True, file_okay=False, help="Disk to measure on."),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="LOG", help="A log that is there. [default: fresh, deleted after]"),
+    ] = None,
+    sizes: Annotated[str, typer.Option(metavar="N,N", help="Bytes of a record.")] = "128,1024",
+    batch: Annotated[
+        str, typer.Option(metavar="N,N", help="Records of an append_many; 1: many append().")
+    ] = "1,500",
+    seconds: Annotated[float, typer.Option(min=0.05, help="Of each measurement.")] = 5.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Callers of append().")] = 512,
+    streams: Annotated[int, typer.Option(min=1, help="Of the fresh log.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Of the fresh log.")] = 3,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Measure appends, subscriptions, latency and idle cost."""
+    from loomlog.cli import event_loop
+    from loomlog.cli.bench import reporting, run
+    from loomlog.cli.output import print_json
+
+    if sync is not None and up is None:
+        raise typer.BadParameter(
+            "only with --up: a running cluster has its own", param_hint="--sync"
+        )
+    settings = run.Settings(
+        log=log,
+        sizes=_numbers(sizes, "--sizes"),
+        batches=_numbers(batch, "--batch"),
+        seconds=seconds,
+        concurrency=concurrency,
+        streams=streams,
+        replicas=replicas,
+    )
+    target = run.Target(address=cluster, up=up, sync=sync or SyncMode.ALWAYS, data=data)
+    with reporting.progress_bar(run.scenario_count(settings, target)) as progress:
+        report = event_loop.run(run.bench(settings, target, progress))
+    if as_json:
+        print_json(reporting.as_fields(report))
+    else:
+        reporting.print_report(report)
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"{text!r} is no list like 128,1024", param_hint=option)
+    return tuple(int(part) for part in parts)
+
+
+@app.command()
 def version(as_json: Json = False) -> None:
     """Show the version."""
     from importlib.metadata import version as version_of

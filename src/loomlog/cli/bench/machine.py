@@ -1,0 +1,96 @@
+"""What the figures depend on: cores, versions and disk of this machine, and what servers use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Final
+
+PACKAGES: Final = ("loomlog", "pyarrow", "protobuf", "uvloop")
+SYNC_WRITES: Final = 300
+SYNC_WRITE_BYTES: Final = 4096
+SYNC_FILE_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    cores: int
+    system: str
+    versions: dict[str, str]
+    fdatasync_ms: float  # median, of a small overwrite in a file that was written before
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The servers while nobody asks for anything, fresh from the start."""
+
+    seconds: float
+    cpu_percent: float  # of one core, all servers together
+    rss_mb: dict[str, float]
+
+
+def describe(directory: Path) -> Machine:
+    """This machine; the disk is the one that holds `directory`."""
+    return Machine(
+        cores=os.cpu_count() or 1,
+        system=f"{platform.system()} {platform.machine()}",
+        versions={"python": platform.python_version(), **_versions()},
+        fdatasync_ms=fdatasync_ms(directory),
+    )
+
+
+def fdatasync_ms(directory: Path) -> float:
+    """Median, measured as a storage node writes: into a file whose blocks exist already."""
+    with TemporaryDirectory(dir=directory) as scratch:
+        fd = os.open(Path(scratch) / "file", os.O_RDWR | os.O_CREAT)
+        try:
+            os.write(fd, bytes(SYNC_FILE_BYTES))
+            os.fsync(fd)
+            return median(_timed_write(fd, n) for n in range(SYNC_WRITES)) * 1e3
+        finally:
+            os.close(fd)
+
+
+def _timed_write(fd: int, number: int) -> float:
+    started = perf_counter()
+    os.pwrite(fd, bytes(SYNC_WRITE_BYTES), number * SYNC_WRITE_BYTES % SYNC_FILE_BYTES)
+    os.fdatasync(fd)
+    return perf_counter() - started
+
+
+async def idle(pids: dict[str, int], seconds: float) -> Idle | None:
+    """CPU and memory of the servers while nothing happens; None without psutil."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+
+    def cpu_s() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes.values())
+
+    before, started = cpu_s(), perf_counter()
+    await asyncio.sleep(seconds)
+    elapsed = perf_counter() - started
+    return Idle(
+        seconds=elapsed,
+        cpu_percent=100 * (cpu_s() - before) / elapsed,
+        rss_mb={name: process.memory_info().rss / 1e6 for name, process in processes.items()},
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            pass
+    return found

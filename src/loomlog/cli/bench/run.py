@@ -1,0 +1,138 @@
+"""The order of a bench: machine, idle servers, then for every record size writing and reading."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Protocol
+
+from loomlog.cli.bench import appends, subscriptions
+from loomlog.cli.bench.machine import Idle, Machine, describe, idle
+from loomlog.cli.bench.measuring import Result
+from loomlog.cli.connection import connected
+from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.types import SyncMode
+
+if TYPE_CHECKING:
+    from loomlog.client import Cluster, Log
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to measure. `log` None: a fresh one for every size, deleted afterwards."""
+
+    log: str | None
+    sizes: tuple[int, ...]
+    batches: tuple[int, ...]
+    seconds: float
+    concurrency: int
+    streams: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to measure: a cluster that runs at `address`, or a private one of `up` nodes."""
+
+    address: str
+    up: int | None
+    sync: SyncMode
+    data: Path | None  # parent of the private cluster's directory; None: the system's choice
+
+
+@dataclass(slots=True)
+class Report:
+    settings: Settings
+    machine: Machine
+    nodes: int
+    sync: list[str]  # modes found; more than one only in a mixed cluster
+    streams: int = 0
+    replicas: int = 0
+    idle: Idle | None = None
+    results: list[Result] = field(default_factory=list)
+
+
+class Progress(Protocol):
+    def begin(self, scenario: str, seconds: float) -> None: ...
+
+
+def scenario_count(settings: Settings, target: Target) -> int:
+    per_size = len(settings.batches) + 4
+    return per_size * len(settings.sizes) + (1 if target.up else 0)
+
+
+async def bench(settings: Settings, target: Target, progress: Progress) -> Report:
+    """Measure everything; whatever was started or made for it is gone afterwards."""
+    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
+        facts = describe(Path(scratch))
+        if target.up is None:
+            return await _measure(settings, target.address, None, facts, progress)
+        plan = Plan(directory=Path(scratch), nodes=target.up, sync=target.sync)
+        async with running(plan) as processes:
+            return await _measure(settings, processes.address, processes, facts, progress)
+
+
+async def _measure(
+    settings: Settings,
+    address: str,
+    processes: LocalProcesses | None,
+    facts: Machine,
+    progress: Progress,
+) -> Report:
+    async with connected(address) as cluster:
+        status = await cluster.status()
+        modes = sorted({str(node.sync_mode) for node in status.nodes if node.alive})
+        report = Report(settings, facts, len(status.nodes), modes)
+        if processes is not None:
+            async with _log(cluster, settings):
+                progress.begin("idle", settings.seconds)
+                report.idle = await idle(processes.pids, settings.seconds)
+        for size in settings.sizes:
+            async with _log(cluster, settings) as log:
+                info = await log.describe()
+                report.streams, report.replicas = len(info.streams), info.replicas
+                await _measure_size(log, size, settings, report.results, progress)
+    return report
+
+
+async def _measure_size(
+    log: Log, size: int, settings: Settings, results: list[Result], progress: Progress
+) -> None:
+    seconds = settings.seconds
+
+    async def run(name: str, scenario: Callable[[], Awaitable[Result]]) -> None:
+        progress.begin(f"{name}, {size} B", seconds)
+        results.append(await scenario())
+
+    first, callers = await log.tail() + 1, settings.concurrency
+    await run("append, one at a time", lambda: appends.one_at_a_time(log, size, seconds))
+    for batch in settings.batches:
+        if batch == 1:
+            await run("append", lambda: appends.concurrent(log, size, seconds, callers))
+        else:
+            await run(f"append_many {batch}", _many(log, size, seconds, batch))
+    await run("subscribe", lambda: subscriptions.entries(log, size, seconds, first))
+    await run("subscribe_arrow", lambda: subscriptions.arrow(log, size, seconds, first))
+    await run("append to subscriber", lambda: subscriptions.end_to_end(log, size, seconds))
+
+
+def _many(log: Log, size: int, seconds: float, batch: int) -> Callable[[], Awaitable[Result]]:
+    return lambda: appends.many(log, size, seconds, batch)
+
+
+@asynccontextmanager
+async def _log(cluster: Cluster, settings: Settings) -> AsyncIterator[Log]:
+    if settings.log is not None:
+        yield cluster.log(settings.log)
+        return
+    name = f"bench-{secrets.token_hex(4)}"
+    log = await cluster.create_log(name, streams=settings.streams, replicas=settings.replicas)
+    try:
+        yield log
+    finally:
+        await asyncio.shield(cluster.delete_log(name))
