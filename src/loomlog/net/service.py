@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from loomlog.errors import InvalidArgument, LoomError
@@ -36,10 +36,10 @@ class Service:
                 raise InvalidArgument(f"this server does not take {kind or 'unknown'} messages")
             pending = route(connection, frame, payload)
         except Exception as error:
-            self._answer_error(connection, frame, kind, error)
+            self.answer_error(connection, frame, kind, error)
             return
         if pending is not None:
-            self._spawn(self._answer(connection, frame, kind, pending))
+            self.spawn(self._answer(connection, frame, kind, pending))
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         """Nothing to do here; owners that care override it."""
@@ -50,7 +50,8 @@ class Service:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self, work: Any) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that belongs to this service and ends with it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -61,15 +62,16 @@ class Service:
         try:
             answer = await pending
         except Exception as error:
-            self._answer_error(connection, frame, kind, error)
+            self.answer_error(connection, frame, kind, error)
             return
         answer.id = frame.id
         answer.reply = True
         connection.send(answer)
 
-    def _answer_error(
+    def answer_error(
         self, connection: Connection, frame: Frame, kind: str, error: Exception
     ) -> None:
+        """Tell who asked what went wrong."""
         if not isinstance(error, LoomError):
             logger.error("cannot handle %s of %s", kind, connection.peer, exc_info=error)
             error = LoomError(f"internal error while handling {kind}: see the server's log")

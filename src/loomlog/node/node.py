@@ -1,0 +1,297 @@
+"""The storage node: its replicas, and who may ask what.
+
+Clients and peers come in through the server; orders (add, seal, unseal, trim, remove, commit) are
+taken only on the connection that this node itself made to the metadata repository.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from loomlog import limits
+from loomlog.config import NodeSettings
+from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
+from loomlog.net.connection import Connection, Frame
+from loomlog.net.endpoints import Server
+from loomlog.net.service import Service
+from loomlog.node.disks import Disks
+from loomlog.node.metadata_link import MetadataLink
+from loomlog.node.reading import Reader, Subscription
+from loomlog.node.replica import ReplicaDriver
+from loomlog.node.replication import Backups
+from loomlog.node.translate import commit_from_wire, report_to_wire
+from loomlog.storage.files import Files, Worker
+from loomlog.storage.stream_store import StreamStore
+from loomlog.types import StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+logger = logging.getLogger(__name__)
+
+
+class StorageNode:
+    """A vsn. Under the simulator `files` and `worker` stand in for the disk."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        files: Files | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        self._settings = settings
+        self._codec = Codec("vsn", cluster_id=settings.cluster_id)
+        self._disks = Disks(settings, files, worker)
+        self._replicas: dict[StreamId, ReplicaDriver] = {}
+        self._readers: dict[StreamId, Reader] = {}
+        self._subscriptions: dict[Connection, dict[int, Subscription]] = {}
+        self._service = _Requests(self)
+        self._server = Server(self._codec, self._service)
+        self._orders = Service(
+            self._codec,
+            {
+                "commit": self._commit,
+                "add_log_stream": self._add_log_stream,
+                "seal": self._seal,
+                "unseal": self._unseal,
+                "trim_log_stream": self._trim,
+                "remove_log_stream": self._remove,
+            },
+        )
+
+    @property
+    def address(self) -> str:
+        return self._settings.advertise or self._server.address
+
+    @property
+    def failed(self) -> asyncio.Future[LoomError]:
+        """Done with the reason when the metadata repository refuses this node for good."""
+        return self._link.refused
+
+    async def start(self) -> None:
+        """Recover every replica, listen, and begin to register."""
+        self._backups = Backups(self._codec, self._replication_failed)
+        self._link = MetadataLink(
+            self._settings.metadata,
+            self._codec,
+            self._orders,
+            self._registration,
+            self._registered,
+            self._report_of,
+        )
+        try:
+            for store in self._disks.open():
+                self._adopt(store)
+            await self._server.start(self._settings.listen)
+        except BaseException:
+            self._disks.close()
+            raise
+        self._link.start()
+        logger.info("node %d serves on %s", self._settings.node_id, self.address)
+
+    async def registered(self) -> None:
+        """Wait until the metadata repository knows this node; raises if it refuses."""
+        waiting = asyncio.ensure_future(self._link.registered.wait())
+        try:
+            await asyncio.wait((waiting, self._link.refused), return_when="FIRST_COMPLETED")
+        finally:
+            waiting.cancel()
+        if self._link.refused.done():
+            raise self._link.refused.result()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions.values():
+                subscription.cancel()
+        await self._link.stop()
+        await self._service.stop()
+        await self._orders.stop()
+        self._backups.close()
+        for driver in self._replicas.values():
+            driver.close()
+        self._disks.close()
+
+    # ---- replicas
+
+    def _adopt(self, store: StreamStore) -> ReplicaDriver:
+        driver = ReplicaDriver(
+            self._settings.node_id, store, self._backups, self._codec, self._changed
+        )
+        self._replicas[driver.stream_id] = driver
+        self._readers[driver.stream_id] = Reader(driver, self._disks.reader)
+        return driver
+
+    def _replica(self, stream_id: StreamId) -> ReplicaDriver:
+        driver = self._replicas.get(stream_id)
+        if driver is None:
+            raise NotFound(
+                f"node {self._settings.node_id} has no replica of stream {stream_id}: "
+                "refresh the metadata"
+            )
+        return driver
+
+    def _changed(self, driver: ReplicaDriver) -> None:
+        self._link.changed(driver.stream_id)
+
+    def _replication_failed(self, stream_id: StreamId, reason: str) -> None:
+        driver = self._replicas.get(stream_id)
+        if driver is not None:
+            driver.fail(f"replication failed: {reason}")
+
+    # ---- what the metadata repository hears and says
+
+    def _registration(self) -> pb.Register:
+        identity = self._disks.identity
+        return pb.Register(
+            storage_node_id=self._settings.node_id,
+            cluster_id=self._settings.cluster_id,
+            address=self.address,
+            cluster_secret=identity.cluster_secret,
+            node_secret=identity.node_secret,
+            sync_mode=str(self._settings.storage.sync),
+            volumes=self._settings.volumes,
+            uncommit_reports=[r for s in self._replicas if (r := self._report_of(s))],
+        )
+
+    def _registered(self, answer: pb.Registered) -> None:
+        self._disks.remember_cluster(answer.cluster_secret)
+        for stream_id in self._replicas:
+            self._link.changed(stream_id)  # what changed while we registered
+
+    def _report_of(self, stream_id: StreamId) -> pb.LogStreamUncommitReport | None:
+        driver = self._replicas.get(stream_id)
+        if driver is None:
+            return None
+        return report_to_wire(driver.core.report(), driver.store.stored_bytes)
+
+    def _commit(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        for result in frame.commit.commit_results:
+            driver = self._replicas.get(result.log_stream_id)
+            if driver is not None:
+                driver.commit(commit_from_wire(result))
+
+    async def _add_log_stream(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.add_log_stream
+        if order.log_stream_id not in self._replicas:
+            store = await self._disks.create(order.log_id, order.log_stream_id)
+            self._link.changed(self._adopt(store).stream_id)
+        return pb.Frame(done=pb.Done())
+
+    async def _seal(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.seal
+        driver = self._replica(order.log_stream_id)
+        answer = await driver.seal(order.seal_epoch, order.last_committed_llsn)
+        return pb.Frame(seal_response=answer)
+
+    async def _unseal(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.unseal
+        await self._replica(order.log_stream_id).unseal(order.seal_epoch, order.replicas)
+        return pb.Frame(done=pb.Done())
+
+    async def _trim(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.trim_log_stream
+        await self._replica(order.log_stream_id).trim(order.glsn)
+        return pb.Frame(done=pb.Done())
+
+    async def _remove(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.remove_log_stream
+        driver = self._replicas.pop(order.log_stream_id, None)
+        self._readers.pop(order.log_stream_id, None)
+        if driver is not None:
+            driver.close()
+            if order.delete_data:
+                await self._disks.delete(driver.store)
+            logger.info("stream %d left this node", order.log_stream_id)
+        return pb.Frame(done=pb.Done())
+
+    # ---- what clients and peers ask
+
+    def append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._replica(frame.append.log_stream_id).append(connection, frame, payload)
+
+    def replicate(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        order = frame.replicate
+        try:
+            self._replica(order.log_stream_id).replicate(order.seal_epoch, payload)
+        except LoomError as error:
+            refusal = pb.ReplicationRefused(
+                log_stream_id=order.log_stream_id, seal_epoch=order.seal_epoch, reason=str(error)
+            )
+            connection.send(pb.Frame(replication_refused=refusal))
+
+    async def open_replication(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.open_replication
+        self._replica(order.log_stream_id).core.check_primary(order.seal_epoch, order.next_llsn)
+        return pb.Frame(done=pb.Done())
+
+    def read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._replica(frame.read.log_stream_id)
+        self._service.spawn(self._read(connection, frame))
+
+    async def _read(self, connection: Connection, frame: Frame) -> None:
+        driver = self._replica(frame.read.log_stream_id)
+        try:
+            chunk = await self._readers[driver.stream_id].read(frame.read.glsn)
+        except Exception as error:
+            self._service.answer_error(connection, frame, "read", error)
+            return
+        answer = pb.Frame(id=frame.id, reply=True)
+        answer.read_response.high_watermark = driver.core.context.high_watermark
+        connection.send(answer, [chunk.buffer])
+
+    def subscribe(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        order = frame.subscribe
+        if not order.first_glsn and not order.first_llsn:
+            raise InvalidArgument("a subscription needs a first position or a first LLSN")
+        driver = self._replica(order.log_stream_id)
+        mine = self._subscriptions.setdefault(connection, {})
+        if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
+            raise Busy("too many subscriptions on this connection: cancel some first")
+        reader = self._readers[driver.stream_id]
+        mine[frame.id] = Subscription(driver, reader, self._codec, connection, frame)
+
+    def add_credit(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        order = frame.subscription_credit
+        subscription = self._subscriptions.get(connection, {}).get(order.subscription_id)
+        if subscription is not None:
+            subscription.add_credit(order.bytes)
+
+    def cancel_subscription(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> None:
+        wanted = frame.cancel_subscription.subscription_id
+        subscription = self._subscriptions.get(connection, {}).pop(wanted, None)
+        if subscription is not None:
+            subscription.cancel()
+
+    def connection_closed(self, connection: Connection) -> None:
+        for subscription in self._subscriptions.pop(connection, {}).values():
+            subscription.cancel()
+
+
+class _Requests(Service):
+    """What clients and peers may ask of a node."""
+
+    def __init__(self, node: StorageNode) -> None:
+        self._node = node
+        super().__init__(
+            node._codec,
+            {
+                "append": node.append,
+                "replicate": node.replicate,
+                "open_replication": node.open_replication,
+                "read": node.read,
+                "subscribe": node.subscribe,
+                "subscription_credit": node.add_credit,
+                "cancel_subscription": node.cancel_subscription,
+            },
+        )
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        self._node.connection_closed(connection)

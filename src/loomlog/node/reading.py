@@ -1,0 +1,173 @@
+"""Reads and subscriptions of one replica.
+
+What the page cache holds is read on the loop without blocking; the rest goes to a worker. Only
+committed entries are ever read. A subscription sends while it has credit, which its reader
+renews: a slow reader slows nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from loomlog import limits
+from loomlog.errors import LoomError, NotFound, Unavailable
+from loomlog.net.connection import Connection
+from loomlog.node.replica import ReplicaDriver
+from loomlog.storage.files import Worker
+from loomlog.storage.stream_store import Chunk
+from loomlog.types import CommitContext, Glsn, Llsn
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
+    """Run blocking work in the worker and wait for its result."""
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    results: list[Result] = []
+
+    def on_finished(error: BaseException | None) -> None:
+        if finished.done():
+            return
+        if error is None:
+            finished.set_result(None)
+        else:
+            finished.set_exception(error)
+
+    worker.run([lambda: results.append(work())], on_finished)
+    await finished
+    return results[0]
+
+
+class Reader:
+    """Reads committed entries of one replica, from memory if it can."""
+
+    def __init__(self, driver: ReplicaDriver, worker: Worker) -> None:
+        self._driver = driver
+        self._store = driver.store
+        self._worker = worker
+
+    async def find(self, glsn: Glsn) -> CommitContext | None:
+        """The commit that holds `glsn`, or the first one after it."""
+        known, commit = self._store.find_cached(glsn)
+        if known:
+            return commit
+        return await off_loop(self._worker, lambda: self._store.find(glsn))
+
+    async def chunk(self, first: Llsn, bytes_max: int) -> Chunk:
+        last = self._driver.core.last_committed_llsn
+        chunk = self._store.read_cached(first, last, bytes_max)
+        if chunk is not None:
+            return chunk
+        return await off_loop(self._worker, lambda: self._store.read(first, last, bytes_max))
+
+    async def read(self, glsn: Glsn) -> Chunk:
+        """The batch with this position; precise about why not."""
+        driver = self._driver
+        driver.check_kept(glsn)
+        high = driver.core.context.high_watermark
+        if glsn > high:
+            raise Unavailable(
+                f"this replica of stream {driver.stream_id} knows positions up to {high} only"
+            )
+        commit = await self.find(glsn)
+        if commit is None or commit.glsn > glsn:
+            raise NotFound(f"position {glsn} is not in stream {driver.stream_id}")
+        return await self.chunk(commit.llsn + glsn - commit.glsn, 1)
+
+    async def first_llsn(self, glsn: Glsn) -> Llsn:
+        """Where a subscription from this position begins in the stream."""
+        self._driver.check_kept(glsn)
+        end = self._driver.core.last_committed_llsn + 1
+        commit = await self.find(glsn)
+        if commit is None:
+            return end
+        return commit.llsn + max(0, glsn - commit.glsn)
+
+
+class Subscription:
+    """Sends a stream's committed batches to one reader, in order, for as long as it wants."""
+
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        reader: Reader,
+        codec: Codec,
+        connection: Connection,
+        request: pb.Frame,
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._codec = codec
+        self._connection = connection
+        self._request_id = request.id
+        self._wanted = request.subscribe
+        self._credit = int(request.subscribe.credit_bytes)
+        self._told: Glsn = 0
+        self._wake = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def add_credit(self, count: int) -> None:
+        self._credit += count
+        self._wake.set()
+
+    def cancel(self) -> None:
+        self._driver.unwatch(self)
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._send_all()
+        except LoomError as error:
+            self._end(error)
+        except Exception as error:
+            logger.error(
+                "a subscription of stream %d failed", self._driver.stream_id, exc_info=error
+            )
+            self._end(LoomError("internal error in a subscription: see the server's log"))
+
+    async def _send_all(self) -> None:
+        wanted = self._wanted
+        next_llsn = wanted.first_llsn or await self._reader.first_llsn(wanted.first_glsn)
+        self._driver.watch(self, self._wake.set)
+        while True:
+            self._wake.clear()
+            if self._credit > 0 and next_llsn <= self._driver.core.last_committed_llsn:
+                size = min(limits.READ_CHUNK_BYTES, self._credit)
+                chunk = await self._reader.chunk(next_llsn, size)
+                next_llsn = chunk.last_llsn + 1
+                self._credit -= len(chunk.buffer)
+                self._send(chunk)
+                await self._connection.drain()
+                await asyncio.sleep(0)  # others have a turn between two chunks
+            else:
+                self._tell_high_watermark()
+                await self._wake.wait()
+
+    def _send(self, chunk: Chunk) -> None:
+        caught_up = chunk.last_llsn == self._driver.core.last_committed_llsn
+        high = self._driver.core.context.high_watermark
+        self._told = high if caught_up else chunk.last_glsn
+        frame = pb.Frame(id=self._request_id, reply=True)
+        frame.subscription_data.high_watermark = self._told
+        self._connection.send(frame, [chunk.buffer])
+
+    def _tell_high_watermark(self) -> None:
+        """Nothing of this stream up to the high watermark is still to come, if all was sent."""
+        high = self._driver.core.context.high_watermark
+        if self._credit > 0 and high > self._told:
+            self._told = high
+            frame = pb.Frame(id=self._request_id, reply=True)
+            frame.subscription_data.high_watermark = high
+            self._connection.send(frame)
+
+    def _end(self, error: LoomError) -> None:
+        self._driver.unwatch(self)
+        frame = self._codec.failure_frame(error)
+        frame.id, frame.reply = self._request_id, True
+        self._connection.send(frame)

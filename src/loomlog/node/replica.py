@@ -1,0 +1,273 @@
+"""The driver of one replica: carries out what the pure core.ordered.replica decides.
+
+The hot path runs on the event loop without awaiting: an append is checked, gets its LLSNs, and
+goes with all that arrived in the same turn into one disk write and one frame per backup. Waiting
+appends are answered when their commit comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from loomlog import batch, limits
+from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
+from loomlog.errors import Busy, Corrupt, LoomError, Sealed, Trimmed
+from loomlog.net.connection import Connection
+from loomlog.node.replication import Backups
+from loomlog.node.translate import STATE_TO_WIRE
+from loomlog.storage.stream_store import StreamStore
+from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+logger = logging.getLogger(__name__)
+
+
+class WaitingAppend(NamedTuple):
+    """An append that was taken and has no answer yet."""
+
+    first_llsn: Llsn
+    last_llsn: Llsn
+    connection: Connection
+    request_id: int
+    size: int
+
+
+class ReplicaDriver:
+    """A replica with its files, its backups and the clients that wait for it."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        store: StreamStore,
+        backups: Backups,
+        codec: Codec,
+        on_change: Callable[[ReplicaDriver], None],
+    ) -> None:
+        self.store = store
+        self.core = Replica(store.meta.stream_id, node_id, store.meta.epoch, _context_of(store))
+        self._backups = backups
+        self._codec = codec
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._outbox: list[memoryview] = []  # batches that arrived in this turn of the loop
+        self._outbox_first: Llsn = 0
+        self._waiting: deque[WaitingAppend] = deque()
+        self._waiting_bytes = 0
+        self._addresses: dict[NodeId, str] = {}
+        self._sealing = asyncio.Lock()
+        self._watchers: dict[object, Callable[[], None]] = {}
+
+    @property
+    def stream_id(self) -> StreamId:
+        return self.core.stream_id
+
+    @property
+    def trimmed(self) -> Glsn:
+        return self.store.meta.trimmed_glsn
+
+    # ---- appends (primary)
+
+    def append(self, connection: Connection, frame: pb.Frame, payload: memoryview) -> None:
+        header = batch.check(payload)
+        if self._waiting_bytes > limits.STREAM_UNCOMMITTED_BYTES_MAX:
+            raise Busy(f"stream {self.stream_id} has too much under way: try again in a moment")
+        first = self.core.reserve(header.count)
+        batch.assign_llsn(payload, self.stream_id, self.core.epoch, first)
+        last = first + header.count - 1
+        self._waiting.append(WaitingAppend(first, last, connection, frame.id, header.size))
+        self._waiting_bytes += header.size
+        if not self._outbox:
+            self._outbox_first = first
+            self._loop.call_soon(self._flush)
+        self._outbox.append(payload)
+
+    def _flush(self) -> None:
+        """Write and replicate what arrived in this turn."""
+        if not self._outbox:
+            return
+        batches, self._outbox = self._outbox, []
+        last = self.core.next_llsn - 1
+        self._backups.replicate(self.stream_id, self.core.epoch, self._backup_addresses(), batches)
+        self._write(batches, self._outbox_first, last)
+
+    def _backup_addresses(self) -> list[str]:
+        return [self._addresses[node] for node in self.core.replicas[1:]]
+
+    def _write(self, batches: Sequence[memoryview], first: Llsn, last: Llsn) -> None:
+        self.store.append(batches, first, last, partial(self._written, last))
+
+    def _written(self, last: Llsn, error: BaseException | None) -> None:
+        if error is not None:
+            self.fail(f"cannot write: {error}")
+            return
+        self.core.written(last)
+        self._on_change(self)
+
+    # ---- replication (backup)
+
+    def replicate(self, epoch: int, payload: memoryview) -> None:
+        batches = batch.split(payload)
+        first, last = batches[0][0].first_llsn, batches[-1][0].last_llsn
+        expected = first
+        for header, _ in batches:
+            if header.first_llsn != expected or header.stream_id != self.stream_id:
+                raise Corrupt(f"stream {self.stream_id}: replicated batches do not follow")
+            expected = header.last_llsn + 1
+        self.core.accept(epoch, first, last)
+        self._write([view for _, view in batches], first, last)
+
+    # ---- commits
+
+    def commit(self, commit: CommitContext) -> None:
+        outcome = self.core.commit(commit)
+        if outcome is CommitOutcome.APPLIED:
+            self.store.commit(commit, partial(self._stored, commit.high_watermark))
+            if commit.length:
+                self._answer(commit)
+            for wake in list(self._watchers.values()):
+                wake()
+        elif outcome is CommitOutcome.MISSED:
+            self._on_change(self)
+
+    def _stored(self, high_watermark: Glsn, error: BaseException | None) -> None:
+        if error is not None:
+            self.fail(f"cannot write a commit: {error}")
+            return
+        self.core.stored(high_watermark)
+        self._on_change(self)
+
+    def _answer(self, commit: CommitContext) -> None:
+        waiting, last = self._waiting, commit.last_llsn
+        distance = commit.glsn - commit.llsn
+        while waiting and waiting[0].last_llsn <= last:
+            append = waiting.popleft()
+            self._waiting_bytes -= append.size
+            answer = pb.Appended(
+                first_glsn=append.first_llsn + distance, first_llsn=append.first_llsn
+            )
+            append.connection.send(pb.Frame(id=append.request_id, reply=True, appended=answer))
+
+    # ---- watching commits (subscriptions)
+
+    def watch(self, key: object, wake: Callable[[], None]) -> None:
+        self._watchers[key] = wake
+
+    def unwatch(self, key: object) -> None:
+        self._watchers.pop(key, None)
+
+    # ---- sealing
+
+    def fail(self, reason: str) -> None:
+        """Replication or the disk failed: take no more, and let the MR decide what holds."""
+        if self.core.state is not ReplicaState.RUNNING:
+            return
+        logger.warning("stream %d seals itself: %s", self.stream_id, reason)
+        self.core.self_seal()
+        self._on_change(self)
+
+    async def seal(self, epoch: int, last_committed_llsn: Llsn) -> pb.SealResponse:
+        async with self._sealing:
+            if epoch != self.core.epoch or self.core.state is not ReplicaState.SEALED:
+                await self._seal(epoch, last_committed_llsn)
+        return pb.SealResponse(
+            state=STATE_TO_WIRE[self.core.state],
+            last_committed_llsn=self.core.last_committed_llsn,
+            high_watermark=self.core.context.high_watermark,
+        )
+
+    async def _seal(self, epoch: int, last_committed_llsn: Llsn) -> None:
+        self._flush()
+        written = self.core.next_llsn - 1
+        keep = self.core.seal(epoch, last_committed_llsn)
+        self._refuse_waiting(last_committed_llsn)
+        self._on_change(self)
+        if written > keep:
+            await self._done(partial(self.store.truncate, keep))
+        if epoch != self.store.meta.epoch:  # only after the leftovers of the old epoch are gone
+            await self._done(partial(self.store.set_epoch, epoch))
+        logger.info(
+            "stream %d is %s in epoch %d after LLSN %d",
+            self.stream_id,
+            self.core.state,
+            epoch,
+            self.core.last_committed_llsn,
+        )
+
+    def _refuse_waiting(self, last_committed_llsn: Llsn) -> None:
+        """Appends past the last commit have failed for certain; the others wait for theirs."""
+        error = Sealed(f"stream {self.stream_id} was sealed: append to another stream")
+        while self._waiting and self._waiting[-1].last_llsn > last_committed_llsn:
+            append = self._waiting.pop()
+            self._waiting_bytes -= append.size
+            frame = self._codec.failure_frame(error)
+            frame.id, frame.reply = append.request_id, True
+            append.connection.send(frame)
+
+    async def unseal(self, epoch: int, replicas: Sequence[pb.Replica]) -> None:
+        async with self._sealing:
+            nodes = tuple(replica.storage_node_id for replica in replicas)
+            self._addresses = {r.storage_node_id: r.address for r in replicas}
+            if nodes[0] == self.core.node_id:
+                await self._backups.open(
+                    self.stream_id,
+                    epoch,
+                    self.core.next_llsn,
+                    [replica.address for replica in replicas[1:]],
+                )
+            self.core.unseal(epoch, nodes)
+        self._on_change(self)
+        logger.info("stream %d runs in epoch %d on nodes %s", self.stream_id, epoch, nodes)
+
+    # ---- trimming and the end
+
+    async def trim(self, glsn: Glsn) -> None:
+        if glsn > self.trimmed:
+            await self._done(partial(self.store.trim, glsn))
+            low = self.core.context.local_low_watermark
+            self.core.context.local_low_watermark = max(low, glsn + 1) if low else 0
+
+    def check_kept(self, glsn: Glsn) -> None:
+        if glsn <= self.trimmed:
+            raise Trimmed(f"position {glsn} was trimmed: the first kept is {self.trimmed + 1}")
+
+    def close(self) -> None:
+        """The replica leaves: nobody is answered any more, its files are closed."""
+        self._flush()
+        self._watchers.clear()
+        self._waiting.clear()
+        self.store.close()
+
+    async def _done(self, start: Callable[[Callable[[BaseException | None], None]], None]) -> None:
+        """Wait for disk work that tells its end through a callback."""
+        finished: asyncio.Future[None] = self._loop.create_future()
+
+        def on_finished(error: BaseException | None) -> None:
+            if finished.done():
+                return
+            if error is None:
+                finished.set_result(None)
+            else:
+                finished.set_exception(
+                    LoomError(f"stream {self.stream_id}: the disk failed: {error}")
+                )
+
+        start(on_finished)
+        await finished
+
+
+def _context_of(store: StreamStore) -> ReplicaContext:
+    recovered = store.context
+    return ReplicaContext(
+        high_watermark=recovered.high_watermark,
+        uncommitted_llsn_begin=recovered.uncommitted_begin,
+        uncommitted_llsn_end=recovered.uncommitted_end,
+        local_low_watermark=recovered.local_low[0],
+        local_high_watermark=recovered.local_high[0],
+        stored_high_watermark=recovered.high_watermark,
+    )

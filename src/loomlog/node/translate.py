@@ -1,0 +1,38 @@
+"""Between the messages on the wire and the words of the core."""
+
+from __future__ import annotations
+
+from loomlog.core.ordered.replica import Report
+from loomlog.types import CommitContext, ReplicaState
+from loomlog.wire import loomlog_pb2 as pb
+
+STATE_TO_WIRE = {
+    ReplicaState.SEALING: pb.SEALING,
+    ReplicaState.SEALED: pb.STREAM_SEALED,
+    ReplicaState.RUNNING: pb.RUNNING,
+}
+
+
+def report_to_wire(report: Report, stored_bytes: int) -> pb.LogStreamUncommitReport:
+    return pb.LogStreamUncommitReport(
+        log_stream_id=report.stream_id,
+        uncommitted_llsn_offset=report.uncommitted_llsn_offset,
+        uncommitted_llsn_length=report.uncommitted_llsn_length,
+        high_watermark=report.high_watermark,
+        seal_epoch=report.epoch,
+        state=STATE_TO_WIRE[report.state],
+        stored_high_watermark=report.stored_high_watermark,
+        resend=report.resend,
+        stored_bytes=stored_bytes,
+    )
+
+
+def commit_from_wire(result: pb.LogStreamCommitResult) -> CommitContext:
+    return CommitContext(
+        result.high_watermark,
+        result.prev_high_watermark,
+        result.committed_glsn_offset,
+        result.committed_llsn_offset,
+        result.committed_glsn_length,
+        result.seal_epoch,
+    )
