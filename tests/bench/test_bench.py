@@ -1,0 +1,75 @@
+"""`loom bench` works and its JSON has the shape that programs rely on. No speed is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loomlog.cli.bench import measuring
+from loomlog.cli.bench.machine import fdatasync_ms
+from loomlog.cli.bench.measuring import Window, percentile_ms
+
+TINY = ("--seconds", "0.2", "--sizes", "128", "--batch", "1,50", "--concurrency", "16")
+SCENARIOS = {
+    "append, one at a time",
+    "append, 16 callers",
+    "append_many, 16 callers",
+    "subscribe",
+    "subscribe_arrow",
+    "append to subscriber",
+}
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loomlog.cli.loom", "bench", *TINY, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_a_private_cluster_is_measured_and_gone(tmp_path: Path) -> None:
+    done = bench("--up", "3", "--streams", "2", "--sync", "none", "--data", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["cluster"] == {"nodes": 3, "sync": "none", "streams": 2, "replicas": 3}
+    assert {result["scenario"] for result in report["results"]} == SCENARIOS
+    for result in report["results"]:
+        assert result["record_bytes"] == 128
+        assert result["records"] > 0, result
+        assert result["records_per_s"] > 0
+        assert result["mb_per_s"] > 0
+    assert report["machine"]["fdatasync_ms"] > 0
+    assert set(report["idle"]["rss_mb"]) == {"vmr-1", "vsn-1", "vsn-2", "vsn-3"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_for_people_it_is_a_table_with_the_facts_beside_it(tmp_path: Path) -> None:
+    done = bench("--up", "1", "--replicas", "1", "--data", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    for word in ("sync=always", "1 replicas", "cores", "fdatasync", "records/s", "p99", "idle:"):
+        assert word in done.stdout
+
+
+def test_percentiles() -> None:
+    hundred = [n / 1000 for n in range(100)]
+    assert percentile_ms(hundred, 0.5) == pytest.approx(50)
+    assert percentile_ms(hundred, 0.99) == pytest.approx(99)
+    assert percentile_ms([], 0.5) is None
+
+
+def test_a_window_counts_only_what_ends_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "perf_counter", lambda: 100.0)
+    window = Window(10)
+    assert (window.begin, window.end) == (101, 111)
+    for ended in (100.5, 101.5, 110.5, 111.5):
+        window.add(ended - 0.25, ended, 3)
+    result = window.result("append", 1000, 3)
+    assert (result.records, result.records_per_s, result.mb_per_s) == (6, 0.6, 0.0006)
+    assert result.p50_ms == result.p99_ms == pytest.approx(250)
+
+
+def test_the_disk_is_measured(tmp_path: Path) -> None:
+    assert fdatasync_ms(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []

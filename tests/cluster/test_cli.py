@@ -1,0 +1,294 @@
+"""The command line against a cluster of real processes that `loom up` runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Up:
+    """A running `loom up`."""
+
+    process: subprocess.Popen[str]
+    mr: str
+    http: str
+    pids: dict[str, int]
+
+
+@contextmanager
+def loom_up(data: Path, *arguments: str) -> Iterator[Up]:
+    command = program("loom", "up", "--port", "0", "--data", str(data), "--json", *arguments)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, process.communicate()[1]
+            ready = json.loads(line)
+            yield Up(process, ready["mr"], ready["http"], ready["pids"])
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def program(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"loomlog.cli.{name}", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "LOOM_CLUSTER"} | more
+
+
+@dataclass(frozen=True)
+class Loom:
+    """The command, pointed at a cluster."""
+
+    cluster: str
+
+    def run(self, *arguments: str, given: str | bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            program("loom", *arguments),
+            input=given.encode() if isinstance(given, str) else given,
+            capture_output=True,
+            timeout=60,
+            env=environment(LOOM_CLUSTER=self.cluster),
+        )
+
+    def says(self, *arguments: str, given: str | bytes = b"") -> str:
+        done = self.run(*arguments, given=given)
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stderr == b""
+        return done.stdout.decode()
+
+    def json(self, *arguments: str, given: str | bytes = b"") -> Any:
+        return json.loads(self.says(*arguments, "--json", given=given))
+
+    def fails(self, *arguments: str, given: str | bytes = b"") -> str:
+        done = self.run(*arguments, given=given)
+        assert done.returncode == 1
+        error = done.stderr.decode()
+        assert error.startswith("loom: ")
+        assert error.count("\n") == 1, "an error is one line"
+        return error
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with loom_up(tmp_path_factory.mktemp("cluster"), "--nodes", "3") as running:
+        yield running
+
+
+@pytest.fixture
+def loom(up: Up) -> Loom:
+    return Loom(up.mr)
+
+
+def test_up_says_where_everything_is(up: Up) -> None:
+    assert set(up.pids) == {"vmr-1", "vsn-1", "vsn-2", "vsn-3"}
+    with urllib.request.urlopen(f"http://{up.http}/healthz", timeout=10) as answer:
+        assert answer.status == 200
+    with urllib.request.urlopen(f"http://{up.http}/status", timeout=10) as answer:
+        assert {node["id"] for node in json.load(answer)["nodes"]} == {1, 2, 3}
+    with urllib.request.urlopen(f"http://{up.http}/metrics", timeout=10) as answer:
+        assert b"# TYPE" in answer.read()
+
+
+def test_lines_come_back_in_order(loom: Loom) -> None:
+    loom.says("log", "create", "lines", "--streams", "2")
+    lines = [f"line {n}" for n in range(3000)]
+    done = loom.json("append", "lines", given="\n".join(lines))
+    assert done == {"log": "lines", "count": 3000, "first": 1, "last": 3000}
+    assert loom.says("tail", "lines").splitlines() == lines
+    assert loom.says("tail", "lines", "--from", "2999").splitlines() == lines[2998:]
+    assert loom.says("tail", "lines", "--max", "2").splitlines() == lines[:2]
+    assert loom.says("tail", "lines", "--from", "9999") == ""
+
+
+def test_text_output_says_how_many_and_where(loom: Loom) -> None:
+    loom.says("log", "create", "few")
+    assert loom.says("append", "few", given="a\nb\n") == (
+        "appended 2 entries at positions 1 to 2\n"
+    )
+    assert loom.says("tail", "few", "--positions") == "1\ta\n2\tb\n"
+    assert "no lines" in loom.says("append", "few")
+
+
+def test_keys_and_bytes_that_are_not_text(loom: Loom) -> None:
+    loom.says("log", "create", "keyed")
+    loom.says("append", "keyed", "--key-separator", "=", given=b"user-1=hi\nuser-2=\xff\x01\n")
+    assert loom.says("tail", "keyed") == "hi\n\\xff\\x01\n"
+    entries = [json.loads(line) for line in loom.says("tail", "keyed", "--json").splitlines()]
+    assert [entry["key"] for entry in entries] == ["user-1", "user-2"]
+    assert [entry["position"] for entry in entries] == [1, 2]
+    assert entries[1]["value_base64"] == "/wE="
+
+
+def test_a_line_without_a_key_fails_and_says_what_went_before(loom: Loom) -> None:
+    loom.says("log", "create", "half-keyed")
+    arguments = ("append", "half-keyed", "--key-separator", "=", "--batch", "1")
+    error = loom.fails(*arguments, given="a=1\nnothing\n")
+    assert "line 2 has no key" in error
+    assert "appended 1 entries" in error
+
+
+def test_a_log_from_creation_to_deletion(loom: Loom) -> None:
+    made = loom.json("log", "create", "life", "--streams", "2", "--replicas", "2")
+    assert (made["name"], len(made["streams"]), made["replicas"]) == ("life", 2, 2)
+    assert "life" in {info["name"] for info in loom.json("log", "list")}
+    loom.says("append", "life", given="a\nb\nc\n")
+    assert loom.json("log", "trim", "life", "2") == {"log": "life", "head": 3}
+    assert loom.says("tail", "life") == "c\n"
+    assert loom.json("log", "describe", "life")["tail"] == 3
+    assert "running" in loom.says("log", "describe", "life")
+    assert loom.json("log", "delete", "life") == {"deleted": "life"}
+    assert "life" in loom.fails("log", "describe", "life")
+
+
+def test_status_shows_nodes_logs_and_streams(loom: Loom) -> None:
+    loom.says("log", "create", "shown")
+    shown = loom.says("status")
+    assert "3 of 3 nodes alive" in shown
+    assert "shown" in shown
+    status = loom.json("status")
+    assert [node["sync_mode"] for node in status["nodes"]] == ["always"] * 3
+
+
+def test_what_cannot_be_done_is_said_in_one_line(loom: Loom) -> None:
+    assert "nowhere" in loom.fails("tail", "nowhere")
+    assert "nowhere" in loom.fails("append", "nowhere", given="x\n")
+    loom.says("log", "create", "twice")
+    assert "twice" in loom.fails("log", "create", "twice")
+    loom.fails("log", "create", "too-wide", "--replicas", "9")
+    loom.fails("log", "create", "odd", "--protocol", "telepathy")
+
+
+def test_without_a_cluster_the_error_says_how_to_get_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = f"127.0.0.1:{taken.getsockname()[1]}"
+    error = Loom(free).fails("status")
+    assert f"cannot reach {free}" in error
+    assert "loom up" in error
+
+
+def test_follow_shows_new_entries_and_ctrl_c_is_quiet(loom: Loom) -> None:
+    loom.says("log", "create", "followed")
+    loom.says("append", "followed", given="before\n")
+    following = subprocess.Popen(
+        program("loom", "tail", "followed", "--follow", "--cluster", loom.cluster),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "before\n"
+        loom.says("append", "followed", given="after\n")
+        assert following.stdout.readline() == "after\n"
+        following.send_signal(signal.SIGINT)
+        assert following.communicate(timeout=30) == ("", "")
+        assert following.returncode == 130
+
+
+def test_a_reader_that_goes_away_is_quiet(loom: Loom) -> None:
+    loom.says("log", "create", "piped")
+    loom.says("append", "piped", given="x" * 99 + "\n" + ("y" * 99 + "\n") * 20_000)
+    tail = " ".join(program("loom", "tail", "piped", "--cluster", loom.cluster))
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{tail} | head -n 1"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "x" * 99 + "\n"
+
+
+def test_a_child_that_dies_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    with loom_up(tmp_path, "--nodes", "2") as running:
+        os.kill(running.pids["vsn-2"], signal.SIGKILL)
+        assert running.process.stderr is not None
+        assert "vsn-2" in running.process.stderr.readline()
+        loom = Loom(running.mr)
+        loom.says("log", "list")
+    assert running.process.returncode == 0
+
+
+def test_data_is_there_after_a_restart(tmp_path: Path) -> None:
+    with loom_up(tmp_path, "--nodes", "1") as running:
+        loom = Loom(running.mr)
+        loom.says("log", "create", "kept", "--replicas", "1")
+        loom.says("append", "kept", given="one\ntwo\n")
+    with loom_up(tmp_path) as running:
+        assert set(running.pids) == {"vmr-1", "vsn-1"}, "as many nodes as the data has"
+        loom = Loom(running.mr)
+        assert loom.says("tail", "kept") == "one\ntwo\n"
+        assert loom.json("append", "kept", given="three\n")["first"] == 3
+
+
+def test_nothing_is_left_running(tmp_path: Path) -> None:
+    with loom_up(tmp_path, "--nodes", "1") as running:
+        pass
+    assert running.process.returncode == 0
+    for pid in running.pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = program("loom", "up", "--port", port, "--data", str(tmp_path))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert port in done.stderr
+
+
+def server_error(*command: str) -> str:
+    done = subprocess.run(program(*command), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout == "", "not ready"
+    return done.stderr.splitlines()[-1]
+
+
+def vsn_start(volume: Path, mr: str, number: int = 9) -> list[str]:
+    return [
+        *("vsn", "start", "--cluster-id", "local", "--storage-node-id", str(number)),
+        *("--volumes", str(volume), "--mr", mr, "--listen", "127.0.0.1:0"),
+    ]
+
+
+def test_a_node_refuses_a_volume_that_it_cannot_use(up: Up, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert str(missing) in server_error(*vsn_start(missing, up.mr))
+    a_file = tmp_path / "file"
+    a_file.touch()
+    assert str(a_file) in server_error(*vsn_start(a_file, up.mr))
+
+
+def test_a_node_refuses_data_that_is_there_when_told_to(tmp_path: Path) -> None:
+    with loom_up(tmp_path, "--nodes", "1") as running:
+        mr = running.mr
+    error = server_error(*vsn_start(tmp_path / "vsn-1", mr, 1), "--error-if-exists")
+    assert str(tmp_path / "vsn-1") in error
+
+
+def test_a_node_of_another_cluster_is_refused(up: Up, tmp_path: Path) -> None:
+    """Spec 1, Identity: a mismatch says what was expected and what was found."""
+    with loom_up(tmp_path, "--nodes", "1"):
+        pass
+    error = server_error(*vsn_start(tmp_path / "vsn-1", up.mr, 1))
+    assert "vsn: " in error
