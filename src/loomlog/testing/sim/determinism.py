@@ -1,0 +1,85 @@
+"""While a simulation is open, the standard library's clocks and chance come from its seed.
+
+Code under simulation may call `time.time()`, `random.random()`, `os.urandom()` or
+`uuid.uuid4()` as usual. Out of reach: `datetime.now()` and names bound by `from time import …`
+before. The cyclic garbage collector is off meanwhile, because finalizers that it runs would
+come at times that depend on the rest of the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from loomlog.testing.sim.loop import SimLoop
+from loomlog.testing.sim.world import World
+
+WALL_CLOCK_START_S = 1_700_000_000.0  # what time.time() says at virtual time 0
+
+
+@contextmanager
+def deterministic(world: World) -> Iterator[None]:
+    """Replace clocks and chance; put everything back at the end."""
+    chance = random.getstate()
+    collecting = gc.isenabled()
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _replacements(world)]
+    gc.disable()
+    random.seed(f"{world.seed} module random")
+    for owner, name, replacement in _replacements(world):
+        setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+        random.setstate(chance)
+        if collecting:
+            gc.enable()
+
+
+def _replacements(world: World) -> list[tuple[Any, str, Callable[..., Any]]]:
+    entropy = random.Random(f"{world.seed} entropy")
+
+    def monotonic() -> float:
+        loop = asyncio._get_running_loop()
+        return loop.time() if isinstance(loop, SimLoop) else world.now
+
+    def wall() -> float:
+        return WALL_CLOCK_START_S + monotonic()
+
+    return [
+        (time, "time", wall),
+        (time, "time_ns", lambda: int(wall() * 1e9)),
+        (time, "monotonic", monotonic),
+        (time, "monotonic_ns", lambda: int(monotonic() * 1e9)),
+        (time, "perf_counter", monotonic),
+        (time, "perf_counter_ns", lambda: int(monotonic() * 1e9)),
+        (time, "sleep", _refuse_to_sleep),
+        (os, "urandom", entropy.randbytes),
+        (random, "_urandom", entropy.randbytes),
+    ]
+
+
+def _refuse_to_sleep(seconds: float) -> None:
+    raise RuntimeError(f"time.sleep({seconds}) would block the event loop of a simulated process")
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Let dead processes be disposed of without a word."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook

@@ -1,0 +1,342 @@
+"""A simulated disk behind the ports of `loomlog.storage.files`.
+
+`SimDisk` belongs to a host and outlives its processes; `mount()` gives a process its `Files`.
+When the process ends, its mount goes stale: whatever it still tries has no effect. A power loss
+(`crash`) tears unsynced file contents (see blocks.py) and drops unsynced creations, renames and
+removals: in each directory some first part of them survives, never a later one without the
+earlier. What POSIX does not promise is not kept: a synced file in an unsynced directory can vanish.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loomlog.storage.files import Finished, Step
+from loomlog.testing.sim.blocks import Blocks
+from loomlog.testing.sim.loop import SimLoop
+from loomlog.testing.sim.world import World
+from loomlog.types import Buffer
+
+Node = Blocks | None  # a file's content; None is a directory
+
+
+@dataclass(slots=True)
+class DiskSettings:
+    """How a disk behaves. May be changed during a run."""
+
+    step_delay_s: float = 0.0002  # of a worker's step: up to so much ...
+    tail_delay_s: float = 0.02  # ... or so much ...
+    tail_probability: float = 0.01
+    stall_s: float = 0.3  # ... or, rarely, so much
+    stall_probability: float = 0.0005
+    cache_miss_probability: float = 0.1  # of read_cached
+    error: int | None = None  # an errno that writes, allocations and syncs fail with
+
+
+@dataclass(slots=True)
+class _Change:
+    """An entry of the namespace that changed: path -> node, or gone. Renames are two at once."""
+
+    entries: tuple[tuple[str, Node | str], ...]
+    directories: frozenset[str]
+
+
+_GONE = "gone"
+
+
+class SimDisk:
+    """What is stored on one host."""
+
+    def __init__(self, world: World, host: str, settings: DiskSettings | None = None) -> None:
+        self.settings = settings or DiskSettings()
+        self._world = world
+        self._host = host
+        self._nodes: dict[str, Node] = {"/": None}
+        self._synced: dict[str, Node] = {"/": None}
+        self._changes: list[_Change] = []
+        self._mount: SimFiles | None = None
+
+    def mount(self) -> SimFiles:
+        self.unmount()
+        self._mount = SimFiles(self)
+        return self._mount
+
+    def unmount(self) -> None:
+        """The process is gone; the page cache is not."""
+        if self._mount is not None:
+            self._mount.stale = True
+            self._mount = None
+
+    def crash(self) -> None:
+        """Lose power."""
+        self.unmount()
+        self._lose_changes()
+        self._nodes = self._synced
+        for path in sorted(self._nodes):
+            node = self._nodes[path]
+            if posixpath.dirname(path) not in self._nodes:
+                del self._nodes[path]  # its directory was lost, and sorts before it
+            elif node is not None:
+                node.crash(self._world.random)
+        self._synced = dict(self._nodes)
+        self._world.note(self._host, "disk after crash", len(self._nodes))
+
+    def _lose_changes(self) -> None:
+        """Some first part of each directory's changes survives; a rename whole or not at all."""
+        lost: set[str] = set()
+        for change in self._changes:
+            if lost.isdisjoint(change.directories) and self._world.chance(0.6):
+                _apply(change, self._synced)
+            else:
+                lost |= change.directories
+        self._changes.clear()
+
+    def change(self, *entries: tuple[str, Node | str]) -> None:
+        directories = frozenset(posixpath.dirname(path) for path, _ in entries)
+        change = _Change(entries, directories)
+        _apply(change, self._nodes)
+        self._changes.append(change)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the changes in a directory durable, and those that they build on."""
+        wanted = {path}
+        kept, synced = [], []
+        for change in reversed(self._changes):
+            if wanted.isdisjoint(change.directories):
+                kept.append(change)
+            else:
+                wanted |= change.directories
+                synced.append(change)
+        for change in reversed(synced):
+            _apply(change, self._synced)
+        self._changes = kept[::-1]
+
+    def find(self, path: str) -> Node:
+        try:
+            return self._nodes[path]
+        except KeyError:
+            raise _os_error(errno.ENOENT, path) from None
+
+    def holds(self, path: str) -> bool:
+        return path in self._nodes
+
+    def below(self, path: str) -> list[str]:
+        prefix = path.rstrip("/") + "/"
+        return sorted(found for found in self._nodes if found.startswith(prefix) and found != "/")
+
+    def fail_if_broken(self, path: str) -> None:
+        if self.settings.error is not None:
+            raise _os_error(self.settings.error, path)
+
+    def misses_cache(self) -> bool:
+        return self._world.chance(self.settings.cache_miss_probability)
+
+    def step_delay_s(self) -> float:
+        random = self._world.random
+        chance = random.random()
+        if chance < self.settings.stall_probability:
+            return self.settings.stall_s
+        if chance < self.settings.stall_probability + self.settings.tail_probability:
+            return random.random() * self.settings.tail_delay_s
+        return random.random() * self.settings.step_delay_s
+
+    def note(self, what: str, *details: object) -> None:
+        self._world.note(self._host, what, *details)
+
+
+def _apply(change: _Change, nodes: dict[str, Node]) -> None:
+    for path, node in change.entries:
+        if isinstance(node, str):
+            if path in nodes and nodes.pop(path) is None:  # a directory takes along what is in it
+                for found in [found for found in nodes if found.startswith(path + "/")]:
+                    del nodes[found]
+        else:
+            nodes[path] = node
+
+
+class SimFiles:
+    """`storage.files.Files` on a simulated disk, for one life of a process."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.stale = False
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        path = self._check(path)
+        if create and not self.disk.holds(path):
+            self._require_directory(posixpath.dirname(path))
+            self.disk.fail_if_broken(path)
+            self.disk.change((path, Blocks()))
+        node = self.disk.find(path)
+        if node is None:
+            raise _os_error(errno.EISDIR, path)
+        return SimFile(self, path, node)
+
+    def list(self, path: str) -> list[str]:
+        path = self._check(path)
+        self._require_directory(path)
+        names = self.disk.below(path)
+        return [posixpath.basename(name) for name in names if posixpath.dirname(name) == path]
+
+    def exists(self, path: str) -> bool:
+        return self.disk.holds(self._check(path))
+
+    def make_directory(self, path: str) -> None:
+        path = self._check(path)
+        for directory in reversed([path, *_parents(path)]):
+            if not self.disk.holds(directory):
+                self.disk.change((directory, None))
+            self._require_directory(directory)
+
+    def rename(self, source: str, target: str) -> None:
+        source, target = self._check(source), self._check(target)
+        self._require_directory(posixpath.dirname(target))
+        moved = [
+            (path, target + path[len(source) :], self.disk.find(path))
+            for path in (source, *self.disk.below(source))
+        ]
+        self.disk.change(
+            *((old, _GONE) for old, _, _ in moved), *((new, node) for _, new, node in moved)
+        )
+        self.disk.note("rename", source, target)
+
+    def remove(self, path: str) -> None:
+        path = self._check(path)
+        if self.disk.find(path) is None:
+            raise _os_error(errno.EISDIR, path)
+        self.disk.change((path, _GONE))
+
+    def remove_tree(self, path: str) -> None:
+        path = self._check(path)
+        self.disk.find(path)
+        for found in reversed([path, *self.disk.below(path)]):
+            self.disk.change((found, _GONE))
+
+    def sync_directory(self, path: str) -> None:
+        path = self._check(path)
+        self._require_directory(path)
+        self.disk.fail_if_broken(path)
+        self.disk.sync_directory(path)
+
+    def _check(self, path: str) -> str:
+        if self.stale:
+            raise _os_error(errno.EIO, path)  # a process that is gone
+        return posixpath.normpath(posixpath.join("/", path))
+
+    def _require_directory(self, path: str) -> None:
+        if self.disk.find(path) is not None:
+            raise _os_error(errno.ENOTDIR, path)
+
+
+class SimFile:
+    """`storage.files.File` on a simulated disk."""
+
+    def __init__(self, files: SimFiles, path: str, blocks: Blocks) -> None:
+        self._files = files
+        self._path = path
+        self._blocks = blocks
+        self._closed = False
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        self._change("write", offset)
+        for buffer in buffers:
+            self._blocks.write(buffer, offset)
+            offset += memoryview(buffer).nbytes
+
+    def read(self, size: int, offset: int) -> bytearray:
+        self._check()
+        return self._blocks.read(size, offset)
+
+    def read_cached(self, size: int, offset: int) -> bytearray | None:
+        self._check()
+        return None if self._files.disk.misses_cache() else self._blocks.read(size, offset)
+
+    def size(self) -> int:
+        self._check()
+        return self._blocks.size
+
+    def allocate(self, size: int) -> None:
+        if size > self.size():
+            self._change("allocate", size)
+            self._blocks.resize(size)
+
+    def truncate(self, size: int) -> None:
+        self._change("truncate", size)
+        self._blocks.resize(size)
+
+    def sync(self) -> None:
+        self._change("sync", self._blocks.size)
+        self._blocks.sync()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _change(self, what: str, number: int) -> None:
+        self._check()
+        self._files.disk.fail_if_broken(self._path)
+        self._files.disk.note(what, self._path, number)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise _os_error(errno.EBADF, self._path)
+        if self._files.stale:
+            raise _os_error(errno.EIO, self._path)
+
+
+class SimWorker:
+    """`storage.files.Worker` in virtual time: each step comes after a delay of its own, so a
+    crash can fall between any two."""
+
+    def __init__(self, loop: SimLoop, disk: SimDisk) -> None:
+        self._loop = loop
+        self._disk = disk
+        self._jobs: deque[tuple[deque[Step], Finished]] = deque()
+        self._closed = False
+
+    def run(self, steps: Sequence[Step], finished: Finished) -> None:
+        if self._closed:
+            raise RuntimeError("the worker is closed")
+        self._jobs.append((deque(steps), finished))
+        if len(self._jobs) == 1:
+            self._later()
+
+    def close(self) -> None:
+        self._closed = True
+        while self._jobs and not self._loop.killed:
+            self._step()
+
+    def _later(self) -> None:
+        self._loop.world.after(self._disk.step_delay_s(), self._next)
+
+    def _next(self) -> None:
+        if self._jobs and not self._loop.killed:
+            self._step()
+            if self._jobs:
+                self._later()
+
+    def _step(self) -> None:
+        steps, finished = self._jobs[0]
+        error: Exception | None = None
+        try:
+            if steps:
+                steps.popleft()()
+        except Exception as raised:
+            error = raised
+        if error is not None or not steps:
+            self._jobs.popleft()
+            self._loop.call_soon_threadsafe(finished, error)
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path != "/":
+        path = posixpath.dirname(path)
+        yield path
+
+
+def _os_error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

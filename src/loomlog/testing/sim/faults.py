@@ -1,0 +1,140 @@
+"""Faults at random times. A plan names the kinds; the nemesis carries them out and undoes them.
+
+Every fault ends by itself after a while; `Nemesis.stop` ends all, so that a workload can finish
+in a healthy world and be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loomlog.testing.sim.disk import DiskSettings
+from loomlog.testing.sim.host import Host, Main
+from loomlog.testing.sim.simulation import Simulation
+
+STALLING_DISK = DiskSettings(stall_probability=0.2)
+SLOW_FACTOR_MAX = 100.0
+CLOCK_JUMP_MAX_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Which faults, how often, how long."""
+
+    kinds: tuple[str, ...]
+    every_s: float = 0.4  # on average
+    lasts_s: float = 1.5  # at most
+
+
+FAULTS: Mapping[str, FaultPlan] = {
+    "none": FaultPlan(()),
+    "resets": FaultPlan(("reset",), every_s=0.1),
+    "network": FaultPlan(("reset", "partition", "one way", "slow")),
+    "kills": FaultPlan(("kill",)),
+    "crashes": FaultPlan(("crash",)),
+    "pauses": FaultPlan(("pause", "clock", "stall")),
+    "all": FaultPlan(
+        ("reset", "partition", "one way", "slow", "kill", "crash", "pause", "clock", "stall")
+    ),
+}
+
+
+class Nemesis:
+    """Breaks things: `servers` may be stopped and are started again with their `Main`;
+    all hosts of the simulation may be cut off from each other."""
+
+    def __init__(self, sim: Simulation, plan: FaultPlan, servers: Mapping[str, Main]) -> None:
+        self._sim = sim
+        self._plan = plan
+        self._servers = dict(servers)
+        self._healthy_disks = {name: sim.host(name).disk.settings for name in servers}
+        self._random = sim.world.random
+        self._active = False
+        self._acts = {
+            "reset": sim.network.reset_one,
+            "partition": self._partition,
+            "one way": self._partition_one_way,
+            "slow": self._slow,
+            "kill": lambda: self._stop(self._victim(), power_loss=False),
+            "crash": lambda: self._stop(self._victim(), power_loss=True),
+            "pause": lambda: self._victim().pause(self._duration_s()),
+            "clock": lambda: self._victim().jump_clock(self._random.uniform(0, CLOCK_JUMP_MAX_S)),
+            "stall": self._stall,
+        }
+
+    def start(self) -> None:
+        if self._plan.kinds:
+            self._active = True
+            self._next()
+
+    def stop(self) -> None:
+        """No more faults; what is broken is mended and what is down is started."""
+        self._active = False
+        self._sim.network.heal()
+        for a, b in self._pairs():
+            self._sim.network.slow(a, b)
+        for name in self._servers:
+            self._mend_disk(name)
+            self._restart(name)
+
+    def _next(self) -> None:
+        delay = self._random.expovariate(1.0 / self._plan.every_s)
+        self._sim.world.after(delay, self._act)
+
+    def _act(self) -> None:
+        if self._active:
+            self._acts[self._random.choice(self._plan.kinds)]()
+            self._next()
+
+    def _duration_s(self) -> float:
+        return self._random.random() * self._plan.lasts_s
+
+    def _victim(self) -> Host:
+        return self._sim.host(self._random.choice(list(self._servers)))
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        names = list(self._sim.hosts)
+        return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+
+    def _partition(self) -> None:
+        if self._random.random() < 0.5:
+            host = self._victim().name
+            self._sim.network.isolate(host)
+            self._sim.world.after(self._duration_s(), self._sim.network.heal, host)
+        else:
+            self._cut(*self._random.choice(self._pairs()), one_way=False)
+
+    def _partition_one_way(self) -> None:
+        pair = self._random.choice(self._pairs())
+        self._cut(*self._random.sample(pair, 2), one_way=True)
+
+    def _cut(self, a: str, b: str, *, one_way: bool) -> None:
+        self._sim.network.partition(a, b, one_way=one_way)
+        self._sim.world.after(self._duration_s(), self._sim.network.heal, a, b)
+
+    def _slow(self) -> None:
+        a, b = self._random.choice(self._pairs())
+        self._sim.network.slow(a, b, self._random.uniform(2.0, SLOW_FACTOR_MAX))
+        self._sim.world.after(self._duration_s(), self._sim.network.slow, a, b)
+
+    def _stop(self, host: Host, *, power_loss: bool) -> None:
+        if host.running:
+            if power_loss:
+                host.crash()
+            else:
+                host.kill()
+            self._sim.world.after(self._duration_s(), self._restart, host.name)
+
+    def _restart(self, name: str) -> None:
+        host = self._sim.host(name)
+        if not host.running:
+            host.start(self._servers[name])
+
+    def _stall(self) -> None:
+        host = self._victim()
+        host.disk.settings = STALLING_DISK
+        self._sim.world.after(self._duration_s(), self._mend_disk, host.name)
+
+    def _mend_disk(self, name: str) -> None:
+        self._sim.host(name).disk.settings = self._healthy_disks[name]

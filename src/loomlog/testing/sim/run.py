@@ -1,0 +1,187 @@
+"""Runs many seeds: each is one workload under one plan of faults, both chosen by the seed.
+
+    python -m loomlog.testing.sim --seed 1 --runs 500 [--workload W] [--faults F] [--jobs N]
+
+A failing seed prints why and the one line that replays it; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from loomlog.testing.history import History, check
+from loomlog.testing.sim.faults import FAULTS, FaultPlan
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.testing.sim.world import Trace
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+VIOLATIONS_SHOWN_MAX = 10
+PROGRESS_EVERY_S = 5.0  # when nobody watches a progress bar
+
+Workload = Callable[[Simulation, FaultPlan], History]
+"""Builds hosts in the simulation, runs it under the faults, returns what was done and seen.
+It raises what it finds wrong by itself; the history is checked by the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to run: a seed, and what was not left to it."""
+
+    seed: int
+    workload: str | None = None
+    faults: str | None = None
+    trace: bool = False
+
+    @property
+    def replay(self) -> str:
+        options = [("--workload", self.workload), ("--faults", self.faults)]
+        given = " ".join(f"{option} {value}" for option, value in options if value is not None)
+        return f"make sim SEED={self.seed} RUNS=1" + (f' ARGS="{given}"' if given else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one seed went."""
+
+    choice: Choice
+    workload: str
+    faults: str
+    error: str | None  # None: it held
+    fingerprint: str
+    steps: int
+    virtual_s: float
+
+
+def workloads() -> Mapping[str, Workload]:
+    from loomlog.testing.sim.workloads import WORKLOADS  # they import the servers: only if needed
+
+    return WORKLOADS
+
+
+def run_seed(choice: Choice, known: Mapping[str, Workload] | None = None) -> Outcome:
+    """Run one seed. Whatever goes wrong in it is in the outcome."""
+    known = workloads() if known is None else known
+    random = Random(f"{choice.seed} choice")
+    # both are drawn even if one is given, so that giving one does not change the other
+    drawn_workload, drawn_faults = random.choice(list(known)), random.choice(list(FAULTS))
+    workload, faults = choice.workload or drawn_workload, choice.faults or drawn_faults
+    trace: Trace | None = print if choice.trace else None
+    sim = Simulation(choice.seed, trace=trace)
+    error = None
+    try:
+        with sim:
+            history = known[workload](sim, FAULTS[faults])
+        error = _judge(history)
+    except Exception:
+        error = traceback.format_exc().rstrip()
+    world = sim.world
+    return Outcome(
+        choice, workload, faults, error, world.fingerprint, world.steps, round(world.now, 6)
+    )
+
+
+def _judge(history: History) -> str | None:
+    violations = check(history)
+    if not violations:
+        return None
+    shown = [str(violation) for violation in violations[:VIOLATIONS_SHOWN_MAX]]
+    return "\n".join([f"{len(violations)} violations", *shown])
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    choices = [
+        Choice(seed, options.workload, options.faults, options.trace)
+        for seed in range(options.seed, options.seed + options.runs)
+    ]
+    began = time.perf_counter()
+    failed = steps = 0
+    with _Progress(len(choices)) as progress:
+        for outcome in _outcomes(choices, options.jobs):
+            steps += outcome.steps
+            if outcome.error is not None:
+                failed += 1
+                progress.say(_story(outcome))
+            progress.advance(failed)
+    took = max(time.perf_counter() - began, 1e-9)
+    print(
+        f"{len(choices)} seeds, {failed} failed, {len(choices) / took:.1f} seeds/s, "
+        f"{steps / took / 1000:.0f}k steps/s, {took:.1f} s"
+    )
+    return 1 if failed else 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m loomlog.testing.sim", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--runs", type=int, default=100, help="how many seeds from there on")
+    parser.add_argument("--workload", choices=list(workloads()), help="default: by the seed")
+    parser.add_argument("--faults", choices=list(FAULTS), help="default: by the seed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to run seeds in")
+    parser.add_argument("--trace", action="store_true", help="print every event")
+    return parser.parse_args(arguments)
+
+
+def _outcomes(choices: Sequence[Choice], jobs: int) -> Iterator[Outcome]:
+    if jobs <= 1 or len(choices) == 1:
+        yield from map(run_seed, choices)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_seed, choices, chunksize=4)
+
+
+def _story(outcome: Outcome) -> str:
+    head = f"seed {outcome.choice.seed} ({outcome.workload} under {outcome.faults}) FAILED:"
+    return f"{head}\n{outcome.error}\nreplay: {outcome.choice.replay}\n"
+
+
+class _Progress:
+    """A progress bar for people, a line now and then for logs."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._told_at = time.perf_counter()
+        self._bar = _bar() if sys.stderr.isatty() else None
+
+    def __enter__(self) -> _Progress:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("seeds", total=self._total)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, flush=True)
+
+    def advance(self, failed: int) -> None:
+        self._done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, description=f"seeds, {failed} failed")
+        elif time.perf_counter() - self._told_at >= PROGRESS_EVERY_S:
+            self._told_at = time.perf_counter()
+            print(f"{self._done} of {self._total} seeds, {failed} failed", flush=True)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*Progress.get_default_columns(), console=Console(stderr=True))

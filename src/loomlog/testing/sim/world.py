@@ -1,0 +1,135 @@
+"""The kernel of a simulation: a virtual clock, one queue of events, one source of chance.
+
+Nothing happens but by an event, and events run one after the other in (time, sequence number)
+order, so a run is a function of its seed. May not enter: real time, real randomness, anything
+whose order depends on `id()` or on hash randomisation. `World` knows no process, network or
+disk; those schedule themselves here and `note` what they do, which feeds the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+
+INSTANT_EVENTS_MAX = 100_000  # events without time moving on: a loop that never waits
+STEPS_MAX = 20_000_000  # a bound on any run, so that a livelock ends as an error
+
+Trace = Callable[[str], None]
+
+
+class SimulationError(Exception):
+    """A simulation that did not go well; the message names the seed and the virtual time."""
+
+
+class Stalled(SimulationError):  # noqa: N818 - it says what happened
+    """Nothing is scheduled any more and what was waited for has not come."""
+
+
+class Overdue(SimulationError):  # noqa: N818
+    """The virtual time allowed has passed and what was waited for has not come."""
+
+
+class Runaway(SimulationError):  # noqa: N818
+    """Too many steps: somebody spins."""
+
+
+class Failed(SimulationError):  # noqa: N818
+    """A simulated process raised an exception that nobody handled (see `__cause__`)."""
+
+
+class World:
+    """Virtual time and the queue of what will happen."""
+
+    def __init__(self, seed: int, *, trace: Trace | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now = 0.0
+        self.steps = 0  # events and callbacks run so far
+        self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
+        self._sequence = 0
+        self._failure: Failed | None = None
+        self._trace = trace
+        self._digest = hashlib.blake2b(digest_size=8)
+
+    def at(self, when: float, callback: Callable[..., object], *args: object) -> None:
+        """Run `callback(*args)` at virtual time `when`, or now if that has passed."""
+        self._sequence += 1
+        heappush(self._queue, (max(when, self.now), self._sequence, callback, args))
+
+    def after(self, delay_s: float, callback: Callable[..., object], *args: object) -> None:
+        self.at(self.now + delay_s, callback, *args)
+
+    def chance(self, probability: float) -> bool:
+        return probability > 0.0 and self.random.random() < probability
+
+    def note(self, who: str, what: str, *details: object) -> None:
+        """Tell the trace. Details must print the same in every run: no objects with addresses."""
+        self._digest.update(repr((self.now, who, what, details)).encode())
+        if self._trace is not None:
+            self._trace(f"{self.now:12.6f} {who:<10} {what} {' '.join(map(str, details))}".rstrip())
+
+    def stamp(self, who: str, count: int) -> None:
+        """Enter into the fingerprint what is too small to tell the trace."""
+        self._digest.update(repr((self.now, who, count)).encode())
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two runs that did the same things at the same times."""
+        return self._digest.hexdigest()
+
+    def fail(self, who: str, message: str, cause: BaseException | None) -> None:
+        """End the run with an error; the first one counts."""
+        if self._failure is None:
+            self._failure = Failed(self._told(f"{who}: {message}"))
+            self._failure.__cause__ = cause
+
+    def raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def run(
+        self,
+        until: float | Callable[[], bool],
+        *,
+        timeout_s: float = 3600.0,
+        steps_max: int = STEPS_MAX,
+    ) -> None:
+        """Run to a virtual time, or until a condition holds.
+
+        A condition that does not hold after `timeout_s` of virtual time raises `Overdue`; when
+        nothing is left to happen, `Stalled`.
+        """
+        if callable(until):
+            self._run(until, self.now + timeout_s, self.steps + steps_max)
+            if not until():
+                raise self._not_reached()
+        else:
+            self._run(None, until, self.steps + steps_max)
+            self.now = max(self.now, until)
+
+    def _run(self, done: Callable[[], bool] | None, deadline: float, steps_end: int) -> None:
+        queue = self._queue
+        events_at_instant = 0
+        self.raise_failure()
+        while queue and queue[0][0] <= deadline and not (done is not None and done()):
+            when, _, callback, args = heappop(queue)
+            events_at_instant = events_at_instant + 1 if when == self.now else 0
+            self.now = when
+            self.steps += 1
+            callback(*args)
+            if self._failure is not None:
+                raise self._failure
+            if events_at_instant > INSTANT_EVENTS_MAX:
+                raise Runaway(self._told(f"{events_at_instant} events at one instant"))
+            if self.steps > steps_end:
+                raise Runaway(self._told("the allowed number of steps is used up"))
+
+    def _not_reached(self) -> SimulationError:
+        if self._queue:
+            return Overdue(self._told("what the run waited for did not happen in time"))
+        return Stalled(self._told("nothing is scheduled any more"))
+
+    def _told(self, message: str) -> str:
+        return f"seed {self.seed}, t={self.now:.6f}: {message}"
