@@ -1,0 +1,209 @@
+"""Connections: requests, errors, malformed input, versions, bounds. Real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from loomlog import limits
+from loomlog.errors import (
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Timeout,
+    Unavailable,
+    VersionMismatch,
+)
+from loomlog.net.address import join_address, split_address
+from loomlog.net.connection import Connection
+from loomlog.net.endpoints import Server, connect
+from loomlog.net.service import Service
+from loomlog.wire import frames
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+
+class Echo(Service):
+    """Answers appends with the size of their payload; some kinds fail."""
+
+    def __init__(self) -> None:
+        self.closed: asyncio.Queue[LoomError] = asyncio.Queue()
+        super().__init__(
+            Codec("vsn"),
+            {
+                "append": self._append,
+                "describe_log": self._describe,
+                "list_logs": self._crash,
+                "get_status": self._never,
+            },
+        )
+
+    def _append(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+        answer = pb.Appended(first_glsn=len(payload), first_llsn=frame.append.log_stream_id)
+        connection.send(pb.Frame(id=frame.id, reply=True, appended=answer))
+
+    async def _describe(self, connection: Connection, frame: Any, payload: memoryview) -> Any:
+        raise NotFound(f"no log {frame.describe_log.name}")
+
+    async def _crash(self, connection: Connection, frame: Any, payload: memoryview) -> Any:
+        raise ZeroDivisionError
+
+    async def _never(self, connection: Connection, frame: Any, payload: memoryview) -> Any:
+        await asyncio.Event().wait()
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        self.closed.put_nowait(error)
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[tuple[Server, Echo]]:
+    service = Echo()
+    server = Server(Codec("vsn"), service)
+    await server.start("127.0.0.1:0")
+    yield server, service
+    await server.stop()
+    await service.stop()
+
+
+async def client(server: Server) -> Connection:
+    codec = Codec("client")
+    return await connect(server.address, codec, Service(codec, {}))
+
+
+def append(stream: int) -> pb.Frame:
+    return pb.Frame(append=pb.Append(log_stream_id=stream))
+
+
+async def test_requests_are_pipelined_and_matched(echo: tuple[Server, Echo]) -> None:
+    connection = await client(echo[0])
+    sizes = [0, 1, 64, 70_000, 3_000_000, 5]
+    answers = await asyncio.gather(
+        *(connection.request(append(i), [bytes(size)]) for i, size in enumerate(sizes))
+    )
+    assert [a.appended.first_glsn for a, _ in answers] == sizes
+    assert [a.appended.first_llsn for a, _ in answers] == list(range(len(sizes)))
+    connection.close()
+
+
+async def test_errors_come_back_as_what_they_are(echo: tuple[Server, Echo]) -> None:
+    connection = await client(echo[0])
+    with pytest.raises(NotFound, match="no log nix"):
+        await connection.request(pb.Frame(describe_log=pb.DescribeLog(name="nix")))
+    with pytest.raises(InvalidArgument, match="does not take read"):
+        await connection.request(pb.Frame(read=pb.Read()))
+    with pytest.raises(LoomError, match="internal error"):
+        await connection.request(pb.Frame(list_logs=pb.ListLogs()))
+    assert (await connection.request(append(1)))[0].appended.first_llsn == 1  # still serves
+    connection.close()
+
+
+async def test_no_answer_in_time_is_a_timeout(echo: tuple[Server, Echo]) -> None:
+    connection = await client(echo[0])
+    with pytest.raises(Timeout, match="did not answer"):
+        await connection.request(pb.Frame(get_status=pb.GetStatus()), timeout_s=0.01)
+    connection.close()
+
+
+async def test_open_requests_fail_when_the_connection_is_lost(echo: tuple[Server, Echo]) -> None:
+    connection = await client(echo[0])
+    waiting = asyncio.ensure_future(connection.request(pb.Frame(get_status=pb.GetStatus())))
+    await connection.request(append(1))  # the server has seen the first one too
+    await echo[0].stop()
+    with pytest.raises(Unavailable, match="lost"):
+        await waiting
+    with pytest.raises(Unavailable):
+        await connection.request(append(1))
+
+
+async def test_malformed_bytes_close_that_connection_only(echo: tuple[Server, Echo]) -> None:
+    server, service = echo
+    good = await client(server)
+    reader, writer = await asyncio.open_connection(*split_address(server.address))
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 4)
+    await reader.read()  # until the server closes
+    writer.close()
+    assert "not a loomlog frame" in str(await service.closed.get())
+    assert (await good.request(append(2)))[0].appended.first_llsn == 2
+    good.close()
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_frame(echo: tuple[Server, Echo]) -> None:
+    server, service = echo
+    _, writer = await asyncio.open_connection(*split_address(server.address))
+    hello = b"".join(frames.encode(Codec("client").greeting()))
+    whole = b"".join(frames.encode(append(1), [bytes(100_000)]))
+    writer.write(hello + whole[:70_000])
+    await writer.drain()
+    writer.close()
+    assert isinstance(await service.closed.get(), Unavailable)
+    good = await client(server)
+    assert (await good.request(append(3)))[0].appended.first_llsn == 3
+    good.close()
+
+
+async def test_another_protocol_version_is_refused_in_words(echo: tuple[Server, Echo]) -> None:
+    server, _ = echo
+    codec = Codec("client")
+    codec._hello.protocol_version = 99
+    connection = await connect(server.address, codec, Service(codec, {}))
+    with pytest.raises(LoomError):  # the server said why and closed
+        await connection.request(append(1))
+
+    class Newer(Codec):
+        def greeting(self) -> pb.Frame:
+            frame = super().greeting()
+            frame.hello.protocol_version = 2
+            return frame
+
+    newer = Server(Newer("vsn"), Service(Codec("vsn"), {}))
+    await newer.start("127.0.0.1:0")
+    with pytest.raises(VersionMismatch, match="same release"):
+        await connect(newer.address, Codec("client"), Service(Codec("client"), {}))
+    await newer.stop()
+
+
+async def test_nobody_there_is_unavailable() -> None:
+    codec = Codec("client")
+    with pytest.raises(Unavailable, match="cannot reach"):
+        await connect("127.0.0.1:1", codec, Service(codec, {}))
+
+
+async def test_a_port_in_use_is_a_clear_error(echo: tuple[Server, Echo]) -> None:
+    second = Server(Codec("vsn"), Service(Codec("vsn"), {}))
+    with pytest.raises(InvalidArgument, match="cannot listen on"):
+        await second.start(echo[0].address)
+
+
+async def test_a_peer_that_does_not_read_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, echo: tuple[Server, Echo]
+) -> None:
+    monkeypatch.setattr(limits, "SEND_BUFFER_BYTES_MAX", 8 * limits.MIB)
+    silent = socket.create_server(("127.0.0.1", 0))  # nobody accepts, nobody reads
+    host, port = silent.getsockname()
+    codec = Codec("client")
+    service = Echo()
+    _, connection = await asyncio.get_running_loop().create_connection(
+        lambda: Connection(codec, service), host, port
+    )
+    for _ in range(200):
+        connection.send(append(1), [bytes(limits.MIB)])
+        if connection.closed:
+            break
+    assert connection.closed
+    assert "too slowly" in str(await service.closed.get())
+    silent.close()
+
+
+@pytest.mark.parametrize("text", ["nonsense", "host:", "host:http", "host:70000", ""])
+def test_bad_addresses_say_how_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="host:port"):
+        split_address(text)
+
+
+def test_addresses_round_trip() -> None:
+    for text in ("127.0.0.1:7400", "[::1]:7400"):
+        assert join_address(*split_address(text)) == text
