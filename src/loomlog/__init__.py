@@ -1,0 +1,68 @@
+"""loomlog: a distributed shared log. Many writers, many nodes, one total order.
+
+The public API. Names are loaded when they are first used: a server does not load the client, and
+`loom status` does not load Arrow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loomlog import errors as errors
+    from loomlog.client.blocking import BlockingCluster as BlockingCluster
+    from loomlog.client.blocking import BlockingLog as BlockingLog
+    from loomlog.client.blocking import connect_sync as connect_sync
+    from loomlog.client.cluster import Cluster as Cluster
+    from loomlog.client.cluster import connect as connect
+    from loomlog.client.info import ClusterStatus as ClusterStatus
+    from loomlog.client.info import LogInfo as LogInfo
+    from loomlog.client.log import Log as Log
+    from loomlog.types import Entry as Entry
+    from loomlog.types import Position as Position
+
+_HOMES = {
+    "BlockingCluster": "loomlog.client.blocking",
+    "BlockingLog": "loomlog.client.blocking",
+    "Cluster": "loomlog.client.cluster",
+    "ClusterStatus": "loomlog.client.info",
+    "Entry": "loomlog.types",
+    "Log": "loomlog.client.log",
+    "LogInfo": "loomlog.client.info",
+    "Position": "loomlog.types",
+    "connect": "loomlog.client.cluster",
+    "connect_sync": "loomlog.client.blocking",
+}
+_MODULES = ("columns", "errors", "testing")
+
+__all__ = [
+    "BlockingCluster",
+    "BlockingLog",
+    "Cluster",
+    "ClusterStatus",
+    "Entry",
+    "Log",
+    "LogInfo",
+    "Position",
+    "connect",
+    "connect_sync",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"loomlog.{name}")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("loomlog")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'loomlog' has no attribute {name!r}")
+    found = getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

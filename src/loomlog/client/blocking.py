@@ -1,0 +1,280 @@
+"""The blocking client: the async one in a thread of its own, behind the same names.
+
+Safe for several threads; their concurrent appends travel together. A subscription fetches chunks
+ahead, so that iterating costs one change of threads per chunk, not per entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from loomlog.client import cluster as asynchronous
+from loomlog.client.info import ClusterStatus, LogInfo
+from loomlog.client.log import Log
+from loomlog.client.subscription import Piece, Subscription
+from loomlog.errors import Unavailable
+from loomlog.types import Buffer, Entry, Glsn, Llsn, Position, StreamId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+CHUNK_ENTRIES: Final = 4096  # enough that the change of threads does not show
+
+
+def connect_sync(addresses: str | Iterable[str], **settings: Any) -> BlockingCluster:
+    """Like `connect`, for programs without an event loop."""
+    thread = _LoopThread()
+    try:
+        return BlockingCluster(thread, thread.run(asynchronous.connect(addresses, **settings)))
+    except BaseException:
+        thread.stop()
+        raise
+
+
+class _LoopThread:
+    """An event loop that runs in a thread until it is stopped."""
+
+    def __init__(self) -> None:
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="loomlog-client", daemon=True)
+        self._lock = threading.Lock()  # nothing is handed in after the loop was told to stop
+        self._stopped = False
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        with self._lock:
+            if not self._stopped:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise Unavailable("this client was closed")
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        waiting = self.start(work)
+        try:
+            return waiting.result()
+        except concurrent.futures.CancelledError:
+            raise Unavailable("this client was closed") from None
+        except BaseException:
+            waiting.cancel()  # Ctrl-C while waiting
+            raise
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(_cancel_others())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+class BlockingCluster:
+    """A connection to a cluster; `with` closes it."""
+
+    def __init__(self, thread: _LoopThread, cluster: asynchronous.Cluster) -> None:
+        self._thread = thread
+        self._cluster = cluster
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; fine to call twice."""
+        try:
+            self._thread.run(self._cluster.close())
+        except Unavailable:
+            return
+        self._thread.stop()
+
+    def create_log(
+        self, name: str, protocol: str = "ordered", streams: int = 1, replicas: int = 3
+    ) -> BlockingLog:
+        """Make a new log; raises AlreadyExists."""
+        log = self._thread.run(self._cluster.create_log(name, protocol, streams, replicas))
+        return BlockingLog(self._thread, log)
+
+    def log(self, name: str) -> BlockingLog:
+        """The log of this name; whether it exists shows when it is used."""
+
+        async def find() -> Log:
+            return self._cluster.log(name)
+
+        return BlockingLog(self._thread, self._thread.run(find()))
+
+    def logs(self) -> list[LogInfo]:
+        return self._thread.run(self._cluster.logs())
+
+    def delete_log(self, name: str) -> None:
+        """Delete a log and all its entries."""
+        self._thread.run(self._cluster.delete_log(name))
+
+    def status(self) -> ClusterStatus:
+        return self._thread.run(self._cluster.status())
+
+
+class BlockingLog:
+    """One log of a cluster."""
+
+    def __init__(self, thread: _LoopThread, log: Log) -> None:
+        self.name = log.name
+        self._thread = thread
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"<BlockingLog {self.name!r}>"
+
+    def append(
+        self, value: Buffer, key: Buffer | None = None, *, stream: StreamId | None = None
+    ) -> Position:
+        """Append one entry and wait for its position."""
+
+        async def append() -> Position:
+            return await self._log.append(value, key, stream=stream)
+
+        return self._thread.run(append())
+
+    def append_many(
+        self,
+        values: Iterable[Buffer],
+        keys: Iterable[Buffer | None] | None = None,
+        *,
+        stream: StreamId | None = None,
+    ) -> list[Position]:
+        """Append all or none, at consecutive positions."""
+        return self._thread.run(self._log.append_many(list(values), keys, stream=stream))
+
+    def append_arrow(
+        self, records: pa.RecordBatch, *, stream: StreamId | None = None
+    ) -> list[Position]:
+        """Append the rows of an Arrow batch; all or none, at consecutive positions."""
+        return self._thread.run(self._log.append_arrow(records, stream=stream))
+
+    def read(self, position: Glsn) -> Entry:
+        """The entry at `position`; raises Trimmed or NotYetWritten."""
+        return self._thread.run(self._log.read(position))
+
+    def subscribe(
+        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
+    ) -> Iterator[Entry]:
+        """Every entry from `start` on, in order, to `stop` inclusive or for ever."""
+        return self._iterate(self._subscription(start, stop), Piece.entries)
+
+    def subscribe_arrow(
+        self, start: Glsn | str = 1, stop: Glsn | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA."""
+        return self._iterate(self._subscription(start, stop), lambda piece: [piece.to_arrow()])
+
+    def subscribe_stream(
+        self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
+    ) -> Iterator[Entry]:
+        """Every entry of one log stream, by its place in that stream."""
+
+        async def make() -> Subscription:
+            return self._log.open_stream_subscription(stream, start_llsn, stop_llsn)
+
+        return self._iterate(self._thread.run(make()), Piece.entries)
+
+    def tail(self) -> Glsn:
+        """The last committed position; 0 if there is none."""
+        return self._thread.run(self._log.tail())
+
+    def head(self) -> Glsn:
+        """The first position that is not trimmed."""
+        return self._thread.run(self._log.head())
+
+    def trim(self, position: Glsn) -> None:
+        """Drop everything up to and with `position`."""
+        self._thread.run(self._log.trim(position))
+
+    def describe(self) -> LogInfo:
+        return self._thread.run(self._log.describe())
+
+    def _subscription(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
+        async def make() -> Subscription:
+            return self._log.open_subscription(start, stop)
+
+        return self._thread.run(make())
+
+    def _iterate(
+        self, subscription: Subscription, items: Callable[[Piece], list[T]]
+    ) -> Iterator[T]:
+        """Consume one chunk while the next is fetched."""
+        thread = self._thread
+        ahead = thread.start(_chunk(subscription, items))
+        try:
+            while True:
+                try:
+                    chunk = ahead.result()
+                except concurrent.futures.CancelledError:
+                    raise Unavailable("this client was closed") from None
+                if not chunk:
+                    return
+                ahead = thread.start(_chunk(subscription, items))
+                yield from chunk
+        finally:
+            ahead.cancel()
+            _end(thread, subscription)
+
+
+async def _chunk(subscription: Subscription, items: Callable[[Piece], list[T]]) -> list[T]:
+    """What is here already, at least one item; empty at the end."""
+    found: list[T] = []
+    rows = 0
+    piece = await subscription.next()
+    while piece is not None:
+        found += items(piece)
+        rows += piece.rows
+        if rows >= CHUNK_ENTRIES:
+            break
+        piece = subscription.next_ready()
+    return found
+
+
+def _end(thread: _LoopThread, subscription: Subscription) -> None:
+    async def end() -> None:
+        subscription.close()
+
+    try:
+        thread.run(end())
+    except Unavailable:
+        pass  # the client was closed, and the subscription with it
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

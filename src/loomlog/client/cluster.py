@@ -1,0 +1,198 @@
+"""The client: a cluster and its logs.
+
+One Cluster has one producer id, one connection per server, and one Log object per name. It lives
+in one event loop and is not for several threads; `blocking.py` is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Self
+
+from loomlog import limits
+from loomlog.client.appender import Appender, Producer
+from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
+from loomlog.client.log import Log
+from loomlog.client.metadata import CachedLog, Metadata
+from loomlog.client.nodes import Connections
+from loomlog.client.reader import Reader
+from loomlog.client.subscription import Order, Subscription
+from loomlog.config import ClientSettings
+from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.net.address import split_address
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+_SETTINGS = frozenset(field.name for field in fields(ClientSettings))
+_COMPRESSIONS = ("none", "lz4", "zstd")
+
+
+async def connect(
+    addresses: str | Iterable[str],
+    *,
+    rng: random.Random | None = None,
+    clock: Callable[[], float] = time.time,
+    **settings: Any,
+) -> Cluster:
+    """Connect to a cluster by the address of its metadata repository, or several of them.
+
+    `settings` are the fields of loomlog.config.ClientSettings. `rng` and `clock` (seconds since
+    1970) are for simulations."""
+    cluster = Cluster(parse_addresses(addresses), client_settings(settings), rng, clock)
+    try:
+        await cluster.reach()
+    except BaseException:
+        await cluster.close()
+        raise
+    return cluster
+
+
+class Cluster:
+    """A connection to a cluster; `async with` closes it."""
+
+    def __init__(
+        self,
+        addresses: list[str],
+        settings: ClientSettings,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._rng = rng or random.Random()
+        self._loop = asyncio.get_running_loop()
+        self._connections = Connections(Codec("client"), self._rng, settings.connect_timeout_s)
+        self._metadata = Metadata(
+            addresses, self._connections, self._rng, settings.request_timeout_s
+        )
+        self._producer = Producer(self._rng, clock)
+        self._logs: dict[str, Log] = {}
+        self._subscriptions: dict[Subscription, None] = {}
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def reach(self) -> None:
+        """Make sure that a metadata repository answers."""
+        await self._metadata.reach()
+
+    async def close(self) -> None:
+        """Close all connections. Appends not yet answered fail, subscriptions end with an error."""
+        if self._closed:
+            return
+        self._closed = True
+        for subscription in list(self._subscriptions):
+            subscription.close(Unavailable("this client was closed"))
+        for log in self._logs.values():
+            await log.close()
+        await self._connections.close()
+
+    # ---- logs
+
+    async def create_log(
+        self, name: str, protocol: str = "ordered", streams: int = 1, replicas: int = 3
+    ) -> Log:
+        """Make a new log; raises AlreadyExists."""
+        _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
+        _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
+        request = pb.CreateLog(
+            name=_check_name(name), protocol=protocol, streams=streams, replicas=replicas
+        )
+        await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
+        return self.log(name)
+
+    def log(self, name: str) -> Log:
+        """The log of this name; whether it exists shows when it is used."""
+        log = self._logs.get(name)
+        if log is None:
+            log = self._logs[name] = self._make_log(_check_name(name))
+        return log
+
+    async def logs(self) -> list[LogInfo]:
+        answer = await self._metadata.request(pb.Frame(list_logs=pb.ListLogs()))
+        return [log_info(log) for log in answer.log_list.logs]
+
+    async def delete_log(self, name: str) -> None:
+        """Delete a log and all its entries."""
+        request = pb.DeleteLog(name=_check_name(name))
+        await self._metadata.request(pb.Frame(delete_log=request), repeatable=False)
+
+    async def status(self) -> ClusterStatus:
+        answer = await self._metadata.request(pb.Frame(get_status=pb.GetStatus()))
+        return cluster_status(answer.status)
+
+    # ---- inside
+
+    def _make_log(self, name: str) -> Log:
+        cached = CachedLog(name, self._metadata)
+        settings = self._settings
+        appender = Appender(
+            cached, self._connections, self._producer, settings, self._rng, self._loop
+        )
+        reader = Reader(cached, self._connections, settings.request_timeout_s, self._rng)
+        return Log(cached, self._metadata, appender, reader, self._subscribe)
+
+    def _subscribe(
+        self, log: CachedLog, order: Order, start: int | str, stop: int | None
+    ) -> Subscription:
+        if self._closed:
+            raise Unavailable("this client was closed")
+        return Subscription(
+            log,
+            self._connections,
+            self._settings.read_ahead_bytes,
+            self._rng,
+            order,
+            start,
+            stop,
+            self._subscriptions,
+        )
+
+
+def parse_addresses(addresses: str | Iterable[str]) -> list[str]:
+    """One address, several, or several in one string with commas."""
+    given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    found = [address.strip() for address in given if address.strip()]
+    if not found:
+        raise InvalidArgument("no address given: write host:port, e.g. 127.0.0.1:7400")
+    for address in found:
+        split_address(address)
+    return found
+
+
+def client_settings(given: dict[str, Any]) -> ClientSettings:
+    unknown = sorted(set(given) - _SETTINGS)
+    if unknown:
+        raise InvalidArgument(
+            f"no setting {', '.join(unknown)}; there are {', '.join(sorted(_SETTINGS))}"
+        )
+    settings = ClientSettings(**given)
+    if settings.compression not in _COMPRESSIONS:
+        raise InvalidArgument(
+            f"no compression {settings.compression!r}; use one of {', '.join(_COMPRESSIONS)}"
+        )
+    return settings
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"a log's name is a text that is not empty, not {name!r}")
+    return name
+
+
+def _check_count(what: str, count: object, most: int) -> None:
+    if not isinstance(count, int) or not 1 <= count <= most:
+        raise InvalidArgument(f"{what} must be a number from 1 to {most}, not {count!r}")

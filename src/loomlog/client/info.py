@@ -1,0 +1,116 @@
+"""What the cluster says about itself, as plain data; `dataclasses.asdict` makes it JSON-ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+_STATES = {
+    pb.SEALING: ReplicaState.SEALING,
+    pb.STREAM_SEALED: ReplicaState.SEALED,
+    pb.RUNNING: ReplicaState.RUNNING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """Where one copy of a log stream lives."""
+
+    node: NodeId
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A log stream; its first replica is the primary."""
+
+    id: StreamId
+    state: str
+    epoch: int
+    replicas: tuple[ReplicaInfo, ...]
+    entries: int  # committed so far
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log with its streams."""
+
+    id: LogId
+    name: str
+    protocol: str
+    replicas: int  # wanted per stream
+    head: Glsn  # first position that is not trimmed
+    tail: Glsn  # last committed position, 0 if none
+    streams: tuple[StreamInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A storage node as the metadata repository sees it."""
+
+    id: NodeId
+    address: str
+    alive: bool
+    last_report_s: float  # ago
+    sync_mode: str
+    replicas: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The whole cluster at one moment."""
+
+    cluster_id: str
+    metadata_address: str
+    uptime_s: float
+    rounds: int  # commit rounds since the metadata repository started
+    nodes: tuple[NodeInfo, ...]
+    logs: tuple[LogInfo, ...]
+
+
+def log_info(log: pb.Log) -> LogInfo:
+    return LogInfo(
+        id=log.log_id,
+        name=log.name,
+        protocol=log.protocol,
+        replicas=log.replicas,
+        head=log.head,
+        tail=log.tail,
+        streams=tuple(map(_stream_info, log.streams)),
+    )
+
+
+def cluster_status(status: pb.Status) -> ClusterStatus:
+    return ClusterStatus(
+        cluster_id=status.cluster_id,
+        metadata_address=status.metadata_address,
+        uptime_s=status.uptime_s,
+        rounds=status.rounds,
+        nodes=tuple(map(_node_info, status.nodes)),
+        logs=tuple(map(log_info, status.logs)),
+    )
+
+
+def _stream_info(stream: pb.LogStream) -> StreamInfo:
+    return StreamInfo(
+        id=stream.log_stream_id,
+        state=str(_STATES.get(stream.state, "unknown")),
+        epoch=stream.seal_epoch,
+        replicas=tuple(ReplicaInfo(r.storage_node_id, r.address) for r in stream.replicas),
+        entries=stream.entries,
+    )
+
+
+def _node_info(node: pb.NodeStatus) -> NodeInfo:
+    return NodeInfo(
+        id=node.storage_node_id,
+        address=node.address,
+        alive=node.alive,
+        last_report_s=node.last_report_s,
+        sync_mode=node.sync_mode,
+        replicas=node.replicas,
+        stored_bytes=node.stored_bytes,
+    )

@@ -1,0 +1,204 @@
+"""A log as a client holds it: append, read, follow, trim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from loomlog.client.appender import Appender, arrow_encoder, records_encoder
+from loomlog.client.info import LogInfo, log_info
+from loomlog.client.metadata import CachedLog, Metadata
+from loomlog.client.reader import Reader
+from loomlog.client.subscription import ByLlsn, ByPosition, Order, Subscription
+from loomlog.errors import InvalidArgument
+from loomlog.types import Buffer, Entry, Glsn, Llsn, Position, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NUMBER_MAX: Final = (1 << 63) - 1
+_STARTS: Final = ("earliest", "latest")
+_ENTRIES_PER_TURN: Final = 2048  # a reader that is always behind lets others run after so many
+
+
+class Subscribe(Protocol):
+    """Makes a subscription that ends with its client."""
+
+    def __call__(
+        self, log: CachedLog, order: Order, start: int | str, stop: int | None
+    ) -> Subscription: ...
+
+
+class Log:
+    """One log of a cluster. `Cluster.log` and `Cluster.create_log` make it."""
+
+    def __init__(
+        self,
+        cached: CachedLog,
+        metadata: Metadata,
+        appender: Appender,
+        reader: Reader,
+        subscribe: Subscribe,
+    ) -> None:
+        self.name = cached.name
+        self._cached = cached
+        self._metadata = metadata
+        self._appender = appender
+        self._reader = reader
+        self._make_subscription = subscribe
+
+    def __repr__(self) -> str:
+        return f"<Log {self.name!r}>"
+
+    # ---- writing
+
+    def append(
+        self, value: Buffer, key: Buffer | None = None, *, stream: StreamId | None = None
+    ) -> Awaitable[Position]:
+        """Append one entry; await the result for its position.
+
+        Concurrent calls travel together, so do not await one before making the next unless its
+        order or outcome matters. Cancelling the wait does not undo the append. With much already
+        waiting to be sent, the entry waits for room first."""
+        return self._appender.append(value, key, stream)
+
+    async def append_many(
+        self,
+        values: Iterable[Buffer],
+        keys: Iterable[Buffer | None] | None = None,
+        *,
+        stream: StreamId | None = None,
+    ) -> list[Position]:
+        """Append all or none, at consecutive positions."""
+        values = list(values)
+        keys = None if keys is None else list(keys)
+        if not values:
+            return []
+        size = _size(self.name, values) + _size(self.name, filter(None, keys or ()))
+        encoder = records_encoder(values, keys)
+        return await self._appender.append_whole(encoder, len(values), size, stream)
+
+    async def append_arrow(
+        self, records: pa.RecordBatch, *, stream: StreamId | None = None
+    ) -> list[Position]:
+        """Append the rows of an Arrow batch with a column `value`, and optionally `key`,
+        `timestamp` and `attributes`; all or none, at consecutive positions."""
+        if not records.num_rows:
+            return []
+        return await self._appender.append_whole(
+            arrow_encoder(records), records.num_rows, records.nbytes, stream
+        )
+
+    async def trim(self, position: Glsn) -> None:
+        """Drop everything up to and with `position`."""
+        _check_number("position", position)
+        frame = pb.Frame(trim_log=pb.TrimLog(name=self.name, position=position))
+        await self._metadata.request(frame)
+
+    # ---- reading
+
+    async def read(self, position: Glsn) -> Entry:
+        """The entry at `position`; raises Trimmed or NotYetWritten."""
+        _check_number("position", position)
+        return await self._reader.read(position)
+
+    def subscribe(
+        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
+    ) -> AsyncGenerator[Entry, None]:
+        """Every entry from `start` on, in order, to `stop` inclusive or for ever.
+
+        `start` is a position, "earliest" (the first one kept) or "latest" (what comes from now
+        on). `gaps` asks to be told of positions without entry; this protocol has none."""
+        return _entries(self.open_subscription(start, stop))
+
+    def subscribe_arrow(
+        self, start: Glsn | str = 1, stop: Glsn | None = None
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA."""
+        return _arrow(self.open_subscription(start, stop))
+
+    def subscribe_stream(
+        self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        """Every entry of one log stream, by its place in that stream."""
+        return _entries(self.open_stream_subscription(stream, start_llsn, stop_llsn))
+
+    def open_subscription(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
+        """What `subscribe` and its likes read from; not part of the public surface."""
+        if start not in _STARTS:
+            _check_number("start", start)
+        if stop is not None and not isinstance(stop, int):
+            raise InvalidArgument(f"stop must be a position or None, not {stop!r}")
+        return self._make_subscription(self._cached, ByPosition(), start, stop)
+
+    def open_stream_subscription(
+        self, stream: StreamId, start_llsn: Llsn, stop_llsn: Llsn | None
+    ) -> Subscription:
+        """Likewise for one stream."""
+        _check_number("start_llsn", start_llsn)
+        return self._make_subscription(self._cached, ByLlsn(stream), start_llsn, stop_llsn)
+
+    # ---- asking
+
+    async def tail(self) -> Glsn:
+        """The last committed position; 0 if there is none."""
+        return (await self._bounds()).tail
+
+    async def head(self) -> Glsn:
+        """The first position that is not trimmed."""
+        return (await self._bounds()).head
+
+    async def describe(self) -> LogInfo:
+        return log_info(await self._cached.refresh())
+
+    async def _bounds(self) -> pb.Bounds:
+        frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))
+        return (await self._metadata.request(frame)).bounds
+
+    async def close(self) -> None:
+        """Part of closing its Cluster."""
+        await self._appender.close()
+        await self._cached.close()
+
+
+async def _entries(subscription: Subscription) -> AsyncGenerator[Entry, None]:
+    delivered = 0
+    try:
+        while (piece := await subscription.next()) is not None:
+            for entry in piece.entries():
+                yield entry
+            delivered += piece.rows
+            if delivered >= _ENTRIES_PER_TURN:
+                delivered = 0
+                await asyncio.sleep(0)
+    finally:
+        subscription.close()
+
+
+async def _arrow(subscription: Subscription) -> AsyncGenerator[Any, None]:
+    delivered = 0
+    try:
+        while (piece := await subscription.next()) is not None:
+            yield piece.to_arrow()
+            delivered += piece.rows
+            if delivered >= _ENTRIES_PER_TURN:
+                delivered = 0
+                await asyncio.sleep(0)
+    finally:
+        subscription.close()
+
+
+def _check_number(name: str, number: object) -> None:
+    if not isinstance(number, int) or not 1 <= number <= _NUMBER_MAX:
+        raise InvalidArgument(f"{name} must be a number from 1 on, not {number!r}")
+
+
+def _size(log: str, items: Iterable[Any]) -> int:
+    try:
+        return sum(map(len, items))
+    except TypeError:
+        raise InvalidArgument(
+            f"append to log {log!r}: values and keys must be bytes; encode them first"
+        ) from None

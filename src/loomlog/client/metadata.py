@@ -1,0 +1,157 @@
+"""Talking to the metadata repository, and what a client remembers of it.
+
+Several addresses are tried in turn. A request without side effects is repeated until it is answered
+or its time is over; one with side effects only while it certainly did nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from loomlog.client import backoff
+from loomlog.client.nodes import Connections
+from loomlog.errors import LoomError, Retryable, Timeout
+from loomlog.net.connection import Connection
+from loomlog.wire import loomlog_pb2 as pb
+
+REFRESH_INTERVAL_S: Final = 0.02  # many appends fail at once when a stream is sealed: ask once
+_ATTEMPT_S_MIN: Final = 0.5  # give a slow repository this long before another is asked
+
+
+class Metadata:
+    """Requests to the metadata repository, whoever leads it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        connections: Connections,
+        rng: random.Random,
+        request_timeout_s: float,
+    ) -> None:
+        self._addresses = list(addresses)
+        self._connections = connections
+        self._rng = rng
+        self._timeout_s = request_timeout_s
+        self._chosen = 0
+
+    async def reach(self) -> None:
+        """Connect to one of the repositories; one try each."""
+        for _ in self._addresses[1:]:
+            try:
+                await self._connections.connect(self._address)
+                return
+            except Retryable:
+                self._turn()
+        await self._connections.connect(self._address)
+
+    async def request(self, frame: pb.Frame, *, repeatable: bool = True) -> pb.Frame:
+        """The answer. `repeatable`: doing it twice is the same as doing it once."""
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        attempts = 0
+        while True:
+            try:
+                return await self._attempt(frame, deadline_s, repeatable)
+            except Retryable as error:
+                self._turn()
+                attempts += 1
+                await self._pause(error, attempts, deadline_s)
+
+    async def _attempt(self, frame: pb.Frame, deadline_s: float, repeatable: bool) -> pb.Frame:
+        connection = await self._connect(deadline_s)
+        left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.001)
+        if repeatable and len(self._addresses) > 1:
+            left_s = min(left_s, max(self._timeout_s / len(self._addresses), _ATTEMPT_S_MIN))
+        try:
+            answer, _ = await connection.request(frame, timeout_s=left_s)
+        except Retryable as error:
+            if not repeatable and (connection.closed or isinstance(error, Timeout)):
+                raise LoomError(
+                    f"{error}; the {frame.WhichOneof('body')} request may or may not have been "
+                    "carried out: look before you repeat it"
+                ) from error
+            raise
+        result: pb.Frame = answer
+        return result
+
+    async def _connect(self, deadline_s: float) -> Connection:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self._connections.connect(self._address)
+        except TimeoutError:
+            raise Timeout(f"{self._address} did not answer in time") from None
+
+    async def _pause(self, error: Retryable, attempts: int, deadline_s: float) -> None:
+        """Between rounds over all addresses; raises `error` when the time is over."""
+        everyone_asked = attempts % len(self._addresses) == 0
+        wait_s = backoff.delay_s(attempts, self._rng) if everyone_asked else 0.0
+        too_late = asyncio.get_running_loop().time() + wait_s >= deadline_s
+        if too_late or self._connections.closed:
+            raise error
+        await asyncio.sleep(wait_s)
+
+    @property
+    def _address(self) -> str:
+        return self._addresses[self._chosen]
+
+    def _turn(self) -> None:
+        self._chosen = (self._chosen + 1) % len(self._addresses)
+
+
+class CachedLog:
+    """What the client knows of one log: who holds which stream."""
+
+    def __init__(self, name: str, metadata: Metadata) -> None:
+        self.name = name
+        self.current: pb.Log | None = None
+        self._metadata = metadata
+        self._refreshing: asyncio.Task[pb.Log] | None = None
+        self._refreshed_s = float("-inf")
+
+    async def get(self) -> pb.Log:
+        return self.current or await self.refresh()
+
+    async def refresh(self) -> pb.Log:
+        """Ask the metadata repository; who asks meanwhile shares the answer."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+            self._refreshing.add_done_callback(_retrieve)
+        return await asyncio.shield(self._refreshing)
+
+    def update(self, log: pb.Log) -> pb.Log:
+        """Take newer knowledge; a repository that lags behind does not turn it back."""
+        known = self.current
+        if known is None or known.log_id != log.log_id or known.version <= log.version:
+            self.current = log
+        return self.current or log
+
+    def forget(self) -> None:
+        self.current = None
+
+    async def close(self) -> None:
+        task = self._refreshing
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _refresh(self) -> pb.Log:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(max(0.0, self._refreshed_s + REFRESH_INTERVAL_S - loop.time()))
+            frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name))
+            return self.update((await self._metadata.request(frame)).log)
+        except LoomError as error:
+            if not isinstance(error, Retryable):
+                self.current = None
+            raise
+        finally:
+            self._refreshed_s = loop.time()
+            self._refreshing = None
+
+
+def _retrieve(task: asyncio.Task[pb.Log]) -> None:
+    """Whoever waited was told; with nobody left waiting the Task's own warning would be noise."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,142 @@
+"""Reading one entry by its position.
+
+Nobody but the streams knows which of them holds a position, so all are asked, one replica each; the
+stream that had the last one is asked first. A "no" counts only when it is certain: a replica that
+lags is not believed, and only the metadata repository says what is trimmed or not yet written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from loomlog.client import backoff
+from loomlog.client.metadata import CachedLog
+from loomlog.client.nodes import Connections
+from loomlog.errors import (
+    Corrupt,
+    DataLoss,
+    LoomError,
+    NotFound,
+    NotYetWritten,
+    Retryable,
+    Timeout,
+    Trimmed,
+    Unavailable,
+)
+from loomlog.types import Entry, Glsn, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+_ELSEWHERE = (Retryable, Corrupt, DataLoss)  # another replica may do better
+
+
+class Reader:
+    """Reads of one client from one log."""
+
+    def __init__(
+        self,
+        log: CachedLog,
+        connections: Connections,
+        request_timeout_s: float,
+        rng: random.Random,
+    ) -> None:
+        self._log = log
+        self._connections = connections
+        self._timeout_s = request_timeout_s
+        self._rng = rng
+        self._last_hit: StreamId = 0
+
+    async def read(self, position: Glsn) -> Entry:
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        log = await self._log.get()
+        attempts = 0
+        while True:
+            try:
+                return await self._ask_all(log, position)
+            except (NotFound, *_ELSEWHERE) as error:
+                # Every stream said no, or somebody could not say: who is right?
+                log = await self._log.refresh()
+                self._check_bounds(log, position)
+                await self._pause(error, position, attempts, deadline_s)
+                attempts += 1
+
+    async def _ask_all(self, log: pb.Log, position: Glsn) -> Entry:
+        first = [s for s in log.streams if s.log_stream_id == self._last_hit]
+        others = [s for s in log.streams if s.log_stream_id != self._last_hit]
+        doubt: LoomError | None = None
+        for streams in (first, others):
+            if not streams:
+                continue
+            found, error = await self._ask_streams(streams, position)
+            if found is not None:
+                return found
+            doubt = doubt or error
+        raise doubt or NotFound(f"no stream of log {self._log.name!r} holds position {position}")
+
+    async def _ask_streams(
+        self, streams: Sequence[pb.LogStream], position: Glsn
+    ) -> tuple[Entry | None, LoomError | None]:
+        """The entry if one of them has it, or why that is not certain."""
+        answers = await asyncio.gather(
+            *(self._ask_stream(stream, position) for stream in streams), return_exceptions=True
+        )
+        doubt: LoomError | None = None
+        for answer in answers:
+            if isinstance(answer, Entry):
+                self._last_hit = answer.stream
+                return answer, None
+            if isinstance(answer, _ELSEWHERE):
+                doubt = answer
+            elif not isinstance(answer, NotFound):
+                raise answer
+        return None, doubt
+
+    async def _ask_stream(self, stream: pb.LogStream, position: Glsn) -> Entry:
+        """One replica after the other, from a random one on, until one is certain."""
+        replicas = list(stream.replicas)
+        self._rng.shuffle(replicas)
+        error: LoomError = Unavailable(f"stream {stream.log_stream_id} has no replica")
+        for replica in replicas:
+            try:
+                return await self._ask(replica.address, stream.log_stream_id, position)
+            except _ELSEWHERE as doubt:
+                error = doubt
+        raise error
+
+    async def _ask(self, address: str, stream: StreamId, position: Glsn) -> Entry:
+        from loomlog import columns
+
+        connection = await self._connections.connect(address)
+        frame = pb.Frame(read=pb.Read(log_stream_id=stream, glsn=position))
+        _, payload = await connection.request(frame, timeout_s=self._timeout_s)
+        batch = columns.decode(payload)
+        index = position - batch.header.first_position
+        if not 0 <= index < batch.num_records:
+            raise Corrupt(f"stream {stream} at {address} answered another than {position}")
+        return batch.entry(index)
+
+    def _check_bounds(self, log: pb.Log, position: Glsn) -> None:
+        if position < log.head:
+            raise Trimmed(
+                f"position {position} of log {self._log.name!r} was trimmed; "
+                f"the first one kept is {log.head}"
+            )
+        if position > log.tail:
+            raise NotYetWritten(
+                f"position {position} of log {self._log.name!r} is not written yet; "
+                f"the last one is {log.tail}"
+            )
+
+    async def _pause(
+        self, error: LoomError, position: Glsn, attempts: int, deadline_s: float
+    ) -> None:
+        wait_s = backoff.delay_s(attempts, self._rng)
+        if asyncio.get_running_loop().time() + wait_s < deadline_s:
+            await asyncio.sleep(wait_s)
+            return
+        kind = type(error) if isinstance(error, Corrupt | DataLoss | Unavailable) else Timeout
+        raise kind(
+            f"position {position} of log {self._log.name!r} could not be read within "
+            f"{self._timeout_s:g} s, last: {error}; try again, and see `loom status`"
+        ) from error
