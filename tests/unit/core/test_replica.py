@@ -93,7 +93,9 @@ def test_a_hole_in_the_chain_asks_for_what_was_missed() -> None:
     write(replica, 5)
     assert replica.commit(commit(4, 2, 20, 10)) is CommitOutcome.MISSED
     assert replica.report().resend
-    assert not replica.report().resend  # asked once
+    assert not replica.report().resend
+    replica.commit(commit(4, 2, 20, 10))
+    assert not replica.report().resend  # asked once, or a damaged replica would ask for ever
     assert replica.commit(commit(1, 3, 10, 0)) is CommitOutcome.APPLIED
     assert replica.commit(commit(4, 2, 20, 10)) is CommitOutcome.APPLIED
 

@@ -81,6 +81,7 @@ class Replica:
         self.replicas: tuple[NodeId, ...] = ()
         self.next_llsn: Llsn = context.uncommitted_llsn_end
         self._missed = False
+        self._missed_after: Glsn = -1  # asked for what follows this one; once is enough
 
     @property
     def is_primary(self) -> bool:
@@ -141,7 +142,8 @@ class Replica:
             or commit.llsn != context.uncommitted_llsn_begin
             or commit.llsn + commit.length > context.uncommitted_llsn_end
         ):
-            self._missed = True
+            self._missed = context.high_watermark != self._missed_after
+            self._missed_after = context.high_watermark
             return CommitOutcome.MISSED
         context.high_watermark = commit.high_watermark
         context.uncommitted_llsn_begin += commit.length
