@@ -142,7 +142,7 @@ class Replica:
             or commit.llsn != context.uncommitted_llsn_begin
             or commit.llsn + commit.length > context.uncommitted_llsn_end
         ):
-            self._missed = context.high_watermark != self._missed_after
+            self._missed |= context.high_watermark != self._missed_after
             self._missed_after = context.high_watermark
             return CommitOutcome.MISSED
         context.high_watermark = commit.high_watermark
