@@ -16,9 +16,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from loomlog.cli import event_loop
+from loomlog.cli.stop_signals import first, on_stop_signals
+from loomlog.errors import LoomError
 from loomlog.limits import MIB
 
 log = logging.getLogger(__name__)
@@ -34,16 +36,22 @@ SWITCH_INTERVAL_S: Final = 0.0005
 
 
 class Server(Protocol):
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Return when it serves; raise when it cannot, and leave nothing behind."""
 
     async def stop(self) -> None: ...
 
 
-def serve(server: Server, ready: Callable[[], dict[str, object]]) -> None:
-    """Run the server; `ready` gives the fields of the ready line."""
+def serve(
+    server: Server,
+    ready: Callable[[], dict[str, object]],
+    failed: Callable[[], asyncio.Future[LoomError]] | None = None,
+) -> None:
+    """Run the server. `ready` gives the fields of the ready line; `failed` a future that a
+    server which cannot go on fills with the reason."""
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    event_loop.run(_serve(server, ready))
+    event_loop.run(_serve(server, ready, failed))
 
 
 def end_with_parent() -> None:
@@ -55,42 +63,33 @@ def end_with_parent() -> None:
             sys.exit(1)
 
 
-async def _serve(server: Server, ready: Callable[[], dict[str, object]]) -> None:
+async def _serve(
+    server: Server,
+    ready: Callable[[], dict[str, object]],
+    failed: Callable[[], asyncio.Future[LoomError]] | None,
+) -> None:
     stop_asked = asyncio.Event()
-    _on_signals(stop_asked)
-    starting = asyncio.ensure_future(server.start())
-    stopping = asyncio.ensure_future(stop_asked.wait())
+    on_stop_signals(lambda: _stop_or_exit(stop_asked))
+    if not await first(asyncio.ensure_future(server.start()), stop_asked):
+        return
     try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-            gc.collect()
-            gc.freeze()  # what a server starts with lives as long as the server
-            print(json.dumps({"ready": True, "pid": os.getpid(), **ready()}), flush=True)
-            await stopping
+        gc.collect()
+        gc.freeze()  # what a server starts with lives as long as the server
+        print(json.dumps({"ready": True, "pid": os.getpid(), **ready()}), flush=True)
+        never: asyncio.Future[LoomError] = asyncio.get_running_loop().create_future()
+        failure = failed() if failed is not None else never
+        if await first(failure, stop_asked):
+            raise failure.result()
     finally:
-        await _cancel(starting)
-        await _cancel(stopping)
         await server.stop()
     log.info("stopped")
 
 
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-
-
-def _on_signals(stop_asked: asyncio.Event) -> None:
-    def asked(number: int) -> None:
-        if stop_asked.is_set():
-            os._exit(1)
-        log.info("stopping", extra={"signal": signal.Signals(number).name})
-        stop_asked.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked, number)
+def _stop_or_exit(stop_asked: asyncio.Event) -> None:
+    if stop_asked.is_set():
+        os._exit(1)
+    log.info("stopping")
+    stop_asked.set()
 
 
 def _keep_freed_memory() -> None:

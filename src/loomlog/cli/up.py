@@ -4,46 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
-from typing import Any
 
 from loomlog.cli.local_processes import Child, LocalProcesses, Plan
+from loomlog.cli.stop_signals import first, on_stop_signals
 from loomlog.errors import LoomError
 
 
 async def up(plan: Plan, *, as_json: bool) -> None:
     """Start it, say so, stay; SIGINT and SIGTERM stop it."""
     stop_asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_asked.set)
+    on_stop_signals(stop_asked.set)
     processes = LocalProcesses(plan)
     starting = asyncio.ensure_future(processes.start())
-    if not await _first(starting, stop_asked):
+    if not await first(starting, stop_asked):
         return
     try:
         _announce(processes, plan, as_json=as_json)
         watching = asyncio.ensure_future(processes.watch(_say_died))
-        if await _first(watching, stop_asked):
+        if await first(watching, stop_asked):
             raise LoomError(f"no server is left; their logs are in {plan.directory / 'logs'}")
         if not as_json:
             print("stopping …", file=sys.stderr)
     finally:
         await processes.stop()
-
-
-async def _first(task: asyncio.Future[Any], stop_asked: asyncio.Event) -> bool:
-    """True when the task ended; False when a stop was asked first (the task is then cancelled)."""
-    stop: asyncio.Future[Any] = asyncio.ensure_future(stop_asked.wait())
-    await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        stop.cancel()
-        await task
-        return True
-    task.cancel()
-    await asyncio.wait({task})
-    return False
 
 
 def _say_died(child: Child, code: int) -> None:

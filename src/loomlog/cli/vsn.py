@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loomlog.cli import failures
 from loomlog.cli.structured_logs import LogFormat, LogLevel
 from loomlog.types import SyncMode
+
+if TYPE_CHECKING:
+    from loomlog.node import StorageNode
 
 app = typer.Typer(
     help="A storage node of a loomlog cluster.", add_completion=False, rich_markup_mode=None
@@ -70,7 +73,25 @@ def start(
             storage=StorageSettings(sync=sync),
         )
     )
-    process.serve(node, lambda: {"address": node.address})
+    process.serve(_Registered(node), lambda: {"address": node.address}, lambda: node.failed)
+
+
+class _Registered:
+    """A storage node that counts as started when the metadata repository knows it."""
+
+    def __init__(self, node: StorageNode) -> None:
+        self._node = node
+
+    async def start(self) -> None:
+        await self._node.start()
+        try:
+            await self._node.registered()
+        except BaseException:
+            await self._node.stop()
+            raise
+
+    async def stop(self) -> None:
+        await self._node.stop()
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from loomlog.cli.structured_logs import JsonLines, TextLines
 TOY = """
 import asyncio, sys
 from loomlog.cli import process, structured_logs
+from loomlog.errors import LoomError
 
 class Toy:
     async def start(self):
@@ -29,7 +30,13 @@ class Toy:
             await asyncio.sleep(3600)
 
 structured_logs.set_up(structured_logs.LogFormat.JSON, structured_logs.LogLevel.INFO, server="toy")
-process.serve(Toy(), lambda: {"address": "here:1"})
+def failed():
+    future = asyncio.get_running_loop().create_future()
+    if "fail-later" in sys.argv:
+        asyncio.get_running_loop().call_later(0.01, future.set_result, LoomError("refused for good"))
+    return future
+
+process.serve(Toy(), lambda: {"address": "here:1"}, failed)
 """
 
 
@@ -82,8 +89,17 @@ def test_a_signal_while_starting_is_heard() -> None:
     with toy("slow-start") as process:
         assert line_of(process) == "starting"
         process.send_signal(signal.SIGTERM)
-        assert line_of(process) == "stopping"
         assert process.wait(10) == 0
+        assert line_of(process) == "", "what never started is not stopped"
+
+
+def test_a_server_that_cannot_go_on_stops_and_says_why() -> None:
+    with toy("fail-later") as process:
+        line_of(process)
+        assert line_of(process) == "stopping"
+        assert process.wait(10) == 1
+        assert process.stderr is not None
+        assert "refused for good" in process.stderr.read()
 
 
 def record(**extra: object) -> logging.LogRecord:
