@@ -54,12 +54,7 @@ async def write(log: loomlog.Log, writer: int) -> list[loomlog.Position]:
 
 async def read(log: loomlog.Log, last: int) -> list[loomlog.Entry]:
     """One reader: everything, in order."""
-    entries = []
-    async for entry in log.subscribe(start=1):
-        entries.append(entry)
-        if entry.position == last:
-            break
-    return entries
+    return [entry async for entry in log.subscribe(start=1, stop=last)]
 
 
 async def tour(address: str) -> None:

@@ -29,10 +29,9 @@ async def main() -> None:
         print(f"read back: {entry.value!r} with key {entry.key!r}, written {entry.timestamp}")
 
         # All readers see the same sequence, whatever streams the entries went to.
-        async for entry in log.subscribe(start=at.position):
+        # Without `stop` a subscription follows the tail for ever.
+        async for entry in log.subscribe(start=at.position, stop=ats[-1].position):
             print(f"{entry.position}: {entry.value.decode()}")
-            if entry.position == ats[-1].position:
-                break
 
 
 if __name__ == "__main__":

@@ -19,10 +19,8 @@ def main() -> None:
         ats = log.append_many([f"line {n}".encode() for n in range(5)])
         print(f"appended positions {ats[0].position} to {ats[-1].position}")
 
-        for entry in log.subscribe(start=ats[0].position):
+        for entry in log.subscribe(start=ats[0].position, stop=ats[-1].position):
             print(f"{entry.position}: {entry.value.decode()}")
-            if entry.position == ats[-1].position:
-                break
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from loomlog.cli.connection import connected
@@ -30,25 +31,26 @@ async def tail(
         log = cluster.log(name)
         first = start if start is not None else max(1, await log.head())
         last = None if follow else await log.tail()
-        async for entry in _wanted(log, first, last, count_max):
-            sys.stdout.write(show(entry) + "\n")
-            if follow:
-                sys.stdout.flush()
+        async with aclosing(_wanted(log, first, last, count_max)) as entries:
+            async for entry in entries:
+                sys.stdout.write(show(entry) + "\n")
+                if follow:
+                    sys.stdout.flush()
 
 
 async def _wanted(
     log: Log, first: int, last: int | None, count_max: int | None
-) -> AsyncIterator[Entry]:
+) -> AsyncGenerator[Entry, None]:
     """Entries from `first` to `last` (None: no end), at most `count_max`."""
-    left = count_max
-    if left == 0 or (last is not None and first > last):
+    if count_max == 0 or (last is not None and first > last):
         return
-    async for entry in log.subscribe(start=first):
-        yield entry
-        if left is not None:
-            left -= 1
-        if left == 0 or entry.position == last:
-            return
+    count = 0
+    async with aclosing(log.subscribe(start=first, stop=last)) as subscription:
+        async for entry in subscription:
+            yield entry
+            count += 1
+            if count == count_max:
+                return
 
 
 def as_text(entry: Entry) -> str:

@@ -31,9 +31,10 @@ class Toy:
 
 structured_logs.set_up(structured_logs.LogFormat.JSON, structured_logs.LogLevel.INFO, server="toy")
 def failed():
-    future = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
     if "fail-later" in sys.argv:
-        asyncio.get_running_loop().call_later(0.01, future.set_result, LoomError("refused for good"))
+        loop.call_later(0.01, future.set_result, LoomError("refused for good"))
     return future
 
 process.serve(Toy(), lambda: {"address": "here:1"}, failed)
