@@ -1,0 +1,112 @@
+"""Logs and status, and finding a metadata repository that answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from fake_cluster import FakeCluster, cut, refuse
+
+from loomlog import connect, errors
+
+
+async def test_a_log_lives_and_dies() -> None:
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        log = await cluster.create_log("events", protocol="ordered", streams=2, replicas=2)
+        assert cluster.log("events") is log
+        assert (await log.tail(), await log.head()) == (0, 1)
+        await log.append_many([b"x"] * 3)
+        assert await log.tail() == 3
+        await log.trim(1)
+        assert await log.head() == 2
+        described = await log.describe()
+        assert (described.name, described.head, described.tail) == ("events", 2, 3)
+        assert [stream.state for stream in described.streams] == ["running", "running"]
+        assert sum(stream.entries for stream in described.streams) == 3
+        assert [found.name for found in await cluster.logs()] == ["events"]
+        with pytest.raises(errors.AlreadyExists):
+            await cluster.create_log("events")
+        await cluster.delete_log("events")
+        assert await cluster.logs() == []
+        with pytest.raises(errors.NotFound):
+            await log.append(b"x")
+
+
+async def test_the_status_is_plain_data() -> None:
+    async with FakeCluster(nodes=2) as fake, await connect(fake.address) as cluster:
+        fake.add_log("events")
+        status = await cluster.status()
+        assert status.metadata_address == fake.address
+        assert [node.id for node in status.nodes] == [1, 2]
+        assert dataclasses.asdict(status)["logs"][0]["name"] == "events"
+
+
+async def test_nobody_there_is_told_at_once() -> None:
+    async with FakeCluster() as fake:
+        address = fake.address
+    with pytest.raises(errors.Unavailable, match="cannot reach"):
+        await connect(address)
+
+
+async def test_the_next_repository_is_asked() -> None:
+    async with FakeCluster() as gone:
+        dead = gone.address
+    async with FakeCluster() as follower, FakeCluster() as leader:
+        leader.add_log("events")
+        follower.metadata_faults.extend([refuse(errors.NotLeader("ask another"))] * 10)
+        addresses = f"{dead},{follower.address},{leader.address}"
+        async with await connect(addresses) as cluster:
+            assert [log.name for log in await cluster.logs()] == ["events"]
+
+
+async def test_a_request_without_side_effects_is_repeated() -> None:
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        fake.add_log("events")
+        fake.metadata_faults.extend([cut, refuse(errors.Busy("later"))])
+        assert await cluster.log("events").tail() == 0
+
+
+async def test_a_request_with_side_effects_is_repeated_only_if_it_did_nothing() -> None:
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        fake.metadata_faults.append(refuse(errors.Busy("later")))
+        await cluster.create_log("first")
+        fake.metadata_faults.append(cut)
+        with pytest.raises(errors.LoomError, match="may or may not"):
+            await cluster.create_log("second")
+
+
+async def test_a_repository_that_comes_back_is_found_again() -> None:
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        fake.add_log("events")
+        address = fake.vmr.address
+        await fake.vmr.stop()
+        await fake.vmr.start(address)
+        assert await cluster.log("events").tail() == 0
+
+
+async def test_bad_arguments_are_refused_here() -> None:
+    async with FakeCluster() as fake:
+        with pytest.raises(errors.InvalidArgument, match="no setting"):
+            await connect(fake.address, colour="red")
+        with pytest.raises(errors.InvalidArgument, match="compression"):
+            await connect(fake.address, compression="gzip")
+        for address in ("", "nonsense", ",", "host:99999"):
+            with pytest.raises(errors.InvalidArgument):
+                await connect(address)
+        async with await connect([fake.address]) as cluster:
+            for bad in ({"streams": 0}, {"replicas": -1}, {"streams": "2"}):
+                with pytest.raises(errors.InvalidArgument):
+                    await cluster.create_log("events", **bad)
+            with pytest.raises(errors.InvalidArgument):
+                cluster.log("")
+
+
+def test_asking_for_the_status_does_not_load_arrow() -> None:
+    program = (
+        "import sys, loomlog; assert 'loomlog.client' not in sys.modules; "
+        "loomlog.connect, loomlog.connect_sync, loomlog.errors.Trimmed; "
+        "assert 'pyarrow' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
