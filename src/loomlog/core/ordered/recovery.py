@@ -1,0 +1,85 @@
+"""What a replica knows after a restart, from what it finds stored (spec 1, "Commit context and
+recovery"). Pure.
+
+A commit whose own entries are not all stored was applied in part and is dropped whole. That may
+be true of the newest commit only: if an earlier one lacks entries too, the replica lost data it
+had, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loomlog.types import CommitContext, Glsn, Llsn
+
+
+class Place(NamedTuple):
+    """An entry by both its numbers; (0, 0) is none."""
+
+    glsn: Glsn
+    llsn: Llsn
+
+
+NOWHERE = Place(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredContext:
+    """The context of a replica after a restart."""
+
+    high_watermark: Glsn
+    uncommitted_begin: Llsn  # the first LLSN that is not committed
+    uncommitted_end: Llsn  # one past the last LLSN that is stored
+    local_low: Place  # the first committed entry that is kept, or NOWHERE
+    local_high: Place  # the last committed entry, kept or trimmed, or NOWHERE
+    damaged: bool = False  # data is lost that was committed: synchronise from a peer
+
+
+def last_place(commit: CommitContext) -> Place:
+    """The last entry of a commit that is not empty."""
+    return Place(commit.glsn + commit.length - 1, commit.last_llsn)
+
+
+def recover(
+    commits: Iterable[CommitContext], last_llsn: Llsn, *, trimmed_glsn: Glsn = 0
+) -> RecoveredContext:
+    """Recover from the stored commits, newest first, and the last stored entry.
+
+    No more commits are taken from the iterable than must be looked at. A commit that is wholly
+    trimmed needs no entries. `local_low` is NOWHERE: finding it takes a search, which the
+    store does.
+    """
+    empty = partly = kept = None
+    dropped = 0
+    for commit in commits:
+        if not commit.length:
+            empty = empty or commit
+        elif commit.last_llsn <= last_llsn or last_place(commit).glsn <= trimmed_glsn:
+            kept = commit
+            break
+        else:
+            partly = commit
+            dropped += 1
+    high_watermark, begin = _committed(empty, partly, kept)
+    return RecoveredContext(
+        high_watermark=high_watermark,
+        uncommitted_begin=begin,
+        uncommitted_end=max(begin, last_llsn + 1),
+        local_low=NOWHERE,
+        local_high=last_place(kept) if kept else NOWHERE,
+        damaged=dropped > 1 or (kept is None and begin > last_llsn + 1),
+    )
+
+
+def _committed(
+    empty: CommitContext | None, partly: CommitContext | None, kept: CommitContext | None
+) -> tuple[Glsn, Llsn]:
+    """High watermark and first uncommitted LLSN; `empty` is newer than `partly` and `kept`."""
+    if partly:
+        return partly.prev_high_watermark, partly.llsn
+    newest = empty or kept
+    if newest:
+        return newest.high_watermark, newest.last_llsn + 1
+    return 0, 1

@@ -1,0 +1,220 @@
+"""The ports of files.py on a real disk: files by positioned vectored I/O, a worker thread, a lock.
+
+A file is closed when its last user lets go of it: a reader in another thread may still hold a
+file that was trimmed meanwhile, and must never find its descriptor given to somebody else.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from loomlog.errors import InvalidArgument
+from loomlog.storage.files import File, Finished, Step
+from loomlog.types import Buffer
+
+_BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # only on Linux
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class RealFile:
+    """An open file."""
+
+    __slots__ = ("_fd", "_nowait", "_path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._nowait = bool(_RWF_NOWAIT)
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        for start in range(0, len(buffers), _BUFFERS_MAX):
+            offset = self._write_some(buffers[start : start + _BUFFERS_MAX], offset)
+
+    def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
+        size = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, offset)
+        while written < size:  # a signal or a full disk; the latter raises when it goes on
+            rest = _skip(buffers, written)
+            written += os.pwritev(self._fd, rest, offset + written)
+        return offset + size
+
+    def read(self, size: int, offset: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        done = 0
+        while done < size:
+            got = os.preadv(self._fd, [view[done:]], offset + done)
+            if not got:
+                break
+            done += got
+        view.release()
+        del data[done:]
+        return data
+
+    def read_cached(self, size: int, offset: int) -> bytearray | None:
+        if not self._nowait:
+            return None
+        data = bytearray(size)
+        try:
+            got = os.preadv(self._fd, [data], offset, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NO_NOWAIT:
+                raise
+            self._nowait = False  # this file system cannot say; the caller takes the slow way
+            return None
+        if got < size and offset + got < self.size():
+            return None
+        del data[got:]
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def allocate(self, size: int) -> None:
+        if size > 0:
+            os.posix_fallocate(self._fd, 0, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RealFile({self._path!r})"
+
+
+def _skip(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """The buffers without their first `count` bytes."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        if count >= len(buffer):
+            count -= len(buffer)
+        else:
+            rest.append(memoryview(buffer)[count:])
+            count = 0
+    return rest
+
+
+class RealFiles:
+    """The file system of this machine."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class Loop(Protocol):
+    """What the worker needs of an event loop."""
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[BaseException | None], None], error: BaseException | None, /
+    ) -> object: ...
+
+
+class ThreadWorker:
+    """A thread of its own: half the hand-over cost of an executor, and strictly in order.
+
+    Its queue needs no bound: a journal has one job under way, a reader one per subscription.
+    """
+
+    def __init__(self, loop: Loop, name: str = "loomlog-disk") -> None:
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[tuple[Sequence[Step], Finished] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, steps: Sequence[Step], finished: Finished) -> None:
+        self._jobs.put((steps, finished))
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            steps, finished = job
+            error = _run(steps)
+            try:
+                self._loop.call_soon_threadsafe(finished, error)
+            except RuntimeError:  # the loop is closed: nobody waits for the answer
+                pass
+            del job, steps, finished, error  # an idle thread must not keep files open
+
+
+def _run(steps: Sequence[Step]) -> BaseException | None:
+    try:
+        for step in steps:
+            step()
+    except BaseException as error:  # handed to the loop, which decides
+        return error
+    return None
+
+
+class DirectoryLock:
+    """Held while a process runs on a directory."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def lock_directory(path: str) -> DirectoryLock:
+    """Lock `path` against every other process; the kernel lets go when this one dies."""
+    fd = os.open(f"{path}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise InvalidArgument(
+            f"{path} is in use by another process; stop it, or use another storage node id"
+        ) from None
+    return DirectoryLock(fd)
