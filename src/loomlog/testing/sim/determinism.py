@@ -1,8 +1,9 @@
 """While a simulation is open, the standard library's clocks and chance come from its seed.
 
 Code under simulation may call `time.time()`, `random.random()`, `os.urandom()` or
-`uuid.uuid4()` as usual. Out of reach: `datetime.now()` and names bound by `from time import …`
-before. The cyclic garbage collector is off meanwhile, because finalizers that it runs would
+`uuid.uuid4()` as usual. Out of reach: `datetime.now()`, `random.Random()` without a seed, and
+functions bound before (`from time import time`, a default argument `clock=time.time`): pass those
+in. The cyclic garbage collector is off meanwhile, because finalizers that it runs would
 come at times that depend on the rest of the program.
 """
 

@@ -19,12 +19,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import contextmanager
 from contextvars import Context
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from loomlog.testing.sim.world import World
 
 if TYPE_CHECKING:
     from loomlog.testing.sim.net import Network, SimServer
+
+AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 TURN_DELAY_S = 20e-6  # a turn comes up to so much after it was asked for ...
 LONG_TURN_DELAY_S = 1e-3  # ... and one in a hundred up to this: another process had the core
@@ -273,12 +275,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- network
 
     async def create_connection(  # type: ignore[override]
-        self,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: str,
-        port: int,
-        **options: Any,
-    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        self, protocol_factory: Callable[[], AnyProtocol], host: str, port: int, **options: Any
+    ) -> tuple[asyncio.Transport, AnyProtocol]:
         _refuse_tls(options)
         return await self._network.connect(self, protocol_factory, host, port)
 

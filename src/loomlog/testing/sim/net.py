@@ -11,7 +11,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loomlog.testing.sim.transport import Address, Connection, Ending, SimTransport, reset_error
 from loomlog.testing.sim.world import World
@@ -24,6 +24,7 @@ FIRST_FREE_PORT = 40_000
 SYN_RETRY_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # as Linux does; then ETIMEDOUT
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 
 @dataclass(slots=True)
@@ -171,8 +172,8 @@ class Network:
     # -- connecting
 
     async def connect(
-        self, loop: SimLoop, factory: ProtocolFactory, host: str, port: int
-    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        self, loop: SimLoop, factory: Callable[[], AnyProtocol], host: str, port: int
+    ) -> tuple[SimTransport, AnyProtocol]:
         attempt = _Attempt(loop, loop.host if host in SELF_NAMES else host, port)
         self._send_syn(attempt, 0)
         try:

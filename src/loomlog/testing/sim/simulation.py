@@ -17,9 +17,10 @@ The same seed gives the same run, event by event: compare `sim.world.fingerprint
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Any
 
 from loomlog.testing.sim.determinism import deterministic, silence
 from loomlog.testing.sim.host import Host
@@ -73,7 +74,7 @@ class Simulation:
         try:
             if error is None:
                 gc.collect(0)  # exceptions that nobody retrieved speak up now
-                self.world.raise_failure()
+                self.world.raise_failure(again=False)
         finally:
             self._dispose()
             self._cleanup.close()
@@ -85,19 +86,22 @@ class Simulation:
                 host.disk.unmount()
             for life in lives:
                 life.loop.kill()
+                self.network.end_process(life.loop, power_loss=False)
             for life in lives:
                 life.loop.bury()
-            self.hosts.clear()
-            del lives
-            gc.collect(0)
+            self.world.clear()
+            gc.collect(1)  # all that is left of this run, and nothing of before
 
 
 def _doing(host: Host) -> list[str]:
     if host.process is None:
         return [f"{host.name}: not running"]
-    lines = []
-    for task in host.process.loop.tasks():
-        frames = task.get_stack(limit=1)
-        where = f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "done"
-        lines.append(f"{host.name}: waits in {where}")
-    return sorted(lines)
+    stands = (" > ".join(_waits(task.get_coro())) for task in host.process.loop.tasks())
+    return [f"{host.name}: waits in {where}" for where in sorted(stands)]
+
+
+def _waits(awaited: Any) -> Iterator[str]:
+    """Where a coroutine stands, from the outside in."""
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        yield f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+        awaited = awaited.cr_await

@@ -50,6 +50,7 @@ class World:
         self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._sequence = 0
         self._failure: Failed | None = None
+        self._failure_raised = False
         self._trace = trace
         self._digest = hashlib.blake2b(digest_size=8)
 
@@ -85,9 +86,15 @@ class World:
             self._failure = Failed(self._told(f"{who}: {message}"))
             self._failure.__cause__ = cause
 
-    def raise_failure(self) -> None:
-        if self._failure is not None:
+    def raise_failure(self, *, again: bool = True) -> None:
+        """Raise what `fail` was told, if anything; unless `again`, only if that was never done."""
+        if self._failure is not None and (again or not self._failure_raised):
+            self._failure_raised = True
             raise self._failure
+
+    def clear(self) -> None:
+        """Let go of everything that was still to happen."""
+        self._queue.clear()
 
     def run(
         self,
@@ -120,7 +127,7 @@ class World:
             self.steps += 1
             callback(*args)
             if self._failure is not None:
-                raise self._failure
+                self.raise_failure()
             if events_at_instant > INSTANT_EVENTS_MAX:
                 raise Runaway(self._told(f"{events_at_instant} events at one instant"))
             if self.steps > steps_end:

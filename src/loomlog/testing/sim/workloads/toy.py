@@ -143,7 +143,7 @@ class _Caller:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     return await self._ask(words)
             except OSError:  # TimeoutError is one
-                self._hang_up()
+                self.hang_up()
                 await asyncio.sleep(RETRY_AFTER_S)
 
     async def _ask(self, words: Iterable[bytes]) -> list[bytes]:
@@ -157,7 +157,7 @@ class _Caller:
             raise ConnectionResetError("the server hung up")
         return line.split()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -175,6 +175,7 @@ def _appends(name: str, history: History) -> Main:
             answer = await caller.ask(b"append", *values)
             history.ack(op, [Position(int(word), 1, int(word)) for word in answer])
             await asyncio.sleep(random.random() * 0.1)
+        caller.hang_up()
 
     return main
 
@@ -195,9 +196,11 @@ def _follow(history: History) -> Main:
 
 def _read_all(history: History) -> Main:
     async def main(process: Process) -> None:
+        caller = _Caller()
         history.reader("final")
-        for i, value in enumerate(await _Caller().ask(b"read", b"1")):
+        for i, value in enumerate(await caller.ask(b"read", b"1")):
             history.see("final", i + 1, 1, i + 1, value)
         history.final("final")
+        caller.hang_up()
 
     return main
