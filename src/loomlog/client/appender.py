@@ -227,14 +227,15 @@ class Appender:
         self._rng = rng
         self._loop = loop
         self._batch_bytes = min(settings.append_batch_bytes, limits.BATCH_BYTES_MAX // 2)
+        self._buffer_bytes_max = settings.append_buffer_bytes_max
         self._any = _Lane(None)
         self._lanes: dict[StreamId | None, _Lane] = {None: self._any}
         self._streams: dict[StreamId, _Stream] = {}
         self._running: list[_Stream] = []
         self._outstanding: dict[_Batch, None] = {}  # closed and not settled, oldest first
         self._buffered_bytes = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()  # for room, with sizes
-        self._late: dict[asyncio.Task[Position], None] = {}  # appends that wait for room
+        # for room: size, who is told, and how it goes into a batch
+        self._waiting: deque[tuple[int, asyncio.Future[Any], Callable[[], None]]] = deque()
         self._sending: dict[asyncio.Task[None], None] = {}  # batches that wait for a connection
         self._refresher: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -255,40 +256,38 @@ class Appender:
             except InvalidArgument as error:
                 return self._failed(error)
         size += len(value)
-        if size > self._batch_bytes:
-            return self._append_large(value, key, stream, size)
-        buffered = self._buffered_bytes + size
-        if buffered > self._settings.append_buffer_bytes_max or self._closed:
-            return self._append_later(value, key, stream, size)
-        self._buffered_bytes = buffered
-        return self._put(value, key, stream, size)
+        future: asyncio.Future[Position] = self._loop.create_future()
+        held = self._buffered_bytes + size
+        if size > self._batch_bytes or held > self._buffer_bytes_max or self._waiting:
+            self._append_slowly(value, key, stream, size, future)
+        else:
+            self._buffered_bytes = held
+            self._put(value, key, stream, size, future)
+        return future
 
     async def append_whole(
         self, encoder: Callable[..., Buffer], count: int, size: int, stream: StreamId | None
     ) -> list[Position]:
         """One batch of `count` records that `encoder` makes."""
-        size += count * RECORD_OVERHEAD_BYTES
-        if size > limits.BATCH_BYTES_MAX + count * RECORD_OVERHEAD_BYTES:
+        if size > limits.BATCH_BYTES_MAX:
             raise InvalidArgument(
                 f"append to log {self._log.name!r}: {count} records of {size} bytes in all do not "
                 f"fit into one batch of {limits.BATCH_BYTES_MAX}; split them"
             )
-        await self._reserve(size)
-        lane = self._lane(stream)
+        size += count * RECORD_OVERHEAD_BYTES
         future: asyncio.Future[list[Position]] = self._loop.create_future()
-        batch = _Whole(lane, size, *self._stamps(), count, encoder, future)
-        self._enqueue(batch)
+        self._admit(size, future, partial(self._put_whole, encoder, count, size, stream, future))
         return await future
 
     async def close(self) -> None:
         """What was not sent fails, what was sent and not answered is unknown."""
         self._closed = True
+        self._buffer_bytes_max = -1  # so that later appends leave the fast path
         for lane in self._lanes.values():
             self._close_open(lane)
-        while self._waiting:
-            waiter, _ = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_exception(self._closed_error())
+        waiting, self._waiting = self._waiting, deque()
+        for _, future, _ in waiting:
+            _fail(future, self._closed_error(), quietly=True)
         for batch in list(self._outstanding):
             error: LoomError = self._closed_error()
             if batch.connection is not None:
@@ -299,17 +298,20 @@ class Appender:
         tasks = [*self._sending, *([self._refresher] if self._refresher else [])]
         for task in tasks:
             task.cancel()
-        # Callers wait for the late ones: they end by themselves, now that nothing is left.
-        await asyncio.gather(*tasks, *self._late, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---- into a batch
 
     def _put(
-        self, value: bytes, key: bytes | None, stream: StreamId | None, size: int
-    ) -> asyncio.Future[Position]:
+        self,
+        value: bytes,
+        key: bytes | None,
+        stream: StreamId | None,
+        size: int,
+        future: asyncio.Future[Position],
+    ) -> None:
         lane = self._any if stream is None else self._lane(stream)
         batch = lane.open or self._begin(lane)
-        future: asyncio.Future[Position] = self._loop.create_future()
         batch.values.append(value)
         batch.keys.append(key)
         batch.futures.append(future)
@@ -318,80 +320,68 @@ class Appender:
         batch.size += size
         if batch.size >= self._batch_bytes:
             self._close_open(lane)
-        return future
 
-    def _append_large(
-        self, value: bytes, key: bytes | None, stream: StreamId | None, size: int
-    ) -> asyncio.Future[Position]:
-        """A record that fills a batch by itself, so that it cannot spoil those of others."""
+    def _append_slowly(
+        self,
+        value: bytes,
+        key: bytes | None,
+        stream: StreamId | None,
+        size: int,
+        future: asyncio.Future[Position],
+    ) -> None:
+        """A record that is large, or has to wait for room."""
         for name, part in (("value", value), ("key", key or b"")):
             if len(part) > limits.RECORD_BYTES_MAX:
-                return self._failed(
-                    InvalidArgument(
-                        f"append to log {self._log.name!r}: a {name} of {len(part)} bytes is over "
-                        f"the limit of {limits.RECORD_BYTES_MAX}; store it elsewhere and append "
-                        "a reference"
-                    )
-                )
-        return self._append_later(value, key, stream, size)
-
-    def _append_later(
-        self, value: bytes, key: bytes | None, stream: StreamId | None, size: int
-    ) -> asyncio.Future[Position]:
-        """Wait for room first: the back-pressure of append."""
-        if self._closed:
-            return self._failed(self._closed_error())
-        if self._fits(size):
-            self._buffered_bytes += size
-            return self._put_apart(value, key, stream, size)
-
-        async def wait_and_put() -> Position:
-            await self._reserve(size)
-            return await self._put_apart(value, key, stream, size)
-
-        task = self._loop.create_task(wait_and_put())
-        self._late[task] = None
-        task.add_done_callback(self._late.pop)
-        return task
+                future.set_exception(self._too_large(name, len(part)))
+                return
+        self._admit(size, future, partial(self._put_apart, value, key, stream, size, future))
 
     def _put_apart(
-        self, value: bytes, key: bytes | None, stream: StreamId | None, size: int
-    ) -> asyncio.Future[Position]:
+        self,
+        value: bytes,
+        key: bytes | None,
+        stream: StreamId | None,
+        size: int,
+        future: asyncio.Future[Position],
+    ) -> None:
         """A large record begins a batch: it must not push one over the limit."""
         if size > self._batch_bytes:
             self._close_open(self._lane(stream))
-        return self._put(value, key, stream, size)
+        self._put(value, key, stream, size, future)
 
-    async def _reserve(self, size: int) -> None:
-        """Wait until `size` more bytes may be held, and count them."""
+    def _put_whole(
+        self,
+        encoder: Callable[..., Buffer],
+        count: int,
+        size: int,
+        stream: StreamId | None,
+        future: asyncio.Future[list[Position]],
+    ) -> None:
+        lane = self._lane(stream)
+        self._enqueue(_Whole(lane, size, *self._stamps(), count, encoder, future))
+
+    def _admit(self, size: int, future: asyncio.Future[Any], put: Callable[[], None]) -> None:
+        """Put it at once, or when there is room for it: the back-pressure of appends."""
         if self._closed:
-            raise self._closed_error()
-        if self._fits(size) and not self._waiting:
+            future.set_exception(self._closed_error())
+        elif self._fits(size) and not self._waiting:
             self._buffered_bytes += size
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((waiter, size))
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._release_bytes(size)
-            raise
-        if self._closed:
-            raise self._closed_error()
+            put()
+        else:
+            self._waiting.append((size, future, put))
 
     def _fits(self, size: int) -> bool:
         """Something larger than the whole buffer may pass when nothing else is held."""
         held = self._buffered_bytes
-        return held == 0 or held + size <= self._settings.append_buffer_bytes_max
+        return held == 0 or held + size <= self._buffer_bytes_max
 
     def _release_bytes(self, size: int) -> None:
         self._buffered_bytes -= size
-        while self._waiting and self._fits(self._waiting[0][1]):
-            waiter, wanted = self._waiting.popleft()
-            if not waiter.done():
+        while self._waiting and self._fits(self._waiting[0][0]):
+            wanted, future, put = self._waiting.popleft()
+            if not future.done():
                 self._buffered_bytes += wanted
-                waiter.set_result(None)
+                put()
 
     def _lane(self, stream: StreamId | None) -> _Lane:
         lane = self._lanes.get(stream)
@@ -694,6 +684,12 @@ class Appender:
             return Timeout(f"{after}: no place in any stream; append less at once, or try again")
         kind = type(refusal) if isinstance(refusal, Sealed | NotFound) else Unavailable
         return kind(f"{after}, last: {refusal}; try again, and see `loom status`")
+
+    def _too_large(self, name: str, size: int) -> InvalidArgument:
+        return InvalidArgument(
+            f"append to log {self._log.name!r}: a {name} of {size} bytes is over the limit of "
+            f"{limits.RECORD_BYTES_MAX}; store it elsewhere and append a reference"
+        )
 
     def _closed_error(self) -> Unavailable:
         return Unavailable(f"append to log {self._log.name!r}: this client was closed")

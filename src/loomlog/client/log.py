@@ -151,7 +151,7 @@ class Log:
         return (await self._bounds()).head
 
     async def describe(self) -> LogInfo:
-        return log_info(await self._cached.refresh())
+        return log_info(await self._cached.describe())
 
     async def _bounds(self) -> pb.Bounds:
         frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))

@@ -114,21 +114,25 @@ class CachedLog:
         return self.current or await self.refresh()
 
     async def refresh(self) -> pb.Log:
-        """Ask the metadata repository; who asks meanwhile shares the answer."""
+        """Ask the metadata repository; who asks meanwhile shares the answer, which may then be a
+        little older than the question: good for streams and addresses, not for the tail."""
         if self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
             self._refreshing.add_done_callback(_retrieve)
         return await asyncio.shield(self._refreshing)
 
-    def update(self, log: pb.Log) -> pb.Log:
+    async def describe(self) -> pb.Log:
+        """The log as it is now: everything acknowledged before this call is in it."""
+        frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name))
+        log = (await self._metadata.request(frame)).log
+        self._update(log)
+        return log
+
+    def _update(self, log: pb.Log) -> None:
         """Take newer knowledge; a repository that lags behind does not turn it back."""
         known = self.current
         if known is None or known.log_id != log.log_id or known.version <= log.version:
             self.current = log
-        return self.current or log
-
-    def forget(self) -> None:
-        self.current = None
 
     async def close(self) -> None:
         task = self._refreshing
@@ -140,8 +144,8 @@ class CachedLog:
         loop = asyncio.get_running_loop()
         try:
             await asyncio.sleep(max(0.0, self._refreshed_s + REFRESH_INTERVAL_S - loop.time()))
-            frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name))
-            return self.update((await self._metadata.request(frame)).log)
+            log = await self.describe()
+            return self.current or log
         except LoomError as error:
             if not isinstance(error, Retryable):
                 self.current = None

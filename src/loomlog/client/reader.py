@@ -56,7 +56,7 @@ class Reader:
                 return await self._ask_all(log, position)
             except (NotFound, *_ELSEWHERE) as error:
                 # Every stream said no, or somebody could not say: who is right?
-                log = await self._log.refresh()
+                log = await self._log.describe()
                 self._check_bounds(log, position)
                 await self._pause(error, position, attempts, deadline_s)
                 attempts += 1

@@ -241,7 +241,7 @@ class Subscription:
 
     async def _begin(self) -> None:
         self._live[self] = None
-        log = await self._log.refresh()
+        log = await self._log.describe()
         head, tail = self._order.bounds(log)
         if self._start == "earliest":
             self._next = head
