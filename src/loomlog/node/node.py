@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from loomlog import limits
 from loomlog.config import NodeSettings
@@ -31,18 +32,18 @@ logger = logging.getLogger(__name__)
 
 
 class StorageNode:
-    """A vsn. Under the simulator `files` and `worker` stand in for the disk."""
+    """A vsn. Under the simulator `files` and `new_worker` stand in for the disk."""
 
     def __init__(
         self,
         settings: NodeSettings,
         *,
         files: Files | None = None,
-        worker: Worker | None = None,
+        new_worker: Callable[[], Worker] | None = None,
     ) -> None:
         self._settings = settings
         self._codec = Codec("vsn", cluster_id=settings.cluster_id)
-        self._disks = Disks(settings, files, worker)
+        self._disks = Disks(settings, files, new_worker)
         self._replicas: dict[StreamId, ReplicaDriver] = {}
         self._readers: dict[StreamId, Reader] = {}
         self._subscriptions: dict[Connection, dict[int, Subscription]] = {}
@@ -156,7 +157,7 @@ class StorageNode:
         )
 
     def _registered(self, answer: pb.Registered) -> None:
-        self._disks.remember_cluster(answer.cluster_secret)
+        self._disks.join(answer.cluster_secret)
         for stream_id in self._replicas:
             self._link.changed(stream_id)  # what changed while we registered
 

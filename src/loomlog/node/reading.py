@@ -17,7 +17,7 @@ from loomlog.errors import LoomError, NotFound, Unavailable
 from loomlog.net.connection import Connection
 from loomlog.node.replica import ReplicaDriver
 from loomlog.storage.files import Worker
-from loomlog.storage.stream_store import Chunk
+from loomlog.storage.stream_store import Chunk, Miss
 from loomlog.types import CommitContext, Glsn, Llsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -54,8 +54,8 @@ class Reader:
 
     async def find(self, glsn: Glsn) -> CommitContext | None:
         """The commit that holds `glsn`, or the first one after it."""
-        known, commit = self._store.find_cached(glsn)
-        if known:
+        commit = self._store.find_cached(glsn)
+        if not isinstance(commit, Miss):
             return commit
         return await off_loop(self._worker, lambda: self._store.find(glsn))
 

@@ -190,7 +190,7 @@ class ReplicaDriver:
         if written > keep:
             await self._done(partial(self.store.truncate, keep))
         if epoch != self.store.meta.epoch:  # only after the leftovers of the old epoch are gone
-            await self._done(partial(self.store.set_epoch, epoch))
+            await self._done(lambda done: self.store.set_meta(epoch=epoch, done=done))
         logger.info(
             "stream %d is %s in epoch %d after LLSN %d",
             self.stream_id,
@@ -237,11 +237,10 @@ class ReplicaDriver:
             raise Trimmed(f"position {glsn} was trimmed: the first kept is {self.trimmed + 1}")
 
     def close(self) -> None:
-        """The replica leaves: nobody is answered any more, its files are closed."""
+        """The replica leaves: nobody is answered any more."""
         self._flush()
         self._watchers.clear()
         self._waiting.clear()
-        self.store.close()
 
     async def _done(self, start: Callable[[Callable[[BaseException | None], None]], None]) -> None:
         """Wait for disk work that tells its end through a callback."""

@@ -1,0 +1,159 @@
+"""The disks of a storage node: volumes, one journal each, and a worker for reads.
+
+What is not handed in is the real thing; the simulator hands in its own files and workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+from loomlog.config import NodeSettings
+from loomlog.storage.files import Files, Worker
+from loomlog.storage.journal import Channel, Journal
+from loomlog.storage.stream_meta import StreamMeta
+from loomlog.storage.stream_store import StreamStore
+from loomlog.storage.volumes import Identity, Volumes
+from loomlog.types import LogId, StreamId
+
+logger = logging.getLogger(__name__)
+
+
+class Disks:
+    """Opened at the start of a node, closed at its end; both block."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        files: Files | None,
+        new_worker: Callable[[], Worker] | None,
+    ) -> None:
+        self._settings = settings
+        self._handed_in = files
+        self._new_worker = new_worker or _thread_worker
+        self._volumes: Volumes | None = None
+        self._journals: dict[str, Journal] = {}  # by storage node path
+        self._workers: list[Worker] = []
+        self._stores: dict[StreamId, StreamStore] = {}
+
+    def open(self) -> list[StreamStore]:
+        """Check and lock the volumes; recover every replica on them."""
+        self._files, lock = self._handed_in, None
+        if self._files is None:
+            from loomlog.storage.disk import RealFiles, lock_directory
+
+            self._files, lock = RealFiles(), lock_directory
+        settings = self._settings
+        self._volumes = Volumes(
+            self._files,
+            settings.volumes,
+            settings.cluster_id,
+            settings.node_id,
+            new_secret=partial(secrets.token_hex, 16),
+            lock=lock,
+            error_if_exists=settings.error_if_exists,
+        )
+        self.reader = self._worker()
+        for path in self._volumes.streams.values():
+            self._add(StreamStore.open(self._files, path, self._journal(path), settings.storage))
+        return list(self._stores.values())
+
+    @property
+    def identity(self) -> Identity:
+        return self._opened.identity
+
+    @property
+    def _opened(self) -> Volumes:
+        assert self._volumes is not None
+        return self._volumes
+
+    def join(self, cluster_secret: str) -> None:
+        """Remember whose cluster this is; raises if it is another one than before."""
+        self._opened.join(cluster_secret)
+
+    async def create(self, log_id: LogId, stream_id: StreamId) -> StreamStore:
+        """A new, empty replica."""
+        stored = {stream_id: store.stored_bytes for stream_id, store in self._stores.items()}
+        path = self._opened.place(stream_id, stored)
+        journal = self._journal(path)
+        made: list[StreamStore] = []
+
+        def create() -> None:
+            meta = StreamMeta(log_id=log_id, stream_id=stream_id)
+            assert self._files is not None
+            made.append(
+                StreamStore.create(self._files, path, meta, journal, self._settings.storage)
+            )
+
+        try:
+            await self._in_order(journal, create)
+        except BaseException:
+            self._opened.forget(stream_id)
+            raise
+        self._add(made[0])
+        return made[0]
+
+    async def delete(self, store: StreamStore) -> None:
+        """Remove a replica's files, after what is under way for it."""
+        assert self._files is not None
+        files, path = self._files, store.path
+
+        def delete() -> None:
+            store.close()
+            files.remove_tree(path)
+
+        await self._in_order(self._journal(path), delete)
+        self._stores.pop(store.meta.stream_id, None)
+        self._opened.forget(store.meta.stream_id)
+
+    def close(self) -> None:
+        for journal in self._journals.values():
+            journal.close()
+        for worker in self._workers:
+            worker.close()
+        for store in self._stores.values():
+            store.close()
+        if self._volumes is not None:
+            self._volumes.close()
+
+    def _add(self, store: StreamStore) -> None:
+        self._stores[store.meta.stream_id] = store
+        if store.context.damaged:
+            logger.error("stream %d is damaged at %s", store.meta.stream_id, store.path)
+
+    def _journal(self, stream_path: str) -> Journal:
+        volume = stream_path.rpartition("/")[0]
+        if volume not in self._journals:
+            call_later = asyncio.get_running_loop().call_later
+            journal = Journal(self._worker(), call_later, self._settings.storage)
+            self._journals[volume] = journal
+        return self._journals[volume]
+
+    def _worker(self) -> Worker:
+        worker = self._new_worker()
+        self._workers.append(worker)
+        return worker
+
+    async def _in_order(self, journal: Journal, step: Callable[[], None]) -> None:
+        """Run blocking work in the journal, behind all that was asked of it before."""
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_finished(error: BaseException | None) -> None:
+            if finished.done():
+                return
+            if error is None:
+                finished.set_result(None)
+            else:
+                finished.set_exception(error)
+
+        journal.call(Channel("replica"), [step], on_finished)
+        await finished
+
+
+def _thread_worker() -> Worker:
+    from loomlog.storage.disk import ThreadWorker
+
+    return ThreadWorker(asyncio.get_running_loop())
