@@ -5,6 +5,7 @@ One batch is under way at a time, because only an awaited append is before the n
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from loomlog.errors import InvalidArgument, LoomError
 if TYPE_CHECKING:
     import rich.progress
 
-    from loomlog.client import Log
+    from loomlog import Log
     from loomlog.types import Position
 
 
@@ -61,6 +62,13 @@ async def append(
             if tally.lines:
                 raise type(error)(f"{error} (before that: {tally})") from None
             raise
+        except asyncio.CancelledError:  # Ctrl-C: the usual end of a pipe that never ends
+            _say(name, tally, as_json=as_json)
+            raise
+    _say(name, tally, as_json=as_json)
+
+
+def _say(name: str, tally: Tally, *, as_json: bool) -> None:
     if as_json:
         print_json({"log": name, "count": tally.lines, "first": tally.first, "last": tally.last})
     else:

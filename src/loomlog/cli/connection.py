@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from loomlog.errors import Timeout, Unavailable
 
 if TYPE_CHECKING:
-    from loomlog.client import Cluster
+    from loomlog import Cluster
 
 
 @asynccontextmanager

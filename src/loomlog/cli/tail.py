@@ -11,7 +11,7 @@ from loomlog.cli.connection import connected
 from loomlog.cli.output import entry_fields, visible
 
 if TYPE_CHECKING:
-    from loomlog.client import Log
+    from loomlog import Log
     from loomlog.types import Entry
 
 Show = Callable[["Entry"], str]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from loomlog.cli.bench.measuring import Result, Window
 
 if TYPE_CHECKING:
-    from loomlog.client import Log
+    from loomlog import Log
 
 BATCHES_IN_FLIGHT: Final = 16  # of append_many: enough to hide the round trip
 

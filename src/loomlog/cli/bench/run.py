@@ -19,7 +19,7 @@ from loomlog.cli.local_processes import LocalProcesses, Plan, running
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
-    from loomlog.client import Cluster, Log
+    from loomlog import Cluster, Log
 
 
 @dataclass(frozen=True, slots=True)

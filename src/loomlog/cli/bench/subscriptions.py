@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from loomlog.cli.bench.measuring import Result, Window
 
 if TYPE_CHECKING:
-    from loomlog.client import Log
+    from loomlog import Log
 
 PAUSE_S: Final = 0.002  # between two appends of the end-to-end run: no queue builds up
 _STAMP = struct.Struct("<d")
