@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "node": SERVED,
     "metadata": SERVED | {"http"},
     "client": SERVED - {"storage"} | {"columns"},
-    "http": {"net"},
+    "http": {"errors", "net"},
     "spark": WORDS | {"columns", "config", "client", "loomlog"},
     "testing": SERVED | {"columns", "node", "metadata", "client", "loomlog"},
     "cli": SERVED | {"node", "metadata", "client", "testing", "spark", "loomlog"},

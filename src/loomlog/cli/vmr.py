@@ -25,9 +25,7 @@ def vmr() -> None:
 @app.command()
 def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that it serves.")],
-    data: Annotated[
-        str, typer.Option(metavar="DIR", help="Where metadata lives: an existing directory.")
-    ],
+    data: Annotated[str, typer.Option(metavar="DIR", help="Where metadata lives.")],
     listen: Annotated[
         str, typer.Option(metavar="ADDR", help="Address to serve at; port 0 picks a free one.")
     ] = "127.0.0.1:7400",
@@ -62,7 +60,9 @@ def start(
         )
     )
     process.serve(
-        repository, lambda: {"address": repository.address, "http": repository.http_address}
+        repository,
+        lambda: {"address": repository.address, "http": repository.http_address},
+        lambda: repository.failed,
     )
 
 

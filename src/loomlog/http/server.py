@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import h11
 
+from loomlog.errors import InvalidArgument
 from loomlog.net.address import join_address
 
 log = logging.getLogger(__name__)
@@ -35,9 +36,15 @@ class HttpServer:
         self._connections: set[_Connection] = set()
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 picks a free one. OSError if the address cannot be had."""
+        """Listen; port 0 picks a free one. InvalidArgument if the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, host, port)
+        try:
+            self._server = await loop.create_server(self._connection, host, port)
+        except OSError as error:
+            raise InvalidArgument(
+                f"cannot serve HTTP on {join_address(host, port)}: {error.strerror or error}; "
+                "choose another address or stop what uses it"
+            ) from error
 
     @property
     def address(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from loomlog.errors import InvalidArgument
 from loomlog.http import HttpServer
 from loomlog.http.server import REQUEST_BYTES_MAX
 
@@ -104,6 +105,12 @@ async def test_a_client_that_leaves_in_the_middle_is_forgotten(server: HttpServe
     await writer.drain()
     writer.transport.abort()
     assert (await exchange(server, get("/healthz"))).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_port_in_use_is_named(server: HttpServer) -> None:
+    host, port = server.address.split(":")
+    with pytest.raises(InvalidArgument, match=f"cannot serve HTTP on {server.address}"):
+        await HttpServer({}).start(host, int(port))
 
 
 async def test_stopping_closes_open_connections_and_the_port(server: HttpServer) -> None:
