@@ -1,11 +1,13 @@
 """For tests of loomlog and of programs that use it.
 
-    sim        the deterministic simulator: clock, network and disk from one seed
-    history    records what clients did and saw; `check` proves that it was one log
+    LocalCluster   a whole cluster in this process, for tests and notebooks
+    sim            the deterministic simulator: clock, network and disk from one seed
+    history        records what clients did and saw; `check` proves that it was one log
 
 The simulator is not imported here: `from loomlog.testing.sim import Simulation`.
 """
 
 from loomlog.testing.history import History, Rule, Violation, check
+from loomlog.testing.local import LocalCluster
 
-__all__ = ["History", "Rule", "Violation", "check"]
+__all__ = ["History", "LocalCluster", "Rule", "Violation", "check"]
