@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import h11
 
@@ -78,10 +78,9 @@ class _Connection(asyncio.Protocol):
         self._body_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         if len(self._connections) >= CONNECTIONS_MAX:
-            transport.abort()
+            self._transport.abort()
             return
         self._connections.add(self)
         self._expect_more()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from loomlog.cli import event_loop
 from loomlog.errors import InvalidArgument
 from loomlog.http import HttpServer
 from loomlog.http.server import REQUEST_BYTES_MAX
@@ -52,6 +53,17 @@ async def test_a_known_path_is_answered_with_its_type_and_length(server: HttpSer
     assert b"application/json" in head
     assert b"content-length: 13" in head.lower()
     assert body == b'{"rounds": 1}'
+
+
+def test_it_serves_on_uvloop_as_servers_do() -> None:
+    async def story() -> bytes:
+        server = HttpServer({"/healthz": lambda: ("text/plain", b"ok\n")})
+        await server.start("127.0.0.1", 0)
+        answer = await exchange(server, get("/healthz"))
+        await server.stop()
+        return answer
+
+    assert event_loop.run(story()).endswith(b"ok\n")
 
 
 async def test_head_has_no_body(server: HttpServer) -> None:
