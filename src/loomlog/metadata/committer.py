@@ -1,0 +1,284 @@
+"""Commit rounds at work: reports in, rounds made durable, commits out.
+
+The pure part is core.ordered.rounds. Here is what happens when: reports of one turn of the loop
+make one round per log; rounds of several logs become durable together; no node hears of a round
+before it is durable; each node gets one message a turn. No coroutine is on this path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, NamedTuple
+
+from loomlog.core.ordered.replica import Report
+from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
+from loomlog.errors import LoomError
+from loomlog.metadata.members import Members
+from loomlog.metadata.round_log import RoundLog
+from loomlog.metadata.translate import commit_to_wire
+from loomlog.types import Glsn, Llsn, LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be told together
+RESEND_AGAIN_S: Final = 0.5  # the same commits are not sent again sooner: it did not help before
+FORGET_EVERY: Final = 64  # rounds
+
+
+class _Resent(NamedTuple):
+    """What a replica said when it asked for its commits again, and when."""
+
+    high_watermark: Glsn
+    written_end: Llsn
+    epoch: int
+    at: float
+
+
+class Committer:
+    """The rounds of all logs."""
+
+    def __init__(
+        self,
+        round_log: RoundLog,
+        members: Members,
+        changed: Callable[[StreamId], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._round_log = round_log
+        self._epoch = round_log.epoch + 1
+        self._members = members
+        self._changed = changed
+        self._failed = failed
+        self.logs: dict[LogId, LogRounds] = {}
+        self.rounds = 0
+        self._log_of: dict[StreamId, LogRounds] = {}
+        self._damaged: set[LogId] = set()
+        self._reported: dict[LogId, LogRounds] = {}  # may have a round
+        self._durable: dict[LogId, LogRounds] = {}  # have commits to tell
+        self._bare: dict[LogId, LogRounds] = {}  # may have bare high watermarks to tell
+        self._turn_scheduled = False
+        self._bare_timer: asyncio.TimerHandle | None = None
+        self._settling: dict[LogId, list[asyncio.Future[None]]] = {}
+        self._resent: dict[tuple[NodeId, StreamId], _Resent] = {}
+        self._resend_timers: dict[tuple[NodeId, StreamId], asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Go on where the rounds of the logs added so far ended."""
+        for record in self._round_log.read():
+            round_ = Round.decode(record)
+            log = self.logs.get(round_.log_id)
+            if log is not None:
+                log.restore(round_)
+        self._round_log.begin(self._snapshot)
+
+    def stop(self) -> None:
+        for timer in (self._bare_timer, *self._resend_timers.values()):
+            if timer is not None:
+                timer.cancel()
+        self.logs.clear()
+        self._log_of.clear()
+
+    def _snapshot(self) -> Iterable[bytes]:
+        return [round_.encode() for log in self.logs.values() for round_ in log.needed()]
+
+    # ---- logs
+
+    def add(self, log: LogRounds) -> None:
+        self.logs[log.log_id] = log
+        for stream_id in log.streams:
+            self._log_of[stream_id] = log
+
+    def remove(self, log_id: LogId) -> None:
+        log = self.logs.pop(log_id, None)
+        if log is None:
+            return
+        for stream_id in log.streams:
+            self._log_of.pop(stream_id, None)
+        for waiting in (self._reported, self._durable, self._bare):
+            waiting.pop(log_id, None)
+        self._settle(log_id)
+
+    def log_of(self, stream_id: StreamId) -> LogRounds | None:
+        return self._log_of.get(stream_id)
+
+    def stream(self, stream_id: StreamId) -> StreamRounds | None:
+        log = self._log_of.get(stream_id)
+        return log.streams.get(stream_id) if log else None
+
+    async def settled(self, log: LogRounds) -> None:
+        """Wait until the round that is under way now, if any, is durable."""
+        if log.under_way:
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._settling.setdefault(log.log_id, []).append(waiting)
+            await waiting
+
+    def _settle(self, log_id: LogId) -> None:
+        for waiting in self._settling.pop(log_id, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # ---- reports in
+
+    def reconnected(self, node: NodeId) -> None:
+        for log in self.logs.values():
+            log.reconnected(node)
+
+    def report(self, node: NodeId, report: Report) -> None:
+        log = self._log_of.get(report.stream_id)
+        if log is None:
+            return
+        if report.high_watermark > log.high_watermark:
+            self._ahead(node, report, log)
+            return
+        stream = log.streams[report.stream_id]
+        before = stream.reports.get(node)
+        if report.resend and self._resent_just_now(node, report):
+            report = report._replace(resend=False)
+        log.report(node, report)
+        if report.resend:
+            self.tell(node, log, empty=True)
+        if _matters(before, report, stream):
+            self._changed(report.stream_id)
+        self.look(log)
+
+    def _ahead(self, node: NodeId, report: Report, log: LogRounds) -> None:
+        """Going on would give positions twice that somebody may have read: the log stops."""
+        if log.log_id not in self._damaged:
+            self._damaged.add(log.log_id)
+            logger.error(
+                "log %d stops: node %d has commits of stream %d up to position %d, the round log "
+                "ends at %d; it lost rounds: restore it",
+                *(log.log_id, node, report.stream_id, report.high_watermark, log.high_watermark),
+            )
+
+    def _resent_just_now(self, node: NodeId, report: Report) -> bool:
+        """Whether the same was asked and answered just now, in vain: then it is done later. Without
+        this, a replica that cannot use its commits would make us send them all the time."""
+        key, now = (node, report.stream_id), self._loop.time()
+        asked = _Resent(report.high_watermark, report.written_end, report.epoch, now)
+        last = self._resent.get(key)
+        if last is None or last[:3] != asked[:3] or now - last.at >= RESEND_AGAIN_S:
+            self._resent[key] = asked
+            return False
+        if key not in self._resend_timers:
+            timer = self._loop.call_later(RESEND_AGAIN_S, self._resend, key)
+            self._resend_timers[key] = timer
+        return True
+
+    def _resend(self, key: tuple[NodeId, StreamId]) -> None:
+        del self._resend_timers[key]
+        node, stream_id = key
+        stream = self.stream(stream_id)
+        report = stream.reports.get(node) if stream else None
+        if report is not None:
+            self._resent.pop(key, None)
+            self.report(node, report._replace(resend=True))
+
+    # ---- rounds
+
+    def look(self, log: LogRounds) -> None:
+        """Something changed that may allow a round."""
+        self._reported[log.log_id] = log
+        self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        durable, self._durable = self._durable, {}
+        if durable:
+            self._tell(durable.values(), empty=False)
+        reported, self._reported = self._reported, {}
+        for log in reported.values():
+            self._begin_round(log)
+
+    def _begin_round(self, log: LogRounds) -> None:
+        if log.log_id in self._damaged:
+            return
+        round_ = log.next_round()
+        if round_ is None:
+            return
+        try:
+            self._round_log.append(self._epoch, round_.encode(), partial(self._done, log))
+        except LoomError as error:
+            self._failed(error)
+
+    def _done(self, log: LogRounds, error: BaseException | None) -> None:
+        if error is not None:
+            self._failed(error)
+            return
+        if self.logs.get(log.log_id) is not log:  # deleted meanwhile
+            return
+        log.durable()
+        self.rounds += 1
+        if self.rounds % FORGET_EVERY == 0:
+            self._forget_stored()
+        self._settle(log.log_id)
+        self._durable[log.log_id] = log
+        self.look(log)
+
+    def _forget_stored(self) -> None:
+        for log in self.logs.values():
+            log.forget_stored()
+
+    # ---- commits out
+
+    def _tell(self, logs: Iterable[LogRounds], *, empty: bool) -> None:
+        results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
+        for log in logs:
+            for node in _nodes_of(log):
+                if self._members.connected(node):
+                    commits = log.commits_for(node, empty=empty)
+                    results.setdefault(node, []).extend(commit_to_wire(*c) for c in commits)
+            if not empty and len(log.streams) > 1:
+                self._bare[log.log_id] = log
+        for node, commits_of_node in results.items():
+            self._send(node, commits_of_node)
+        if self._bare and self._bare_timer is None:
+            self._bare_timer = self._loop.call_later(BARE_DELAY_S, self._tell_bare)
+
+    def _tell_bare(self) -> None:
+        self._bare_timer = None
+        bare, self._bare = self._bare, {}
+        self._tell(bare.values(), empty=True)
+
+    def tell(self, node: NodeId, log: LogRounds, *, empty: bool) -> None:
+        """Tell the node what it does not know of a log, now."""
+        if self._members.connected(node):
+            self._send(node, [commit_to_wire(*c) for c in log.commits_for(node, empty=empty)])
+
+    def catch_up(self, node: NodeId) -> None:
+        """Tell the node all that it does not know, now."""
+        results = []
+        for log in self.logs.values():
+            results += [commit_to_wire(*c) for c in log.commits_for(node, empty=True)]
+        self._send(node, results)
+
+    def _send(self, node: NodeId, results: list[pb.LogStreamCommitResult]) -> None:
+        if results:
+            request = pb.CommitRequest(storage_node_id=node, commit_results=results)
+            self._members.send(node, pb.Frame(commit=request))
+
+
+def _nodes_of(log: LogRounds) -> dict[NodeId, None]:
+    return dict.fromkeys(n for stream in log.streams.values() for n in stream.replicas)
+
+
+def _matters(before: Report | None, report: Report, stream: StreamRounds) -> bool:
+    """Whether a report may change what there is to repair."""
+    if before is None or before.state is not report.state or before.epoch != report.epoch:
+        return True
+    caught_up = report.uncommitted_llsn_offset == stream.committed_llsn_end
+    return (
+        stream.sealed
+        and caught_up
+        and before.uncommitted_llsn_offset != report.uncommitted_llsn_offset
+    )

@@ -1,0 +1,161 @@
+"""The storage nodes as this process sees them now: who is connected, who was heard when.
+
+A node is alive if it is connected and was heard within `failure_detection_s`. A connection that
+is lost may come back within a short grace before its node counts as silent; after a start of the
+metadata repository all nodes that it knows have the whole detection time to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from loomlog import limits
+from loomlog.errors import Unavailable
+from loomlog.net.connection import Connection
+from loomlog.types import NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
+
+
+@dataclass(slots=True)
+class Member:
+    node_id: NodeId
+    connection: Connection | None
+    heard_at: float  # on the loop's clock; also when the connection was lost
+    silence_s: float  # that makes it silent, from `heard_at` on
+    alive: bool = True  # as last told to `changed`
+    stored_bytes: dict[StreamId, int] = field(default_factory=dict)
+
+
+class Members:
+    def __init__(self, failure_detection_s: float, changed: Callable[[NodeId, bool], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._failure_detection_s = failure_detection_s
+        self._grace_s = min(RECONNECT_GRACE_S, failure_detection_s)
+        self._changed = changed
+        self._members: dict[NodeId, Member] = {}
+        self._node_of: dict[Connection, NodeId] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._grace_timers: dict[NodeId, asyncio.TimerHandle] = {}
+
+    def start(self, known: Iterable[NodeId]) -> None:
+        """Expect the nodes that were part of the cluster before."""
+        now = self._loop.time()
+        for node in known:
+            self._members[node] = Member(node, None, now, self._failure_detection_s)
+        self._schedule()
+
+    def stop(self) -> None:
+        for timer in (self._timer, *self._grace_timers.values()):
+            if timer is not None:
+                timer.cancel()
+        self._changed = lambda node, alive: None
+
+    # ---- questions
+
+    def alive(self, node: NodeId) -> bool:
+        member = self._members.get(node)
+        if member is None:
+            return False
+        return self._loop.time() - member.heard_at < member.silence_s
+
+    def alive_and_connected(self) -> list[NodeId]:
+        return [node for node in sorted(self._members) if self.connected(node) and self.alive(node)]
+
+    def connected(self, node: NodeId) -> bool:
+        member = self._members.get(node)
+        return member is not None and member.connection is not None
+
+    def node_of(self, connection: Connection) -> NodeId | None:
+        """The node that registered on this connection, unless another one replaced it."""
+        return self._node_of.get(connection)
+
+    def get(self, node: NodeId) -> Member | None:
+        return self._members.get(node)
+
+    # ---- events
+
+    def joined(self, node: NodeId, connection: Connection) -> None:
+        """The node registered; an older connection of it is closed."""
+        member = self._members.get(node)
+        old = member.connection if member else None
+        now = self._loop.time()
+        alive = member.alive if member else False
+        self._members[node] = Member(node, connection, now, self._failure_detection_s, alive)
+        self._node_of[connection] = node
+        if (timer := self._grace_timers.pop(node, None)) is not None:
+            timer.cancel()
+        if old is not None:
+            self._node_of.pop(old, None)
+            old.close(Unavailable(f"node {node} registered again"))
+        self._check(self._members[node])
+
+    def lost(self, connection: Connection) -> None:
+        node = self._node_of.pop(connection, None)
+        if node is None:
+            return
+        member = self._members[node]
+        member.connection = None
+        member.heard_at = self._loop.time()
+        member.silence_s = self._grace_s
+        self._grace_timers[node] = self._loop.call_later(self._grace_s, self._grace_over, node)
+
+    def heard(self, node: NodeId) -> Member:
+        member = self._members[node]
+        now = self._loop.time()
+        was_silent = not member.alive or now - member.heard_at >= member.silence_s
+        member.heard_at = now
+        if was_silent:  # perhaps nobody was told yet, but somebody may have asked
+            member.alive = True
+            self._changed(node, True)
+        return member
+
+    # ---- silence
+
+    def _grace_over(self, node: NodeId) -> None:
+        self._grace_timers.pop(node, None)
+        self._check(self._members[node])
+
+    def _schedule(self) -> None:
+        self._timer = self._loop.call_later(self._failure_detection_s / 4, self._check_all)
+
+    def _check_all(self) -> None:
+        self._schedule()
+        for member in list(self._members.values()):
+            self._check(member)
+
+    def _check(self, member: Member) -> None:
+        alive = self.alive(member.node_id)
+        if alive is not member.alive:
+            member.alive = alive
+            self._changed(member.node_id, alive)
+
+    # ---- messages
+
+    def send(self, node: NodeId, frame: pb.Frame) -> None:
+        """One-way; dropped if the node is not connected."""
+        member = self._members.get(node)
+        if member is not None and member.connection is not None:
+            member.connection.send(frame)
+
+    async def request(
+        self, node: NodeId, frame: pb.Frame, timeout_s: float = limits.REQUEST_TIMEOUT_S
+    ) -> pb.Frame:
+        """The answer, or an error; also if the node registered again meanwhile: then the answer
+        may be about an earlier life of the node."""
+        connection = self._connection(node)
+        answer, _ = await connection.request(frame, timeout_s=timeout_s)
+        if self._connection(node) is not connection:
+            raise Unavailable(f"node {node} registered again")
+        assert isinstance(answer, pb.Frame)
+        return answer
+
+    def _connection(self, node: NodeId) -> Connection:
+        member = self._members.get(node)
+        if member is None or member.connection is None:
+            raise Unavailable(f"node {node} is not connected")
+        return member.connection

@@ -1,0 +1,52 @@
+"""A MetaStore in memory, for the simulator and for tests.
+
+The object is the disk: hand the same one to the next incarnation of a metadata repository, and it
+finds what was swapped in before the crash. Every call gives way to the loop before and after it
+takes effect, so that a crash may fall on either side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from loomlog.metadata.store import Change, Changed, Conflict, Unwatch, Versioned, Watchers
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._items: dict[str, Versioned] = {}
+        self._version = 0
+        self._watchers = Watchers()
+
+    async def get(self, key: str) -> Versioned | None:
+        await asyncio.sleep(0)
+        return self._items.get(key)
+
+    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
+        await asyncio.sleep(0)
+        item = self._items.get(key)
+        found = item.version if item else 0
+        if found != expected:
+            raise Conflict(key, expected, found)
+        self._version += 1
+        version = self._version
+        self._put(key, None if value is None else Versioned(value, version))
+        await asyncio.sleep(0)
+        return version
+
+    def _put(self, key: str, item: Versioned | None) -> None:
+        if item is None:
+            self._items.pop(key, None)
+        else:
+            self._items[key] = item
+        self._watchers.tell(Change(key, item))
+
+    async def list(self, prefix: str) -> dict[str, Versioned]:
+        await asyncio.sleep(0)
+        return {key: self._items[key] for key in sorted(self._items) if key.startswith(prefix)}
+
+    def watch(self, prefix: str, changed: Changed) -> Unwatch:
+        return self._watchers.add(prefix, changed)
+
+    async def close(self) -> None:
+        self._watchers.clear()

@@ -1,0 +1,84 @@
+"""Metadata as small records, and as the JSON that a MetaStore keeps. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from loomlog.errors import Corrupt
+from loomlog.types import Glsn, LogId, NodeId, StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    cluster_id: str
+    secret: str  # kept by every node beside its data: proves that both belong together
+
+
+@dataclass(frozen=True, slots=True)
+class CountersRecord:
+    """The last ids given. Ids are never given twice."""
+
+    log_id: LogId = 0
+    stream_id: StreamId = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    node_id: NodeId
+    address: str
+    node_secret: str
+    sync_mode: str
+    volumes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    log_id: LogId
+    name: str
+    protocol: str
+    replicas: int  # wanted per stream
+    streams: tuple[StreamId, ...]
+    trimmed: Glsn = 0
+    creating: bool = False  # not there yet for anybody; a restart takes it back
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    stream_id: StreamId
+    log_id: LogId
+    replicas: tuple[NodeId, ...]  # the first is the primary
+    epoch: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneRecord:
+    """A log that was deleted, until every replica of it is gone."""
+
+    log_id: LogId
+    name: str
+    remains: tuple[tuple[StreamId, tuple[NodeId, ...]], ...]
+
+
+Record: TypeAlias = (
+    ClusterRecord | CountersRecord | NodeRecord | LogRecord | StreamRecord | TombstoneRecord
+)
+R = TypeVar("R", bound=Record)
+
+
+def encode(record: Record) -> bytes:
+    return json.dumps(asdict(record), separators=(",", ":")).encode()
+
+
+def decode(kind: type[R], key: str, value: bytes) -> R:
+    try:
+        fields = json.loads(value)
+        return kind(**{name: _tuples(field) for name, field in fields.items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corrupt(f"metadata {key!r} is not what this release writes: {error}") from error
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

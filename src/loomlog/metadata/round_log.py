@@ -1,0 +1,36 @@
+"""The port to where commit rounds become durable.
+
+Records are opaque here. Every record carries the epoch of the leader that appended it, and an
+epoch below the highest one seen is refused: a leader that was replaced can decide nothing more.
+(With the embedded file there is one leader, and every start takes the next epoch.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+Done = Callable[[BaseException | None], None]
+Snapshot = Callable[[], Iterable[bytes]]
+
+
+class RoundLog(Protocol):
+    @property
+    def epoch(self) -> int:
+        """The highest epoch seen; 0 in a new one."""
+
+    def read(self) -> list[bytes]:
+        """The records found at the start, oldest first."""
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Take appends from now on. `snapshot` gives, whenever old records are to be dropped, those
+        that a start would still need of all that was appended and done."""
+
+    def append(self, epoch: int, record: bytes, done: Done) -> None:
+        """Make a record durable, then call `done`, in the order of the appends.
+
+        NotLeader (raised, or given to `done`): there is a newer epoch. Any other error is final:
+        nobody knows what is on the disk, and every later append gets it too."""
+
+    def close(self) -> None:
+        """Blocks; call it when nothing is under way."""

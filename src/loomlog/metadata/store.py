@@ -1,0 +1,87 @@
+"""The port to where metadata lives: a small ordered map with compare-and-swap.
+
+Small on purpose, so that SQLite and etcd both fit. Versions are drawn from one counter of the
+whole store: a later change of any key has a higher version, and a key that was deleted and
+written again never gets an old version back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple, Protocol
+
+from loomlog.errors import Retryable
+
+
+class Versioned(NamedTuple):
+    """A value and the version that a compare-and-swap has to name."""
+
+    value: bytes
+    version: int
+
+
+class Change(NamedTuple):
+    """What a watcher is told; `item` is None when the key was deleted."""
+
+    key: str
+    item: Versioned | None
+
+
+class Conflict(Retryable):
+    """Somebody else changed the key first: read it again, then decide again."""
+
+    code: ClassVar[int] = Retryable.code
+
+    def __init__(self, key: str, expected: int, found: int) -> None:
+        super().__init__(
+            f"metadata {key!r} is at version {found or 'none'}, not {expected or 'none'}: "
+            "somebody else changed it"
+        )
+
+
+Changed = Callable[[Change], None]
+Unwatch = Callable[[], None]
+
+
+class MetaStore(Protocol):
+    """What was swapped in survives a crash of the process and of the machine."""
+
+    async def get(self, key: str) -> Versioned | None: ...
+
+    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
+        """Write (None: delete) if the key is at version `expected` (0: absent), else Conflict.
+
+        Returns the new version."""
+
+    async def list(self, prefix: str) -> dict[str, Versioned]:
+        """Everything whose key begins with `prefix`, in key order."""
+
+    def watch(self, prefix: str, changed: Changed) -> Unwatch:
+        """Tell every change from now on, in order. The result ends it."""
+
+    async def close(self) -> None: ...
+
+
+class Watchers:
+    """Who wants to hear of which keys; shared by the stores that live in this process."""
+
+    def __init__(self) -> None:
+        self._watchers: list[tuple[str, Changed]] = []
+
+    def add(self, prefix: str, changed: Changed) -> Unwatch:
+        watcher = (prefix, changed)
+        self._watchers.append(watcher)
+
+        def unwatch() -> None:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+        return unwatch
+
+    def tell(self, change: Change) -> None:
+        for prefix, changed in list(self._watchers):
+            if change.key.startswith(prefix):
+                changed(change)
+
+    def clear(self) -> None:
+        self._watchers.clear()

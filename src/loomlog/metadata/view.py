@@ -1,0 +1,195 @@
+"""What people and clients are told about the cluster. Reads only."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.errors import NotFound
+from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.committer import Committer
+from loomlog.metadata.members import Members
+from loomlog.metadata.records import LogRecord, NodeRecord
+from loomlog.metadata.translate import STATE_TO_WIRE
+from loomlog.types import NodeId, ReplicaState, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+_STATE_NAMES = {wire: str(state) for state, wire in STATE_TO_WIRE.items()}
+
+
+class View:
+    def __init__(self, catalog: Catalog, committer: Committer, members: Members) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._catalog = catalog
+        self._committer = committer
+        self._members = members
+        self.address = ""  # of this repository, once it listens
+        self._started_at = self._loop.time()
+
+    # ---- messages
+
+    def logs(self) -> list[LogRecord]:
+        """Those that exist for their users, by name."""
+        found = (self._catalog.logs[name] for name in sorted(self._catalog.logs))
+        return [log for log in found if log.log_id in self._committer.logs and not log.creating]
+
+    def log(self, log: LogRecord) -> pb.Log:
+        bounds = self.bounds(log)
+        return pb.Log(
+            log_id=log.log_id,
+            name=log.name,
+            protocol=log.protocol,
+            replicas=log.replicas,
+            head=bounds.head,
+            tail=bounds.tail,
+            streams=[self._stream(stream_id) for stream_id in log.streams],
+            version=self._catalog.version_of(log),
+        )
+
+    def bounds(self, log: LogRecord) -> pb.Bounds:
+        rounds = self._committer.logs.get(log.log_id)
+        if rounds is None:
+            raise NotFound(f"log {log.name!r} was deleted")
+        return pb.Bounds(head=log.trimmed + 1, tail=rounds.high_watermark)
+
+    def _stream(self, stream_id: StreamId) -> pb.LogStream:
+        stream = self._committer.stream(stream_id)
+        assert stream is not None
+        return pb.LogStream(
+            log_stream_id=stream_id,
+            state=STATE_TO_WIRE[self.state(stream)],
+            seal_epoch=stream.epoch,
+            replicas=[
+                pb.Replica(storage_node_id=node, address=self._catalog.nodes[node].address)
+                for node in stream.replicas
+            ],
+            entries=stream.committed_llsn_end - 1,
+        )
+
+    def state(self, stream: StreamRounds) -> ReplicaState:
+        """SEALED once every replica that can be reached is."""
+        if not stream.sealed:
+            return ReplicaState.RUNNING
+        reached = [n for n in stream.replicas if self._members.alive(n) and n in stream.reports]
+        reports = [stream.reports[node] for node in reached]
+        if reports and all(
+            r.state is ReplicaState.SEALED and r.epoch == stream.epoch for r in reports
+        ):
+            return ReplicaState.SEALED
+        return ReplicaState.SEALING
+
+    def status(self) -> pb.Status:
+        nodes = self._catalog.nodes
+        return pb.Status(
+            cluster_id=self._catalog.cluster.cluster_id,
+            metadata_address=self.address,
+            nodes=[self._node(nodes[node]) for node in sorted(nodes)],
+            logs=[self.log(log) for log in self.logs()],
+            rounds=self._committer.rounds,
+            uptime_s=self._loop.time() - self._started_at,
+        )
+
+    def _node(self, node: NodeRecord) -> pb.NodeStatus:
+        member = self._members.get(node.node_id)
+        heard_at = member.heard_at if member else self._started_at
+        streams = self._streams_on(node.node_id)
+        stored = member.stored_bytes if member else {}
+        return pb.NodeStatus(
+            storage_node_id=node.node_id,
+            address=node.address,
+            alive=self._members.connected(node.node_id) and self._members.alive(node.node_id),
+            last_report_s=self._loop.time() - heard_at,
+            sync_mode=node.sync_mode,
+            replicas=len(streams),
+            stored_bytes=sum(stored.get(stream_id, 0) for stream_id in streams),
+        )
+
+    def _streams_on(self, node: NodeId) -> list[StreamId]:
+        return [s.stream_id for s in self._catalog.streams.values() if node in s.replicas]
+
+    # ---- for people and programs that speak HTTP
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status, ready for JSON; the names are those of loomlog.client.info."""
+        status = self.status()
+        return {
+            "cluster_id": status.cluster_id,
+            "metadata_address": status.metadata_address,
+            "uptime_s": round(status.uptime_s, 3),
+            "rounds": status.rounds,
+            "nodes": [_node_dict(node) for node in status.nodes],
+            "logs": [_log_dict(log) for log in status.logs],
+        }
+
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
+        status = self.status()
+        lines = [
+            "# TYPE loomlog_uptime_seconds gauge",
+            f"loomlog_uptime_seconds {status.uptime_s:.3f}",
+            "# TYPE loomlog_rounds_total counter",
+            f"loomlog_rounds_total {status.rounds}",
+            "# TYPE loomlog_node_alive gauge",
+            *(_sample("node_alive", int(n.alive), node=n.storage_node_id) for n in status.nodes),
+            "# TYPE loomlog_node_stored_bytes gauge",
+            *(
+                _sample("node_stored_bytes", n.stored_bytes, node=n.storage_node_id)
+                for n in status.nodes
+            ),
+            "# TYPE loomlog_log_tail counter",
+            *(_sample("log_tail", log.tail, log=log.name) for log in status.logs),
+            "# TYPE loomlog_stream_running gauge",
+            *(
+                _sample(
+                    "stream_running",
+                    int(s.state == pb.RUNNING),
+                    log=log.name,
+                    stream=s.log_stream_id,
+                )
+                for log in status.logs
+                for s in log.streams
+            ),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _sample(name: str, value: int, **labels: object) -> str:
+    inside = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    return f"loomlog_{name}{{{inside}}} {value}"
+
+
+def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
+    return {
+        "id": node.storage_node_id,
+        "address": node.address,
+        "alive": node.alive,
+        "last_report_s": round(node.last_report_s, 3),
+        "sync_mode": node.sync_mode,
+        "replicas": node.replicas,
+        "stored_bytes": node.stored_bytes,
+    }
+
+
+def _log_dict(log: pb.Log) -> dict[str, Any]:
+    return {
+        "id": log.log_id,
+        "name": log.name,
+        "protocol": log.protocol,
+        "replicas": log.replicas,
+        "head": log.head,
+        "tail": log.tail,
+        "streams": [
+            {
+                "id": stream.log_stream_id,
+                "state": _STATE_NAMES[stream.state],
+                "epoch": stream.seal_epoch,
+                "replicas": [
+                    {"node": replica.storage_node_id, "address": replica.address}
+                    for replica in stream.replicas
+                ],
+                "entries": stream.entries,
+            }
+            for stream in log.streams
+        ],
+    }

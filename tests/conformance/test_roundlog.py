@@ -1,0 +1,137 @@
+"""What every RoundLog promises. The file is the first; the quorum joins it later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loomlog.errors import NotLeader
+from loomlog.metadata.file_round_log import FileRoundLog
+from loomlog.metadata.round_log import RoundLog
+from loomlog.storage.disk import RealFiles, ThreadWorker
+
+Open = Callable[[], RoundLog]
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> Iterator[Open]:
+    """Opens the same round log again and again; small enough to roll soon."""
+    opened: list[tuple[FileRoundLog, ThreadWorker]] = []
+
+    def close() -> None:
+        while opened:
+            log, worker = opened.pop()
+            worker.close()
+            log.close()
+
+    def open_() -> RoundLog:
+        close()
+        worker = ThreadWorker(asyncio.get_running_loop())
+        directory = str(tmp_path / "rounds")
+        log = FileRoundLog.open(RealFiles(), directory, worker, create=True, file_bytes=1024)
+        opened.append((log, worker))
+        return log
+
+    yield open_
+    close()
+
+
+async def append(log: RoundLog, record: bytes, epoch: int = 1) -> None:
+    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if error is None:
+            durable.set_result(None)
+        else:
+            durable.set_exception(error)
+
+    log.append(epoch, record, done)
+    await durable
+
+
+async def test_a_new_one_is_empty(open_log: Open) -> None:
+    log = open_log()
+    assert log.read() == []
+    assert log.epoch == 0
+
+
+async def test_records_come_back_in_order_after_a_restart(open_log: Open) -> None:
+    log = open_log()
+    log.begin(list)
+    for record in (b"one", b"", b"x" * 200):
+        await append(log, record)
+    assert open_log().read() == [b"one", b"", b"x" * 200]
+
+
+async def test_a_restart_goes_on_after_the_last_record(open_log: Open) -> None:
+    for number in range(3):
+        log = open_log()
+        log.begin(list)
+        await append(log, b"%d" % number)
+    assert open_log().read() == [b"0", b"1", b"2"]
+
+
+async def test_records_are_done_in_the_order_of_their_appends(open_log: Open) -> None:
+    log = open_log()
+    log.begin(list)
+    order: list[int] = []
+    all_done = asyncio.Event()
+
+    def done(number: int, error: BaseException | None) -> None:
+        assert error is None
+        order.append(number)
+        if number == 9:
+            all_done.set()
+
+    for number in range(10):
+        log.append(1, b"r", lambda error, number=number: done(number, error))  # type: ignore[misc]
+    await all_done.wait()
+    assert order == list(range(10))
+
+
+async def test_the_snapshot_and_what_follows_outlive_any_number_of_records(open_log: Open) -> None:
+    log = open_log()
+    last = b"none"
+    log.begin(lambda: [b"snapshot", last])
+    for number in range(200):
+        record = b"%d" % number * 20
+        await append(log, record)
+        last = record
+    found = open_log().read()
+    assert found[0] == b"snapshot"
+    numbers = [int(record[: len(record) // 20]) for record in found[1:]]
+    assert numbers == list(range(numbers[0], 200))
+
+
+async def test_a_record_and_a_snapshot_larger_than_a_file_fit(open_log: Open) -> None:
+    log = open_log()
+    log.begin(lambda: [b"s" * 5000])
+    await append(log, b"small")
+    await append(log, b"L" * 5000)
+    await append(log, b"small again")
+    assert open_log().read() == [b"s" * 5000, b"L" * 5000, b"small again"]
+
+
+async def test_an_older_epoch_is_refused_also_after_a_restart(open_log: Open) -> None:
+    log = open_log()
+    log.begin(list)
+    await append(log, b"of three", epoch=3)
+    with pytest.raises(NotLeader, match="epoch 3"):
+        await append(log, b"of two", epoch=2)
+    log = open_log()
+    log.begin(list)
+    assert log.epoch == 3
+    with pytest.raises(NotLeader):
+        await append(log, b"of two", epoch=2)
+    assert open_log().read() == [b"of three"]
+
+
+async def test_the_epoch_outlives_a_snapshot_of_nothing(open_log: Open) -> None:
+    log = open_log()
+    log.begin(list)
+    for _ in range(50):
+        await append(log, b"x" * 100, epoch=7)
+    assert open_log().epoch == 7
