@@ -34,9 +34,10 @@ async def run(path: Path, address: str) -> tuple[int | None, str]:
 @pytest.mark.parametrize("name", sorted(SAYS))
 async def test_an_example_runs_twice(name: str) -> None:
     """Twice: the second time its log is there already."""
-    async with LocalCluster(nodes=3) as cluster:
+    local = LocalCluster(nodes=3)
+    async with local:
         for _ in range(2):
-            code, output = await run(EXAMPLES / name, cluster.address)
+            code, output = await run(EXAMPLES / name, local.address)
             assert code == 0, output
             assert SAYS[name] in output
 

@@ -24,7 +24,7 @@ class Machine:
     cores: int
     system: str
     versions: dict[str, str]
-    fdatasync_ms: float  # median, of a small overwrite in a file that was written before
+    fdatasync_ms: float  # median of small overwrites, taken between the measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Idle:
     rss_mb: dict[str, float]
 
 
-def describe(directory: Path) -> Machine:
-    """This machine; the disk is the one that holds `directory`."""
+def describe(fdatasyncs_ms: list[float]) -> Machine:
+    """This machine, with what was measured of its disk."""
     return Machine(
         cores=os.cpu_count() or 1,
         system=f"{platform.system()} {platform.machine()}",
         versions={"python": platform.python_version(), **_versions()},
-        fdatasync_ms=fdatasync_ms(directory),
+        fdatasync_ms=median(fdatasyncs_ms),
     )
 
 
@@ -82,8 +82,17 @@ async def idle(pids: dict[str, int], seconds: float) -> Idle | None:
     return Idle(
         seconds=elapsed,
         cpu_percent=100 * (cpu_s() - before) / elapsed,
-        rss_mb={name: process.memory_info().rss / 1e6 for name, process in processes.items()},
+        rss_mb=memory_mb(pids),
     )
+
+
+def memory_mb(pids: dict[str, int]) -> dict[str, float]:
+    """Resident memory of the servers; empty without psutil."""
+    try:
+        import psutil
+    except ImportError:
+        return {}
+    return {name: psutil.Process(pid).memory_info().rss / 1e6 for name, pid in pids.items()}
 
 
 def _versions() -> dict[str, str]:

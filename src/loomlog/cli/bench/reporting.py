@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from loomlog.cli.bench.machine import describe
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.bench.run import Progress, Report
 from loomlog.cli.output import console
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def as_fields(report: Report) -> dict[str, Any]:
     """JSON-ready."""
     return {
-        "machine": asdict(report.machine),
+        "machine": asdict(describe(report.fdatasyncs_ms)),
         "cluster": {
             "nodes": report.nodes,
             "sync": "+".join(report.sync),
@@ -28,6 +29,7 @@ def as_fields(report: Report) -> dict[str, Any]:
         },
         "settings": asdict(report.settings),
         "idle": None if report.idle is None else asdict(report.idle),
+        "rss_after_mb": report.rss_after_mb,
         "results": [_result_fields(result) for result in report.results],
     }
 
@@ -44,7 +46,7 @@ def print_report(report: Report) -> None:
     from rich import box
     from rich.table import Table
 
-    facts = report.machine
+    facts = describe(report.fdatasyncs_ms)
     versions = ", ".join(f"{name} {number}" for name, number in facts.versions.items())
     out = console()
     out.print(
@@ -61,9 +63,13 @@ def print_report(report: Report) -> None:
         table.add_row(*_cells(result))
     out.print(table)
     if report.idle is not None:
-        memory = ", ".join(f"{name} {mb:.0f} MB" for name, mb in report.idle.rss_mb.items())
-        cpu = f"{report.idle.cpu_percent:.1f} % of one core"
-        out.print(f"idle: {cpu} in total; {memory}", highlight=False)
+        cpu = f"{report.idle.cpu_percent:.1f} % of one core in total"
+        out.print(f"idle: {cpu}; {_memory(report.idle.rss_mb)}", highlight=False)
+        out.print(f"after the run: {_memory(report.rss_after_mb)}", highlight=False)
+
+
+def _memory(rss_mb: dict[str, float]) -> str:
+    return ", ".join(f"{name} {mb:.0f} MB" for name, mb in rss_mb.items())
 
 
 def _cells(result: Result) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 from loomlog.cli.bench import appends, subscriptions
-from loomlog.cli.bench.machine import Idle, Machine, describe, idle
+from loomlog.cli.bench.machine import Idle, fdatasync_ms, idle, memory_mb
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.connection import connected
-from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.local_processes import Plan, running
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ class Target:
 @dataclass(slots=True)
 class Report:
     settings: Settings
-    machine: Machine
     nodes: int
     sync: list[str]  # modes found; more than one only in a mixed cluster
     streams: int = 0
     replicas: int = 0
     idle: Idle | None = None
+    rss_after_mb: dict[str, float] = field(default_factory=dict)  # of a private cluster's servers
+    fdatasyncs_ms: list[float] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
 
@@ -69,34 +70,37 @@ def scenario_count(settings: Settings, target: Target) -> int:
 async def bench(settings: Settings, target: Target, progress: Progress) -> Report:
     """Measure everything; whatever was started or made for it is gone afterwards."""
     with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        facts = describe(Path(scratch))
+        directory = Path(scratch)
         if target.up is None:
-            return await _measure(settings, target.address, None, facts, progress)
-        plan = Plan(directory=Path(scratch), nodes=target.up, sync=target.sync)
+            return await _measure(settings, target.address, {}, directory, progress)
+        plan = Plan(directory=directory, nodes=target.up, sync=target.sync)
         async with running(plan) as processes:
-            return await _measure(settings, processes.address, processes, facts, progress)
+            address, pids = processes.address, processes.pids
+            return await _measure(settings, address, pids, directory, progress)
 
 
 async def _measure(
     settings: Settings,
     address: str,
-    processes: LocalProcesses | None,
-    facts: Machine,
+    pids: dict[str, int],
+    directory: Path,
     progress: Progress,
 ) -> Report:
     async with connected(address) as cluster:
         status = await cluster.status()
         modes = sorted({str(node.sync_mode) for node in status.nodes if node.alive})
-        report = Report(settings, facts, len(status.nodes), modes)
-        if processes is not None:
+        report = Report(settings, len(status.nodes), modes)
+        if pids:
             async with _log(cluster, settings):
                 progress.begin("idle", settings.seconds)
-                report.idle = await idle(processes.pids, settings.seconds)
+                report.idle = await idle(pids, settings.seconds)
         for size in settings.sizes:
             async with _log(cluster, settings) as log:
                 info = await log.describe()
                 report.streams, report.replicas = len(info.streams), info.replicas
+                report.fdatasyncs_ms.append(fdatasync_ms(directory))
                 await _measure_size(log, size, settings, report.results, progress)
+        report.rss_after_mb = memory_mb(pids)
     return report
 
 
