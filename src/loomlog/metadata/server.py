@@ -162,13 +162,7 @@ class MetadataRepository:
                 "/metrics": lambda: ("text/plain; version=0.0.4", self._view.metrics().encode()),
             }
         )
-        try:
-            await http.start(*split_address(address))
-        except OSError as error:
-            raise InvalidArgument(
-                f"cannot listen on {address}: {error.strerror or error}; "
-                "choose another address or stop what uses it"
-            ) from error
+        await http.start(*split_address(address))
         self._http = http
         self._at_stop.push_async_callback(http.stop)
 

@@ -1,0 +1,240 @@
+"""A storage node without a disk, on a real connection: the real replica state machine, and a test
+that decides when something is written, what is refused, and what is not answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
+from loomlog.errors import LoomError, NotFound
+from loomlog.metadata.translate import STATE_TO_WIRE
+from loomlog.net.connection import Connection
+from loomlog.net.endpoints import connect
+from loomlog.types import CommitContext, ReplicaState, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+PATIENCE_S = 20.0  # never waited for in full, unless something is broken
+
+
+class Peer:
+    """Something connected to a metadata repository; also a client that only asks."""
+
+    def __init__(self, role: str = "client") -> None:
+        self._codec = Codec(role)
+        self._happened = asyncio.Event()
+        self.connection: Connection | None = None
+
+    async def connect(self, address: str) -> None:
+        self.connection = await connect(address, self._codec, self)
+
+    async def ask(self, frame: pb.Frame) -> pb.Frame:
+        assert self.connection is not None
+        answer, _ = await self.connection.request(frame)
+        assert isinstance(answer, pb.Frame)
+        return answer
+
+    async def disconnect(self) -> None:
+        assert self.connection is not None
+        self.connection.close()
+
+    async def until(self, true: Callable[[], Any]) -> None:
+        """Wait until something that happened here made it true."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not true():
+                self._happened.clear()
+                await self._happened.wait()
+
+    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+        raise AssertionError(f"unexpected: {frame}")
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        if connection is self.connection:
+            self.connection = None
+        self._happened.set()
+
+
+class ScriptedNode(Peer):
+    def __init__(self, node_id: int) -> None:
+        super().__init__("vsn")
+        self.node_id = node_id
+        self.node_secret = f"secret-of-{node_id}"
+        self.cluster_secret = ""
+        self.cluster_id = "test"
+        self.replicas: dict[StreamId, Replica] = {}
+        self.orders: list[str] = []  # what came, in order: "add_log_stream 1", "seal 1 epoch 2", …
+        self.commits: list[tuple[StreamId, CommitContext]] = []
+        self.trimmed: dict[StreamId, int] = {}
+        self.refuse: dict[str, LoomError] = {}  # kind of order -> answered so
+        self.ignore: set[str] = set()  # kinds of orders that stay without an answer
+        self.commit_requests = 0
+        self.applies_commits = True
+        self.unsealed: Callable[[int], None] = lambda node_id: None
+        self.heartbeat_s = 0.0
+        self._heart: asyncio.Task[None] | None = None
+
+    async def join(self, address: str) -> pb.Registered:
+        """Connect and register."""
+        await self.connect(address)
+        answer = await self.ask(pb.Frame(register=self.registration()))
+        self.cluster_secret = answer.registered.cluster_secret
+        self.heartbeat_s = answer.registered.heartbeat_s
+        return answer.registered
+
+    def registration(self) -> pb.Register:
+        return pb.Register(
+            storage_node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            address=f"node-{self.node_id}:1",
+            cluster_secret=self.cluster_secret,
+            node_secret=self.node_secret,
+            sync_mode="always",
+            volumes=["/data"],
+            uncommit_reports=[self._report_of(replica) for replica in self.replicas.values()],
+        )
+
+    async def restart(self, address: str) -> None:
+        """Lose the connection and everything that is not on disk, and join again."""
+        await self.crash()
+        for stream_id, old in list(self.replicas.items()):
+            context = old.context
+            self.replicas[stream_id] = Replica(stream_id, self.node_id, old.epoch, context)
+        await self.join(address)
+
+    async def crash(self) -> None:
+        self.stop_heartbeat()
+        if self.connection is not None:
+            await self.disconnect()
+
+    # ---- heartbeat
+
+    def start_heartbeat(self) -> None:
+        self._heart = asyncio.get_running_loop().create_task(self._beat())
+
+    def stop_heartbeat(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+            self._heart = None
+
+    async def _beat(self) -> None:
+        while True:
+            self.report()
+            await asyncio.sleep(self.heartbeat_s)
+
+    # ---- writing and reporting
+
+    def write(self, stream_id: StreamId, count: int) -> None:
+        """Entries became durable here, as if they had come over replication."""
+        replica = self.replicas[stream_id]
+        assert replica.state is ReplicaState.RUNNING
+        replica.next_llsn += count
+        replica.written(replica.next_llsn - 1)
+        self.report(stream_id)
+
+    def report(self, *streams: StreamId) -> None:
+        reports = [self._report_of(self.replicas[stream_id]) for stream_id in streams]
+        message = pb.GetReportResponse(storage_node_id=self.node_id, uncommit_reports=reports)
+        if self.connection is not None:
+            self.connection.send(pb.Frame(report=message))
+
+    def _report_of(self, replica: Replica) -> pb.LogStreamUncommitReport:
+        report = replica.report()
+        return pb.LogStreamUncommitReport(
+            log_stream_id=report.stream_id,
+            uncommitted_llsn_offset=report.uncommitted_llsn_offset,
+            uncommitted_llsn_length=report.uncommitted_llsn_length,
+            high_watermark=report.high_watermark,
+            seal_epoch=report.epoch,
+            state=STATE_TO_WIRE[report.state],
+            stored_high_watermark=report.stored_high_watermark,
+            resend=report.resend,
+            stored_bytes=100,
+        )
+
+    # ---- orders
+
+    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+        kind = self._codec.kind(frame)
+        try:
+            if kind in self.refuse:
+                raise self.refuse[kind]
+            if kind in self.ignore:
+                return
+            answer = getattr(self, f"_{kind}")(getattr(frame, kind))
+        except LoomError as error:
+            answer = self._codec.failure_frame(error)
+        finally:
+            self._happened.set()
+        if answer is not None:
+            answer.id, answer.reply = frame.id, True
+            connection.send(answer)
+
+    def _commit(self, request: pb.CommitRequest) -> None:
+        self.commit_requests += 1
+        for result in request.commit_results:
+            commit = CommitContext(
+                result.high_watermark,
+                result.prev_high_watermark,
+                result.committed_glsn_offset,
+                result.committed_llsn_offset,
+                result.committed_glsn_length,
+                result.seal_epoch,
+            )
+            if self.applies_commits:
+                self._apply(result.log_stream_id, commit)
+
+    def _apply(self, stream_id: StreamId, commit: CommitContext) -> None:
+        replica = self.replicas.get(stream_id)
+        if replica is None:
+            return
+        outcome = replica.commit(commit)
+        if outcome is CommitOutcome.APPLIED:
+            self.commits.append((stream_id, commit))
+            replica.stored(commit.high_watermark)
+        if outcome is not CommitOutcome.REPEATED:
+            self.report(stream_id)
+
+    def _add_log_stream(self, order: pb.AddLogStream) -> pb.Frame:
+        stream_id = order.log_stream_id
+        self.orders.append(f"add {stream_id}")
+        self.replicas[stream_id] = Replica(stream_id, self.node_id, 0, ReplicaContext())
+        return pb.Frame(done=pb.Done())
+
+    def _seal(self, order: pb.Seal) -> pb.Frame:
+        self.orders.append(f"seal {order.log_stream_id} epoch {order.seal_epoch}")
+        replica = self._replica(order.log_stream_id)
+        replica.seal(order.seal_epoch, order.last_committed_llsn)
+        self.report(order.log_stream_id)
+        return pb.Frame(
+            seal_response=pb.SealResponse(
+                state=STATE_TO_WIRE[replica.state],
+                last_committed_llsn=replica.last_committed_llsn,
+                high_watermark=replica.context.high_watermark,
+            )
+        )
+
+    def _unseal(self, order: pb.Unseal) -> pb.Frame:
+        self.orders.append(f"unseal {order.log_stream_id} epoch {order.seal_epoch}")
+        self.unsealed(self.node_id)
+        nodes = tuple(replica.storage_node_id for replica in order.replicas)
+        self._replica(order.log_stream_id).unseal(order.seal_epoch, nodes)
+        self.report(order.log_stream_id)
+        return pb.Frame(done=pb.Done())
+
+    def _trim_log_stream(self, order: pb.TrimLogStream) -> pb.Frame:
+        self.orders.append(f"trim {order.log_stream_id} to {order.glsn}")
+        self.trimmed[order.log_stream_id] = order.glsn
+        return pb.Frame(done=pb.Done())
+
+    def _remove_log_stream(self, order: pb.RemoveLogStream) -> pb.Frame:
+        assert order.delete_data
+        self.orders.append(f"remove {order.log_stream_id}")
+        self.replicas.pop(order.log_stream_id, None)
+        return pb.Frame(done=pb.Done())
+
+    def _replica(self, stream_id: StreamId) -> Replica:
+        if stream_id not in self.replicas:
+            raise NotFound(f"no stream {stream_id} here")
+        return self.replicas[stream_id]

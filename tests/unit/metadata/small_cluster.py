@@ -1,0 +1,155 @@
+"""A metadata repository on loopback with scripted nodes, for tests that tell a story."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from scripted_node import Peer, ScriptedNode
+
+from loomlog.config import MetadataSettings
+from loomlog.metadata import MetadataRepository
+from loomlog.metadata.memory import MemoryStore
+from loomlog.storage.disk import RealFiles
+from loomlog.storage.files import Worker
+from loomlog.types import ReplicaState
+from loomlog.wire import loomlog_pb2 as pb
+
+
+class SmallCluster:
+    """Starts without nodes. The repository keeps rounds in real files and metadata in SQLite,
+    unless a worker is handed in: then metadata is in memory, and the worker decides the rest."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        worker: Worker | None = None,
+        failure_detection_s: float = 30.0,
+        heartbeat_s: float = 1.0,
+        round_file_bytes: int = 64 * 1024,
+    ) -> None:
+        self.settings = MetadataSettings(
+            cluster_id="test",
+            directory=str(directory),
+            listen="127.0.0.1:0",
+            http=None,
+            failure_detection_s=failure_detection_s,
+            heartbeat_s=heartbeat_s,
+        )
+        self._worker = worker
+        self._store = MemoryStore() if worker is not None else None
+        self._round_file_bytes = round_file_bytes
+        self.nodes: list[ScriptedNode] = []
+        self.client = Peer()
+
+    async def __aenter__(self) -> SmallCluster:
+        await self._start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in self.nodes:
+            await node.crash()
+        if self.client.connection is not None:
+            await self.client.disconnect()
+        await self.repository.stop()
+
+    async def _start(self) -> None:
+        self.repository = MetadataRepository(
+            self.settings,
+            files=RealFiles(),
+            worker=self._worker,
+            store=self._store,
+            rng=random.Random(7),
+            round_file_bytes=self._round_file_bytes,
+        )
+        await self.repository.start()
+        await self.client.connect(self.address)
+
+    async def restart_repository(self) -> None:
+        """Stop and start it on the same data; nodes have to join again."""
+        await self.repository.stop()
+        await self.client.until(lambda: self.client.connection is None)
+        for node in self.nodes:
+            await node.until(lambda node=node: node.connection is None)  # type: ignore[misc]
+        await self._start()
+
+    @property
+    def address(self) -> str:
+        return self.repository.address
+
+    async def add_nodes(self, count: int) -> list[ScriptedNode]:
+        for _ in range(count):
+            node = ScriptedNode(len(self.nodes) + 1)
+            await node.join(self.address)
+            self.nodes.append(node)
+        return self.nodes
+
+    # ---- what a client asks
+
+    async def create(self, name: str = "events", streams: int = 1, replicas: int = 2) -> pb.Log:
+        request = pb.CreateLog(name=name, protocol="ordered", streams=streams, replicas=replicas)
+        return (await self.client.ask(pb.Frame(create_log=request))).log
+
+    async def describe(self, name: str = "events") -> pb.Log:
+        request = pb.Frame(describe_log=pb.DescribeLog(name=name))
+        return (await self.client.ask(request)).log
+
+    async def bounds(self, name: str = "events") -> tuple[int, int]:
+        answer = await self.client.ask(pb.Frame(get_bounds=pb.GetBounds(name=name)))
+        return answer.bounds.head, answer.bounds.tail
+
+    async def trim(self, position: int, name: str = "events") -> tuple[int, int]:
+        request = pb.Frame(trim_log=pb.TrimLog(name=name, position=position))
+        answer = await self.client.ask(request)
+        return answer.bounds.head, answer.bounds.tail
+
+    async def delete(self, name: str = "events") -> None:
+        await self.client.ask(pb.Frame(delete_log=pb.DeleteLog(name=name)))
+
+    async def names(self) -> list[str]:
+        answer = await self.client.ask(pb.Frame(list_logs=pb.ListLogs()))
+        return [log.name for log in answer.log_list.logs]
+
+    async def status(self) -> pb.Status:
+        return (await self.client.ask(pb.Frame(get_status=pb.GetStatus()))).status
+
+
+async def all_run(nodes: list[ScriptedNode], stream_id: int, *, epoch: int | None = None) -> None:
+    """Wait until the stream runs on all these nodes (in that epoch)."""
+    for node in nodes:
+
+        def runs(node: ScriptedNode = node) -> bool:
+            replica = node.replicas.get(stream_id)
+            return (
+                replica is not None
+                and replica.state is ReplicaState.RUNNING
+                and epoch in (None, replica.epoch)
+            )
+
+        await node.until(runs)
+
+
+def write_all(nodes: list[ScriptedNode], stream_id: int, count: int) -> None:
+    for node in nodes:
+        if stream_id in node.replicas:
+            node.write(stream_id, count)
+
+
+async def told(node: ScriptedNode, stream_id: int, high_watermark: int) -> None:
+    """Wait until the node's replica knows the log up to this position."""
+    context = node.replicas[stream_id].context
+    await node.until(lambda: context.high_watermark >= high_watermark)
+
+
+def commits(node: ScriptedNode, stream_id: int) -> list[tuple[int, int, int]]:
+    """(first position, first LLSN, length) of what the node's replica was given."""
+    found = [commit for stream, commit in node.commits if stream == stream_id]
+    return [(c.glsn, c.llsn, c.length) for c in found if c.length]
+
+
+async def turns(count: int = 3) -> None:
+    """Let the loop go round, for things that must NOT happen."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,144 @@
+"""Seal and unseal by itself (spec 1, "Seal, synchronise, unseal, replace")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from small_cluster import SmallCluster, all_run, told, write_all
+
+from loomlog.errors import Unavailable
+from loomlog.types import ReplicaState
+from loomlog.wire import loomlog_pb2 as pb
+
+
+async def test_a_restarted_node_is_sealed_unsealed_and_used_again(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await cluster.add_nodes(2)
+        await cluster.create(replicas=2)
+        write_all(nodes, 1, 3)
+        await told(nodes[1], 1, 3)
+        await nodes[1].restart(cluster.address)
+        await all_run(nodes, 1, epoch=2)
+        write_all(nodes, 1, 2)
+        await told(nodes[1], 1, 5)
+        assert nodes[0].orders == [
+            *("add 1", "seal 1 epoch 1", "unseal 1 epoch 1"),
+            *("seal 1 epoch 2", "unseal 1 epoch 2"),
+        ]
+
+
+async def test_backups_are_unsealed_before_the_primary(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await cluster.add_nodes(3)
+        order: list[int] = []
+        for node in nodes:
+            node.unsealed = order.append
+        log = await cluster.create(replicas=3)
+        primary = log.streams[0].replicas[0].storage_node_id
+        assert order[-1] == primary
+        assert sorted(order) == [1, 2, 3]
+
+
+async def test_a_node_that_stays_away_leaves_its_streams_sealed_and_the_others_running(
+    tmp_path: Path,
+) -> None:
+    async with SmallCluster(tmp_path, failure_detection_s=0.3, heartbeat_s=0.05) as cluster:
+        nodes = await cluster.add_nodes(3)
+        for node in nodes:
+            node.start_heartbeat()
+        log = await cluster.create(streams=3, replicas=2)
+        gone = nodes[2]
+        hurt = [
+            s.log_stream_id for s in log.streams if 3 in [r.storage_node_id for r in s.replicas]
+        ]
+        (safe,) = {s.log_stream_id for s in log.streams} - set(hurt)
+        await gone.crash()
+        for stream_id in hurt:
+            (left,) = (n for n in nodes[:2] if stream_id in n.replicas)
+            replica = left.replicas[stream_id]
+            await left.until(lambda replica=replica: replica.state is ReplicaState.SEALED)  # type: ignore[misc]
+        tail = (await cluster.bounds())[1]
+        write_all(nodes[:2], safe, 1)
+        await told(nodes[0], safe, tail + 1)
+
+        await gone.restart(cluster.address)
+        gone.start_heartbeat()
+        for stream_id in hurt:
+            await all_run([n for n in nodes if stream_id in n.replicas], stream_id)
+        assert {s.state for s in (await cluster.describe()).streams} == {pb.RUNNING}
+
+
+async def test_a_node_that_falls_silent_is_sealed_out_until_it_speaks_again(
+    tmp_path: Path,
+) -> None:
+    async with SmallCluster(tmp_path, failure_detection_s=0.3, heartbeat_s=0.05) as cluster:
+        nodes = await cluster.add_nodes(2)
+        for node in nodes:
+            node.start_heartbeat()
+        await cluster.create(replicas=2)
+        nodes[1].stop_heartbeat()  # the connection stays
+        await nodes[0].until(lambda: "seal 1 epoch 2" in nodes[0].orders)
+        nodes[1].start_heartbeat()
+        await all_run(nodes, 1)
+        write_all(nodes, 1, 1)
+        await told(nodes[1], 1, 1)
+
+
+async def test_a_replica_that_seals_itself_makes_the_stream_start_over(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await cluster.add_nodes(2)
+        await cluster.create(replicas=2)
+        nodes[0].replicas[1].self_seal()
+        nodes[0].report(1)
+        await all_run(nodes, 1, epoch=2)
+
+
+async def test_an_unseal_that_fails_is_begun_again_in_the_next_epoch(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await cluster.add_nodes(2)
+        await cluster.create(replicas=2)
+        nodes[0].refuse["unseal"] = Unavailable("not now")
+        await nodes[1].restart(cluster.address)
+        await nodes[1].until(lambda: "seal 1 epoch 3" in nodes[1].orders)
+        nodes[0].refuse.clear()
+        await all_run(nodes, 1)
+        write_all(nodes, 1, 2)
+        await told(nodes[0], 1, 2)
+
+
+async def test_a_seal_that_was_begun_before_a_restart_is_finished_after_it(
+    tmp_path: Path,
+) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await cluster.add_nodes(2)
+        await cluster.create(replicas=2)
+        for node in nodes:
+            node.refuse["seal"] = Unavailable("not now")
+        await nodes[1].restart(cluster.address)
+        client = cluster.client
+        while (await cluster.describe()).streams[0].seal_epoch < 2:
+            pass
+        assert client.connection is not None
+        await cluster.restart_repository()
+        assert (await cluster.describe()).streams[0].seal_epoch >= 2
+        for node in nodes:
+            node.refuse.clear()
+            await node.join(cluster.address)
+        await all_run(nodes, 1)
+        write_all(nodes, 1, 1)
+        await told(nodes[0], 1, 1)
+
+
+async def test_a_node_that_comes_back_empty_leaves_the_stream_sealed(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await cluster.add_nodes(2)
+        await cluster.create(replicas=2)
+        await nodes[1].crash()
+        nodes[1].replicas.clear()
+        nodes[1].cluster_secret, nodes[1].node_secret = "", "another"
+        await nodes[1].join(cluster.address)
+        replica = nodes[0].replicas[1]
+        await nodes[0].until(lambda: replica.state is ReplicaState.SEALED)
+        while (await cluster.describe()).streams[0].state != pb.STREAM_SEALED:
+            pass
+        assert nodes[0].orders[-1] == "seal 1 epoch 2"
