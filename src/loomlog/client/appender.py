@@ -238,6 +238,7 @@ class Appender:
         self._waiting: deque[tuple[int, asyncio.Future[Any], Callable[[], None]]] = deque()
         self._sending: dict[asyncio.Task[None], None] = {}  # batches that wait for a connection
         self._refresher: asyncio.Task[None] | None = None
+        self._refresh_wanted = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -429,7 +430,7 @@ class Appender:
             target = self._pick(lane)
             if target is None:
                 if not self._has_stream(lane):
-                    self._refresh_soon()
+                    self._refresh_soon(at_once=self._is_unknown(lane))
                 return
             self._dispatch(lane.queue.popleft(), target)
 
@@ -457,6 +458,9 @@ class Appender:
             return bool(self._running)
         named = self._streams.get(lane.stream)
         return named is not None and named.running
+
+    def _is_unknown(self, lane: _Lane) -> bool:
+        return lane.stream is not None and lane.stream not in self._streams
 
     def _dispatch(self, batch: _Batch, target: _Stream) -> None:
         target.in_flight += 1
@@ -606,15 +610,19 @@ class Appender:
 
     # ---- which streams there are
 
-    def _refresh_soon(self) -> None:
+    def _refresh_soon(self, *, at_once: bool = True) -> None:
+        """`at_once`: something new was learned, so a refresher that dozes has to wake up."""
         if self._refresher is None and not self._closed:
             self._refresher = self._loop.create_task(self._refresh())
+        elif at_once:
+            self._refresh_wanted.set()
 
     async def _refresh(self) -> None:
         """Learn the streams anew; as long as somebody waits for one that runs, again and again."""
         attempts = 0
         try:
             while True:
+                self._refresh_wanted.clear()
                 try:
                     self._adopt(await self._log.refresh())
                 except Retryable:
@@ -627,10 +635,17 @@ class Appender:
                     self._pump(lane)
                 if not self._starved():
                     return
-                await asyncio.sleep(backoff.delay_s(attempts, self._rng))
+                await self._doze(backoff.delay_s(attempts, self._rng))
                 attempts += 1
         finally:
             self._refresher = None
+
+    async def _doze(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._refresh_wanted.wait()
+        except TimeoutError:
+            pass
 
     def _starved(self) -> bool:
         return any(lane.queue and not self._has_stream(lane) for lane in self._lanes.values())
@@ -647,9 +662,8 @@ class Appender:
         if not self._streams:
             return
         for lane in list(self._lanes.values()):
-            if lane.stream is not None and lane.stream not in self._streams:
-                error = NotFound(f"log {self._log.name!r} has no stream {lane.stream}")
-                self._fail_queue(lane, error)
+            if self._is_unknown(lane):
+                self._fail_queue(lane, self._no_stream(lane))
 
     def _give_up(self, error: LoomError) -> None:
         """The log cannot be found or used: nothing that waits can ever be sent."""
@@ -678,6 +692,8 @@ class Appender:
     def _overdue(self, batch: _Batch) -> LoomError:
         after = f"{self._what(batch)}: not appended within {self._settings.append_timeout_s:g} s"
         refusal = batch.refusal
+        if refusal is None and self._streams and self._is_unknown(batch.lane):
+            return self._no_stream(batch.lane)
         if refusal is None and self._streams and not self._has_stream(batch.lane):
             return Sealed(f"{after}: no stream for it is running; see `loom status`")
         if refusal is None:
@@ -690,6 +706,9 @@ class Appender:
             f"append to log {self._log.name!r}: a {name} of {size} bytes is over the limit of "
             f"{limits.RECORD_BYTES_MAX}; store it elsewhere and append a reference"
         )
+
+    def _no_stream(self, lane: _Lane) -> NotFound:
+        return NotFound(f"log {self._log.name!r} has no stream {lane.stream}")
 
     def _closed_error(self) -> Unavailable:
         return Unavailable(f"append to log {self._log.name!r}: this client was closed")

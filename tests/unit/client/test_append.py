@@ -8,6 +8,7 @@ import pytest
 from fake_cluster import FakeCluster, cut, ignore, refuse, until
 
 from loomlog import connect, errors, limits
+from loomlog.client import backoff
 from loomlog.types import Position
 
 
@@ -199,7 +200,7 @@ async def test_a_connection_lost_after_sending_leaves_the_outcome_unknown() -> N
 async def test_no_answer_in_time_leaves_the_outcome_unknown() -> None:
     async with (
         FakeCluster() as fake,
-        await connect(fake.address, append_timeout_s=0.2) as cluster,
+        await connect(fake.address, append_timeout_s=1.0) as cluster,
     ):
         fake.add_log("events")
         fake.faults.append(ignore)
@@ -212,7 +213,7 @@ async def test_no_answer_in_time_leaves_the_outcome_unknown() -> None:
 async def test_a_sealed_log_says_so_in_the_end() -> None:
     async with (
         FakeCluster() as fake,
-        await connect(fake.address, append_timeout_s=0.2) as cluster,
+        await connect(fake.address, append_timeout_s=1.0) as cluster,
     ):
         fake.add_log("events").streams[0].running = False
         with pytest.raises(errors.Sealed, match="loom status"):
@@ -241,7 +242,7 @@ async def test_a_dead_node_is_left_for_another_stream() -> None:
 async def test_a_named_stream_is_the_only_one_tried() -> None:
     async with (
         FakeCluster() as fake,
-        await connect(fake.address, append_timeout_s=0.2) as cluster,
+        await connect(fake.address, append_timeout_s=1.0) as cluster,
     ):
         events = fake.add_log("events", streams=2)
         log = cluster.log("events")
@@ -253,6 +254,25 @@ async def test_a_named_stream_is_the_only_one_tried() -> None:
             await log.append(b"x", stream=9)
         with pytest.raises(errors.NotFound, match="no stream 9"):
             await log.append_many([b"x"], stream=9)
+
+
+async def test_a_stream_that_does_not_exist_need_not_wait_for_one_that_is_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The refresher dozed for the sealed stream, and the other append ended as Sealed."""
+    async with FakeCluster() as fake:
+        fake.add_log("events", streams=2).streams[1].running = False
+        cluster = await connect(fake.address)
+        log = cluster.log("events")
+        monkeypatch.setattr(backoff, "FIRST_S", 3600.0)
+        monkeypatch.setattr(backoff, "LONGEST_S", 3600.0)
+        sealed = log.append(b"x", stream=102)
+        await log.append(b"streams are known, and the refresher dozes")
+        with pytest.raises(errors.NotFound, match="no stream 9"):
+            await log.append(b"x", stream=9)
+        await cluster.close()
+        with pytest.raises(errors.Unavailable):
+            await sealed
 
 
 async def test_an_unknown_log_is_not_found_at_once() -> None:

@@ -80,7 +80,7 @@ async def test_an_entry_in_a_stream_that_is_new_is_found() -> None:
 async def test_a_read_gives_up_in_time() -> None:
     async with (
         FakeCluster() as fake,
-        await connect(fake.address, request_timeout_s=0.3) as cluster,
+        await connect(fake.address, request_timeout_s=1.0) as cluster,
     ):
         fake.add_log("events")
         log = cluster.log("events")
