@@ -16,15 +16,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import repeat
 from typing import Any, Final
 
 from loomlog import limits
 from loomlog.client import backoff
 from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
+from loomlog.client.outgoing import Batch, Lane, Producer, Records, Whole, as_bytes, fail
+from loomlog.client.targets import AVOID_S, Stream, Targets
 from loomlog.config import ClientSettings
 from loomlog.errors import (
     AppendUnknown,
@@ -38,174 +39,12 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.net.connection import Connection
-from loomlog.types import Buffer, Glsn, Llsn, Position, StreamId
+from loomlog.types import Buffer, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 RECORD_OVERHEAD_BYTES: Final = 32  # so that empty values count, too
 FEW_IN_FLIGHT: Final = 2  # per stream: one on the disk, one on its way
-AVOID_S: Final = 1.0  # a stream that failed is left alone so long, or until its metadata changes
 SWEEPS_PER_TIMEOUT: Final = 20  # how exactly append_timeout_s is kept
-
-
-class Producer:
-    """Who appends: its number, and the numbers of its batches. One per client."""
-
-    def __init__(self, rng: random.Random, clock: Callable[[], float]) -> None:
-        self.id = rng.getrandbits(63) or 1
-        self._clock = clock
-        self._sequence = 0
-
-    def next_sequence(self) -> int:
-        self._sequence += 1
-        return self._sequence
-
-    def now_us(self) -> int:
-        return int(self._clock() * 1_000_000)
-
-
-class _Stream:
-    """A log stream as a target for appends."""
-
-    __slots__ = ("address", "avoid_until_s", "epoch", "id", "in_flight", "running")
-
-    def __init__(self, stream_id: StreamId) -> None:
-        self.id = stream_id
-        self.address = ""
-        self.epoch = -1
-        self.running = False
-        self.in_flight = 0
-        self.avoid_until_s = float("-inf")
-
-    def update(self, metadata: pb.LogStream) -> None:
-        address = metadata.replicas[0].address if metadata.replicas else ""
-        if (address, metadata.seal_epoch) != (self.address, self.epoch):
-            self.avoid_until_s = float("-inf")
-        self.address, self.epoch = address, metadata.seal_epoch
-        self.running = metadata.state == pb.RUNNING and bool(address)
-
-
-class _Lane:
-    """Records for one choice of stream (None: any), in the order they came."""
-
-    __slots__ = ("flush_scheduled", "open", "queue", "stream", "under_way")
-
-    def __init__(self, stream: StreamId | None) -> None:
-        self.stream = stream
-        self.open: _Records | None = None
-        self.queue: deque[_Batch] = deque()  # closed, waiting for a stream with room
-        self.under_way = 0  # closed and not yet settled
-        self.flush_scheduled = False
-
-
-class _Batch:
-    """What is sent as one; settled once, by `succeed` or `fail`."""
-
-    __slots__ = (
-        "attempts",
-        "connection",
-        "deadline_s",
-        "lane",
-        "refusal",
-        "request_id",
-        "retry",
-        "settled",
-        "size",
-        "target",
-        "timestamp_us",
-    )
-
-    def __init__(self, lane: _Lane, size: int, deadline_s: float, timestamp_us: int) -> None:
-        self.lane = lane
-        self.size = size
-        self.deadline_s = deadline_s
-        self.timestamp_us = timestamp_us
-        self.attempts = 0
-        self.settled = False
-        self.target: _Stream | None = None  # it holds one of this stream's places
-        self.connection: Connection | None = None  # where it was sent; None: it is not under way
-        self.request_id = 0
-        self.refusal: LoomError | None = None  # the last one: certainly not appended
-        self.retry: asyncio.TimerHandle | None = None
-
-    def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
-        raise NotImplementedError
-
-    def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
-        raise NotImplementedError
-
-    def fail(self, error: LoomError, *, quietly: bool) -> None:
-        raise NotImplementedError
-
-
-class _Records(_Batch):
-    """Single appends that happen to travel together."""
-
-    __slots__ = ("futures", "keyed", "keys", "values")
-
-    def __init__(self, lane: _Lane, deadline_s: float, timestamp_us: int) -> None:
-        super().__init__(lane, 0, deadline_s, timestamp_us)
-        self.values: list[bytes] = []
-        self.keys: list[bytes | None] = []
-        self.keyed = False
-        self.futures: list[asyncio.Future[Position]] = []
-
-    def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
-        from loomlog import columns
-
-        return columns.encode(
-            self.values,
-            keys=self.keys if self.keyed else None,
-            timestamps_us=self.timestamp_us,
-            producer_id=producer_id,
-            sequence=sequence,
-            compression=compression,
-        )
-
-    def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
-        positions = _positions(first, stream, first_llsn, len(self.futures))
-        for future, position in zip(self.futures, positions, strict=True):
-            if not future.done():  # a caller may have cancelled its own
-                future.set_result(position)
-
-    def fail(self, error: LoomError, *, quietly: bool) -> None:
-        for future in self.futures:
-            _fail(future, error, quietly=quietly)
-
-
-class _Whole(_Batch):
-    """One call, one batch."""
-
-    __slots__ = ("count", "encoder", "future")
-
-    def __init__(
-        self,
-        lane: _Lane,
-        size: int,
-        deadline_s: float,
-        timestamp_us: int,
-        count: int,
-        encoder: Callable[..., Buffer],
-        future: asyncio.Future[list[Position]],
-    ) -> None:
-        super().__init__(lane, size, deadline_s, timestamp_us)
-        self.count = count
-        self.encoder = encoder
-        self.future = future
-
-    def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
-        return self.encoder(
-            timestamps_us=self.timestamp_us,
-            producer_id=producer_id,
-            sequence=sequence,
-            compression=compression,
-        )
-
-    def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
-        if not self.future.done():
-            self.future.set_result(list(_positions(first, stream, first_llsn, self.count)))
-
-    def fail(self, error: LoomError, *, quietly: bool) -> None:
-        _fail(self.future, error, quietly=quietly)
 
 
 class Appender:
@@ -228,11 +67,10 @@ class Appender:
         self._loop = loop
         self._batch_bytes = min(settings.append_batch_bytes, limits.BATCH_BYTES_MAX // 2)
         self._buffer_bytes_max = settings.append_buffer_bytes_max
-        self._any = _Lane(None)
-        self._lanes: dict[StreamId | None, _Lane] = {None: self._any}
-        self._streams: dict[StreamId, _Stream] = {}
-        self._running: list[_Stream] = []
-        self._outstanding: dict[_Batch, None] = {}  # closed and not settled, oldest first
+        self._any = Lane(None)
+        self._lanes: dict[StreamId | None, Lane] = {None: self._any}
+        self._targets = Targets(rng, settings.appends_in_flight_max)
+        self._outstanding: dict[Batch, None] = {}  # closed and not settled, oldest first
         self._buffered_bytes = 0
         # for room: size, who is told, and how it goes into a batch
         self._waiting: deque[tuple[int, asyncio.Future[Any], Callable[[], None]]] = deque()
@@ -250,9 +88,9 @@ class Appender:
         size = RECORD_OVERHEAD_BYTES
         if type(value) is not bytes or key is not None:
             try:
-                value = _as_bytes("value", value)
+                value = as_bytes("value", value)
                 if key is not None:
-                    key = _as_bytes("key", key)
+                    key = as_bytes("key", key)
                     size += len(key)
             except InvalidArgument as error:
                 return self._failed(error)
@@ -288,7 +126,7 @@ class Appender:
             self._close_open(lane)
         waiting, self._waiting = self._waiting, deque()
         for _, future, _ in waiting:
-            _fail(future, self._closed_error(), quietly=True)
+            fail(future, self._closed_error(), quietly=True)
         for batch in list(self._outstanding):
             error: LoomError = self._closed_error()
             if batch.connection is not None:
@@ -359,7 +197,7 @@ class Appender:
         future: asyncio.Future[list[Position]],
     ) -> None:
         lane = self._lane(stream)
-        self._enqueue(_Whole(lane, size, *self._stamps(), count, encoder, future))
+        self._enqueue(Whole(lane, size, *self._stamps(), count, encoder, future))
 
     def _admit(self, size: int, future: asyncio.Future[Any], put: Callable[[], None]) -> None:
         """Put it at once, or when there is room for it: the back-pressure of appends."""
@@ -384,14 +222,14 @@ class Appender:
                 self._buffered_bytes += wanted
                 put()
 
-    def _lane(self, stream: StreamId | None) -> _Lane:
+    def _lane(self, stream: StreamId | None) -> Lane:
         lane = self._lanes.get(stream)
         if lane is None:
-            lane = self._lanes[stream] = _Lane(stream)
+            lane = self._lanes[stream] = Lane(stream)
         return lane
 
-    def _begin(self, lane: _Lane) -> _Records:
-        batch = lane.open = _Records(lane, *self._stamps())
+    def _begin(self, lane: Lane) -> Records:
+        batch = lane.open = Records(lane, *self._stamps())
         self._schedule_flush(lane)
         return batch
 
@@ -400,24 +238,24 @@ class Appender:
 
     # ---- from a batch to a stream
 
-    def _schedule_flush(self, lane: _Lane) -> None:
+    def _schedule_flush(self, lane: Lane) -> None:
         """At the end of this turn of the loop: what else this turn appends comes along."""
         if not lane.flush_scheduled:
             lane.flush_scheduled = True
             self._loop.call_soon(self._flush, lane)
 
-    def _flush(self, lane: _Lane) -> None:
+    def _flush(self, lane: Lane) -> None:
         lane.flush_scheduled = False
-        streams = len(self._running) if lane.stream is None else 1
-        if lane.under_way < FEW_IN_FLIGHT * max(streams, 1):
+        streams = self._targets.running(lane.stream) or 1
+        if lane.under_way < FEW_IN_FLIGHT * streams:
             self._close_open(lane)
 
-    def _close_open(self, lane: _Lane) -> None:
+    def _close_open(self, lane: Lane) -> None:
         batch, lane.open = lane.open, None
         if batch is not None:
             self._enqueue(batch)
 
-    def _enqueue(self, batch: _Batch) -> None:
+    def _enqueue(self, batch: Batch) -> None:
         self._outstanding[batch] = None
         batch.lane.under_way += 1
         batch.lane.queue.append(batch)
@@ -425,44 +263,16 @@ class Appender:
             self._schedule_sweep()
         self._pump(batch.lane)
 
-    def _pump(self, lane: _Lane) -> None:
+    def _pump(self, lane: Lane) -> None:
         while lane.queue and not self._closed:
-            target = self._pick(lane)
+            target = self._targets.pick(lane.stream, self._loop.time())
             if target is None:
-                if not self._has_stream(lane):
-                    self._refresh_soon(at_once=self._is_unknown(lane))
+                if not self._targets.running(lane.stream):
+                    self._refresh_soon(at_once=self._targets.missing(lane.stream))
                 return
             self._dispatch(lane.queue.popleft(), target)
 
-    def _pick(self, lane: _Lane) -> _Stream | None:
-        """A RUNNING stream with room: at random, those that failed lately only if need be."""
-        if lane.stream is not None:
-            named = self._streams.get(lane.stream)
-            return named if named is not None and named.running and self._room(named) else None
-        running = self._running
-        if not running:
-            return None
-        now_s = self._loop.time()
-        chosen = running[0] if len(running) == 1 else self._rng.choice(running)
-        if chosen.avoid_until_s <= now_s and self._room(chosen):
-            return chosen
-        good = [stream for stream in running if stream.avoid_until_s <= now_s]
-        with_room = [stream for stream in good or running if self._room(stream)]
-        return self._rng.choice(with_room) if with_room else None
-
-    def _room(self, stream: _Stream) -> bool:
-        return stream.in_flight < self._settings.appends_in_flight_max
-
-    def _has_stream(self, lane: _Lane) -> bool:
-        if lane.stream is None:
-            return bool(self._running)
-        named = self._streams.get(lane.stream)
-        return named is not None and named.running
-
-    def _is_unknown(self, lane: _Lane) -> bool:
-        return lane.stream is not None and lane.stream not in self._streams
-
-    def _dispatch(self, batch: _Batch, target: _Stream) -> None:
+    def _dispatch(self, batch: Batch, target: Stream) -> None:
         target.in_flight += 1
         batch.target = target
         connection = self._connections.get(target.address)
@@ -473,7 +283,7 @@ class Appender:
         else:
             self._send(batch, target, connection)
 
-    async def _connect_and_send(self, batch: _Batch, target: _Stream) -> None:
+    async def _connect_and_send(self, batch: Batch, target: Stream) -> None:
         try:
             connection = await self._connections.connect(target.address)
             await connection.drain()
@@ -487,7 +297,7 @@ class Appender:
         else:
             self._send(batch, target, connection)
 
-    def _send(self, batch: _Batch, target: _Stream, connection: Connection) -> None:
+    def _send(self, batch: Batch, target: Stream, connection: Connection) -> None:
         producer = self._producer
         try:
             payload = batch.encode(
@@ -506,7 +316,7 @@ class Appender:
 
     # ---- outcomes
 
-    def _answered(self, batch: _Batch, reply: Any, payload: memoryview) -> None:
+    def _answered(self, batch: Batch, reply: Any, payload: memoryview) -> None:
         target = batch.target
         if batch.settled or target is None:
             return
@@ -523,7 +333,7 @@ class Appender:
         batch.succeed(answer.first_glsn, target.id, answer.first_llsn)
         self._settled(batch)
 
-    def _refused(self, batch: _Batch, error: LoomError) -> None:
+    def _refused(self, batch: Batch, error: LoomError) -> None:
         """Certainly not appended: try elsewhere if that can help, else tell the caller."""
         if batch.settled:
             return
@@ -538,7 +348,7 @@ class Appender:
         batch.attempts += 1
         batch.retry = self._loop.call_later(wait_s, self._requeue, batch)
 
-    def _lost(self, batch: _Batch, why: str) -> None:
+    def _lost(self, batch: Batch, why: str) -> None:
         """Sent, and nobody will answer: it may or may not have been appended.
 
         The one place where that is decided; asking a replica of the sealed stream comes here."""
@@ -546,16 +356,16 @@ class Appender:
             self._avoid(batch.target)
         self._settle(batch, self._unknown(batch, why))
 
-    def _requeue(self, batch: _Batch) -> None:
+    def _requeue(self, batch: Batch) -> None:
         batch.retry = None
         batch.lane.queue.appendleft(batch)
         self._pump(batch.lane)
 
-    def _avoid(self, target: _Stream) -> None:
+    def _avoid(self, target: Stream) -> None:
         target.avoid_until_s = self._loop.time() + AVOID_S
         self._refresh_soon()
 
-    def _vacate(self, batch: _Batch) -> None:
+    def _vacate(self, batch: Batch) -> None:
         """Give the place on its stream back."""
         if batch.target is not None:
             batch.target.in_flight -= 1
@@ -563,11 +373,11 @@ class Appender:
             batch.connection.forget(batch.request_id)
         batch.target = batch.connection = None
 
-    def _settle(self, batch: _Batch, error: LoomError) -> None:
+    def _settle(self, batch: Batch, error: LoomError) -> None:
         batch.fail(error, quietly=self._closed)
         self._settled(batch)
 
-    def _settled(self, batch: _Batch) -> None:
+    def _settled(self, batch: Batch) -> None:
         batch.settled = True
         self._vacate(batch)
         if batch.retry is not None:
@@ -624,7 +434,7 @@ class Appender:
             while True:
                 self._refresh_wanted.clear()
                 try:
-                    self._adopt(await self._log.refresh())
+                    self._targets.adopt(await self._log.refresh())
                 except Retryable:
                     pass  # batches have their deadlines
                 except LoomError as error:
@@ -648,53 +458,47 @@ class Appender:
             pass
 
     def _starved(self) -> bool:
-        return any(lane.queue and not self._has_stream(lane) for lane in self._lanes.values())
-
-    def _adopt(self, log: pb.Log) -> None:
-        known, self._streams = self._streams, {}
-        for metadata in log.streams:
-            stream = known.get(metadata.log_stream_id) or _Stream(metadata.log_stream_id)
-            stream.update(metadata)
-            self._streams[stream.id] = stream
-        self._running = [stream for stream in self._streams.values() if stream.running]
+        return any(
+            lane.queue and not self._targets.running(lane.stream) for lane in self._lanes.values()
+        )
 
     def _reject_unknown_lanes(self) -> None:
-        if not self._streams:
+        if not self._targets.known:
             return
         for lane in list(self._lanes.values()):
-            if self._is_unknown(lane):
+            if self._targets.missing(lane.stream):
                 self._fail_queue(lane, self._no_stream(lane))
 
     def _give_up(self, error: LoomError) -> None:
         """The log cannot be found or used: nothing that waits can ever be sent."""
-        self._streams, self._running = {}, []
+        self._targets.clear()
         for lane in list(self._lanes.values()):
             self._fail_queue(lane, error)
 
-    def _fail_queue(self, lane: _Lane, error: LoomError) -> None:
+    def _fail_queue(self, lane: Lane, error: LoomError) -> None:
         queue, lane.queue = lane.queue, deque()
         for batch in queue:
             self._settle(batch, error)
 
     # ---- words for what happened
 
-    def _what(self, batch: _Batch) -> str:
+    def _what(self, batch: Batch) -> str:
         stream = batch.target.id if batch.target is not None else batch.lane.stream
         where = "" if stream is None else f" stream {stream}"
         return f"append to log {self._log.name!r}{where}"
 
-    def _unknown(self, batch: _Batch, why: str) -> AppendUnknown:
+    def _unknown(self, batch: Batch, why: str) -> AppendUnknown:
         return AppendUnknown(
             f"{self._what(batch)}: {why}; it may or may not have been appended: "
             "read the log to find out before you repeat it"
         )
 
-    def _overdue(self, batch: _Batch) -> LoomError:
+    def _overdue(self, batch: Batch) -> LoomError:
         after = f"{self._what(batch)}: not appended within {self._settings.append_timeout_s:g} s"
         refusal = batch.refusal
-        if refusal is None and self._streams and self._is_unknown(batch.lane):
+        if refusal is None and self._targets.known and self._targets.missing(batch.lane.stream):
             return self._no_stream(batch.lane)
-        if refusal is None and self._streams and not self._has_stream(batch.lane):
+        if refusal is None and self._targets.known and not self._targets.running(batch.lane.stream):
             return Sealed(f"{after}: no stream for it is running; see `loom status`")
         if refusal is None:
             return Timeout(f"{after}: no place in any stream; append less at once, or try again")
@@ -707,7 +511,7 @@ class Appender:
             f"{limits.RECORD_BYTES_MAX}; store it elsewhere and append a reference"
         )
 
-    def _no_stream(self, lane: _Lane) -> NotFound:
+    def _no_stream(self, lane: Lane) -> NotFound:
         return NotFound(f"log {self._log.name!r} has no stream {lane.stream}")
 
     def _closed_error(self) -> Unavailable:
@@ -717,51 +521,3 @@ class Appender:
         future: asyncio.Future[Position] = self._loop.create_future()
         future.set_exception(error)
         return future
-
-
-def records_encoder(
-    values: Sequence[Buffer], keys: Sequence[Buffer | None] | None
-) -> Callable[..., Buffer]:
-    def encode(**stamps: Any) -> Buffer:
-        from loomlog import columns
-
-        return columns.encode(values, keys=keys, **stamps)
-
-    return encode
-
-
-def arrow_encoder(records: Any) -> Callable[..., Buffer]:
-    def encode(**stamps: Any) -> Buffer:
-        from loomlog import columns
-
-        return columns.encode_arrow(records, **stamps)
-
-    return encode
-
-
-def _positions(first: Glsn, stream: StreamId, first_llsn: Llsn, count: int) -> Iterator[Position]:
-    rows = zip(
-        range(first, first + count),
-        repeat(stream),
-        range(first_llsn, first_llsn + count),
-        strict=False,
-    )
-    # What Position._make does, without a Python frame per record.
-    return map(tuple.__new__, repeat(Position), rows)
-
-
-def _as_bytes(name: str, given: Buffer) -> bytes:
-    """A copy of what the caller might change before it is sent."""
-    if isinstance(given, bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    raise InvalidArgument(f"{name} must be bytes, not {type(given).__name__}; encode it first")
-
-
-def _fail(future: asyncio.Future[Any], error: LoomError, *, quietly: bool) -> None:
-    if future.done():
-        return
-    future.set_exception(type(error)(*error.args))  # its own: tracebacks must not mix
-    if quietly:
-        future.exception()  # marks it as seen: nobody may be left to look at it

@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from loomlog import limits
-from loomlog.client.appender import Appender, Producer
+from loomlog.client.appender import Appender
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.log import Log
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.nodes import Connections
+from loomlog.client.outgoing import Producer
 from loomlog.client.reader import Reader
 from loomlog.client.subscription import Order, Subscription
 from loomlog.config import ClientSettings

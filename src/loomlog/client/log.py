@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from loomlog.client.appender import Appender, arrow_encoder, records_encoder
+from loomlog.client.appender import Appender
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.metadata import CachedLog, Metadata
+from loomlog.client.outgoing import arrow_encoder, records_encoder
 from loomlog.client.reader import Reader
 from loomlog.client.subscription import ByLlsn, ByPosition, Order, Subscription
 from loomlog.errors import InvalidArgument

@@ -1,0 +1,206 @@
+"""What waits to be appended: records in batches, batches in lanes, and who hears of them.
+
+No I/O and no decisions: appender.py makes them. A batch is settled once, for all its callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+from loomlog.client.targets import Stream
+from loomlog.errors import InvalidArgument, LoomError
+from loomlog.net.connection import Connection
+from loomlog.types import Buffer, Glsn, Llsn, Position, StreamId
+
+
+class Producer:
+    """Who appends: its number, and the numbers of its batches. One per client."""
+
+    def __init__(self, rng: random.Random, clock: Callable[[], float]) -> None:
+        self.id = rng.getrandbits(63) or 1
+        self._clock = clock
+        self._sequence = 0
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def now_us(self) -> int:
+        return int(self._clock() * 1_000_000)
+
+
+class Lane:
+    """Records for one choice of stream (None: any), in the order they came."""
+
+    __slots__ = ("flush_scheduled", "open", "queue", "stream", "under_way")
+
+    def __init__(self, stream: StreamId | None) -> None:
+        self.stream = stream
+        self.open: Records | None = None
+        self.queue: deque[Batch] = deque()  # closed, waiting for a stream with room
+        self.under_way = 0  # closed and not yet settled
+        self.flush_scheduled = False
+
+
+class Batch:
+    """What is sent as one; settled once, by `succeed` or `fail`."""
+
+    __slots__ = (
+        "attempts",
+        "connection",
+        "deadline_s",
+        "lane",
+        "refusal",
+        "request_id",
+        "retry",
+        "settled",
+        "size",
+        "target",
+        "timestamp_us",
+    )
+
+    def __init__(self, lane: Lane, size: int, deadline_s: float, timestamp_us: int) -> None:
+        self.lane = lane
+        self.size = size
+        self.deadline_s = deadline_s
+        self.timestamp_us = timestamp_us
+        self.attempts = 0
+        self.settled = False
+        self.target: Stream | None = None  # it holds one of this stream's places
+        self.connection: Connection | None = None  # where it was sent; None: it is not under way
+        self.request_id = 0
+        self.refusal: LoomError | None = None  # the last one: certainly not appended
+        self.retry: asyncio.TimerHandle | None = None
+
+    def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
+        raise NotImplementedError
+
+    def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
+        raise NotImplementedError
+
+    def fail(self, error: LoomError, *, quietly: bool) -> None:
+        raise NotImplementedError
+
+
+class Records(Batch):
+    """Single appends that happen to travel together."""
+
+    __slots__ = ("futures", "keyed", "keys", "values")
+
+    def __init__(self, lane: Lane, deadline_s: float, timestamp_us: int) -> None:
+        super().__init__(lane, 0, deadline_s, timestamp_us)
+        self.values: list[bytes] = []
+        self.keys: list[bytes | None] = []
+        self.keyed = False
+        self.futures: list[asyncio.Future[Position]] = []
+
+    def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
+        from loomlog import columns
+
+        return columns.encode(
+            self.values,
+            keys=self.keys if self.keyed else None,
+            timestamps_us=self.timestamp_us,
+            producer_id=producer_id,
+            sequence=sequence,
+            compression=compression,
+        )
+
+    def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
+        positions = _positions(first, stream, first_llsn, len(self.futures))
+        for future, position in zip(self.futures, positions, strict=True):
+            if not future.done():  # a caller may have cancelled its own
+                future.set_result(position)
+
+    def fail(self, error: LoomError, *, quietly: bool) -> None:
+        for future in self.futures:
+            fail(future, error, quietly=quietly)
+
+
+class Whole(Batch):
+    """One call, one batch."""
+
+    __slots__ = ("count", "encoder", "future")
+
+    def __init__(
+        self,
+        lane: Lane,
+        size: int,
+        deadline_s: float,
+        timestamp_us: int,
+        count: int,
+        encoder: Callable[..., Buffer],
+        future: asyncio.Future[list[Position]],
+    ) -> None:
+        super().__init__(lane, size, deadline_s, timestamp_us)
+        self.count = count
+        self.encoder = encoder
+        self.future = future
+
+    def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
+        return self.encoder(
+            timestamps_us=self.timestamp_us,
+            producer_id=producer_id,
+            sequence=sequence,
+            compression=compression,
+        )
+
+    def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
+        if not self.future.done():
+            self.future.set_result(list(_positions(first, stream, first_llsn, self.count)))
+
+    def fail(self, error: LoomError, *, quietly: bool) -> None:
+        fail(self.future, error, quietly=quietly)
+
+
+def records_encoder(
+    values: Sequence[Buffer], keys: Sequence[Buffer | None] | None
+) -> Callable[..., Buffer]:
+    def encode(**stamps: Any) -> Buffer:
+        from loomlog import columns
+
+        return columns.encode(values, keys=keys, **stamps)
+
+    return encode
+
+
+def arrow_encoder(records: Any) -> Callable[..., Buffer]:
+    def encode(**stamps: Any) -> Buffer:
+        from loomlog import columns
+
+        return columns.encode_arrow(records, **stamps)
+
+    return encode
+
+
+def _positions(first: Glsn, stream: StreamId, first_llsn: Llsn, count: int) -> Iterator[Position]:
+    rows = zip(
+        range(first, first + count),
+        repeat(stream),
+        range(first_llsn, first_llsn + count),
+        strict=False,
+    )
+    # What Position._make does, without a Python frame per record.
+    return map(tuple.__new__, repeat(Position), rows)
+
+
+def as_bytes(name: str, given: Buffer) -> bytes:
+    """A copy of what the caller might change before it is sent."""
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise InvalidArgument(f"{name} must be bytes, not {type(given).__name__}; encode it first")
+
+
+def fail(future: asyncio.Future[Any], error: LoomError, *, quietly: bool) -> None:
+    if future.done():
+        return
+    future.set_exception(type(error)(*error.args))  # its own: tracebacks must not mix
+    if quietly:
+        future.exception()  # marks it as seen: nobody may be left to look at it

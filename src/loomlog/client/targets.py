@@ -1,0 +1,88 @@
+"""The streams of a log as targets for appends, and which one the next batch goes to."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from loomlog.types import StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+AVOID_S: Final = 1.0  # a stream that failed is left alone so long, or until its metadata changes
+
+
+class Stream:
+    """A log stream as a target for appends."""
+
+    __slots__ = ("address", "avoid_until_s", "epoch", "id", "in_flight", "running")
+
+    def __init__(self, stream_id: StreamId) -> None:
+        self.id = stream_id
+        self.address = ""
+        self.epoch = -1
+        self.running = False
+        self.in_flight = 0
+        self.avoid_until_s = float("-inf")
+
+    def update(self, metadata: pb.LogStream) -> None:
+        address = metadata.replicas[0].address if metadata.replicas else ""
+        if (address, metadata.seal_epoch) != (self.address, self.epoch):
+            self.avoid_until_s = float("-inf")
+        self.address, self.epoch = address, metadata.seal_epoch
+        self.running = metadata.state == pb.RUNNING and bool(address)
+
+
+class Targets:
+    """All streams that are known, and those of them that run."""
+
+    def __init__(self, rng: random.Random, in_flight_max: int) -> None:
+        self._rng = rng
+        self._in_flight_max = in_flight_max
+        self._streams: dict[StreamId, Stream] = {}
+        self._running: list[Stream] = []
+
+    @property
+    def known(self) -> bool:
+        """The metadata repository has named some."""
+        return bool(self._streams)
+
+    def running(self, wanted: StreamId | None) -> int:
+        """How many streams can take what is for `wanted` (None: any)."""
+        if wanted is None:
+            return len(self._running)
+        named = self._streams.get(wanted)
+        return int(named is not None and named.running)
+
+    def missing(self, wanted: StreamId | None) -> bool:
+        """A stream was named that is not known."""
+        return wanted is not None and wanted not in self._streams
+
+    def pick(self, wanted: StreamId | None, now_s: float) -> Stream | None:
+        """A RUNNING stream with room: at random, those that failed lately only if need be."""
+        if wanted is not None:
+            named = self._streams.get(wanted)
+            return named if named is not None and named.running and self._room(named) else None
+        running = self._running
+        if not running:
+            return None
+        chosen = running[0] if len(running) == 1 else self._rng.choice(running)
+        if chosen.avoid_until_s <= now_s and self._room(chosen):
+            return chosen
+        good = [stream for stream in running if stream.avoid_until_s <= now_s]
+        with_room = [stream for stream in good or running if self._room(stream)]
+        return self._rng.choice(with_room) if with_room else None
+
+    def adopt(self, log: pb.Log) -> None:
+        """Take over what the metadata repository says; what is in flight stays counted."""
+        known, self._streams = self._streams, {}
+        for metadata in log.streams:
+            stream = known.get(metadata.log_stream_id) or Stream(metadata.log_stream_id)
+            stream.update(metadata)
+            self._streams[stream.id] = stream
+        self._running = [stream for stream in self._streams.values() if stream.running]
+
+    def clear(self) -> None:
+        self._streams, self._running = {}, []
+
+    def _room(self, stream: Stream) -> bool:
+        return stream.in_flight < self._in_flight_max
