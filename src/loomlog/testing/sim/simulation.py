@@ -24,6 +24,7 @@ from typing import Any
 
 from loomlog.testing.sim.determinism import deterministic, silence
 from loomlog.testing.sim.host import Host
+from loomlog.testing.sim.logs import watched_logs
 from loomlog.testing.sim.net import Network
 from loomlog.testing.sim.world import STEPS_MAX, SimulationError, Trace, World
 
@@ -63,6 +64,7 @@ class Simulation:
 
     def __enter__(self) -> Simulation:
         self._cleanup.enter_context(deterministic(self.world))
+        self._cleanup.enter_context(watched_logs(self.world))
         return self
 
     def __exit__(

@@ -71,6 +71,15 @@ class World:
         if self._trace is not None:
             self._trace(f"{self.now:12.6f} {who:<10} {what} {' '.join(map(str, details))}".rstrip())
 
+    @property
+    def traced(self) -> bool:
+        return self._trace is not None
+
+    def tell(self, who: str, text: str) -> None:
+        """For people who read the trace; not part of what happened."""
+        if self._trace is not None:
+            self._trace(f"{self.now:12.6f} {who:<10} {text}")
+
     def stamp(self, who: str, count: int) -> None:
         """Enter into the fingerprint what is too small to tell the trace."""
         self._digest.update(repr((self.now, who, count)).encode())

@@ -1,8 +1,12 @@
-"""What can run under faults. A workload builds its hosts, runs, and returns a History."""
+"""What can run under faults. A workload builds its hosts, runs, and returns a History.
+
+The first one is what runs if nothing else is asked for.
+"""
 
 from collections.abc import Mapping
 
 from loomlog.testing.sim.run import Workload
+from loomlog.testing.sim.workloads.cluster import cluster
 from loomlog.testing.sim.workloads.toy import toy
 
-WORKLOADS: Mapping[str, Workload] = {"toy": toy}
+WORKLOADS: Mapping[str, Workload] = {"cluster": cluster, "toy": toy}

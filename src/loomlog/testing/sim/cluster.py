@@ -1,0 +1,172 @@
+"""A whole cluster on simulated hosts: the real servers on the simulated clock, network and disks.
+
+    vmr      the metadata repository; its MetaStore outlives it, as a durable store would
+    vsn-N    storage nodes
+    …        whoever wants to be a client
+
+What can be set is drawn from the seed (`Shape.draw`), with small files, so that rolls, recycling
+and snapshots happen all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from loomlog.client.cluster import Cluster, connect
+from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
+from loomlog.errors import Retryable
+from loomlog.metadata import MetadataRepository
+from loomlog.metadata.memory import MemoryStore
+from loomlog.metadata.store import Versioned
+from loomlog.node import StorageNode
+from loomlog.testing.sim.host import Main, Process
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.testing.sim.world import World
+from loomlog.types import SyncMode
+
+CLUSTER_ID = "sim"
+METADATA = "vmr"
+METADATA_ADDRESS = "vmr:7400"
+NODE_PORT = 7401
+VOLUME = "/data"
+STORE_DELAY_MAX_S = 0.002
+CONNECT_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What kind of cluster, and of log in it."""
+
+    nodes: int
+    streams: int
+    replicas: int
+    storage: StorageSettings
+    round_file_bytes: int
+    failure_detection_s: float
+    heartbeat_s: float
+
+    @classmethod
+    def draw(cls, random: Random, *, power_losses: bool) -> Shape:
+        """One of all shapes; power losses are survived with sync=always only."""
+        nodes = random.choice((3, 3, 4))
+        careless = not power_losses and random.random() < 0.4
+        return cls(
+            nodes=nodes,
+            streams=random.randint(1, 3),
+            replicas=random.choice((2, 2, 3)),
+            storage=StorageSettings(
+                sync=SyncMode.INTERVAL if careless else SyncMode.ALWAYS,
+                segment_bytes=random.choice((2048, 4096, 16384)),
+                commit_segment_bytes=random.choice((1280, 2048, 8192)),
+                index_interval_bytes=random.choice((256, 1024)),
+                commit_sync_delay_s=random.choice((0.005, 0.05)),
+                spare_segments_max=random.choice((0, 1, 2)),
+            ),
+            round_file_bytes=random.choice((1024, 4096, 65536)),
+            failure_detection_s=random.choice((0.8, 2.0)),
+            heartbeat_s=0.25,
+        )
+
+
+class SlowStore(MemoryStore):
+    """A durable store that takes its time; a crash may fall before or after a write."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    async def get(self, key: str) -> Versioned | None:
+        await self._delay()
+        return await super().get(key)
+
+    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
+        await self._delay()
+        version = await super().compare_and_swap(key, expected, value)
+        await self._delay()
+        return version
+
+    async def list(self, prefix: str) -> dict[str, Versioned]:
+        await self._delay()
+        return await super().list(prefix)
+
+    async def _delay(self) -> None:
+        await asyncio.sleep(self._world.random.random() * STORE_DELAY_MAX_S)
+
+
+class SimCluster:
+    """The servers of a cluster. `servers` is what a Nemesis may stop and start."""
+
+    def __init__(self, sim: Simulation, shape: Shape) -> None:
+        self.sim = sim
+        self.shape = shape
+        self.repository: MetadataRepository | None = None  # of the life that runs, or ran last
+        self.nodes: dict[str, StorageNode] = {}  # likewise
+        self._store = SlowStore(sim.world)
+        self.node_names = [f"vsn-{number}" for number in range(1, shape.nodes + 1)]
+        self.servers: Mapping[str, Main] = {
+            METADATA: self._serve_metadata,
+            **{name: self._serve_node for name in self.node_names},
+        }
+
+    def start(self) -> None:
+        for name, main in self.servers.items():
+            host = self.sim.host(name)
+            if name != METADATA:
+                files = host.disk.mount()
+                files.make_directory(VOLUME)
+                files.sync_directory("/")
+            host.start(main)
+
+    async def connect(self, process: Process, **settings: Any) -> Cluster:
+        """A client of the cluster; waits for the metadata repository if it must."""
+        rng = Random(f"{self.sim.world.seed} {process.host.name} {len(process.host.lives)}")
+        while True:
+            try:
+                return await connect(
+                    METADATA_ADDRESS, rng=rng, clock=lambda: time.time(), **settings
+                )
+            except Retryable:
+                await asyncio.sleep(CONNECT_AGAIN_S)
+
+    async def _serve_metadata(self, process: Process) -> None:
+        repository = MetadataRepository(
+            MetadataSettings(
+                cluster_id=CLUSTER_ID,
+                directory="/vmr",
+                listen=METADATA_ADDRESS,
+                http=None,
+                failure_detection_s=self.shape.failure_detection_s,
+                heartbeat_s=self.shape.heartbeat_s,
+            ),
+            files=process.files,
+            worker=process.worker(),
+            store=self._store,
+            rng=Random(f"{self.sim.world.seed} vmr"),
+            round_file_bytes=self.shape.round_file_bytes,
+        )
+        await repository.start()
+        self.repository = repository
+        raise await repository.failed
+
+    async def _serve_node(self, process: Process) -> None:
+        name = process.host.name
+        node = StorageNode(
+            NodeSettings(
+                node_id=int(name.removeprefix("vsn-")),
+                cluster_id=CLUSTER_ID,
+                volumes=(VOLUME,),
+                metadata=(METADATA_ADDRESS,),
+                listen=f"{name}:{NODE_PORT}",
+                storage=self.shape.storage,
+            ),
+            files=process.files,
+            new_worker=process.worker,
+        )
+        await node.start()
+        self.nodes[name] = node
+        raise await node.failed

@@ -1,0 +1,329 @@
+"""The log under faults: clients append, read, follow, trim and make other logs meanwhile.
+
+The story of a run: a cluster comes up and gets a log; clients work on it while the nemesis breaks
+things; then everything must heal by itself within `HEALED_WITHIN_S`, every client must get one more
+append acknowledged, every follower must reach the tail, and two final readers read all there is.
+
+All hosts share this process, so the workload knows at once what each of them saw: trims take
+only what every reader has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from random import Random
+from typing import Any
+
+from loomlog.client.cluster import Cluster
+from loomlog.client.log import Log
+from loomlog.errors import (
+    AlreadyExists,
+    AppendUnknown,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Retryable,
+    Trimmed,
+)
+from loomlog.testing.history import History
+from loomlog.testing.sim.cluster import Shape, SimCluster
+from loomlog.testing.sim.faults import FaultPlan, Nemesis
+from loomlog.testing.sim.host import Main, Process
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.types import Entry, Glsn, Position
+
+LOG = "log"
+TROUBLE_S = 3.0  # how long the nemesis is at work
+OPERATIONS_MAX = 40  # of a worker
+WORKERS = 2  # per client, side by side
+PAUSE_MAX_S = 0.15
+TRIM_PAUSE_MAX_S = 1.5
+SET_UP_WITHIN_S = 30.0
+ENDED_WITHIN_S = 60.0  # operations that were under way when the faults stopped
+HEALED_WITHIN_S = 60.0
+
+Operation = Callable[[], Awaitable[None]]
+
+
+def cluster(sim: Simulation, plan: FaultPlan) -> History:
+    """See above."""
+    random = sim.world.random
+    shape = Shape.draw(random, power_losses="crash" in plan.kinds)
+    servers = SimCluster(sim, shape)
+    run = _Run(sim, servers)
+    nemesis = Nemesis(sim, plan, servers.servers)
+
+    servers.start()
+    _finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)
+    clients = [_Client(run, f"client-{i}") for i in range(random.randint(2, 3))]
+    working = [sim.host(client.name).start(client.work) for client in clients]
+    for i in range(random.randint(1, 2)):
+        sim.host(f"reader-{i}").start(run.follower(f"reader-{i}", from_start=i == 0))
+    if random.random() < 0.5:
+        sim.host("trimmer").start(run.trim)
+    others = [sim.host("other").start(run.other_logs)] if random.random() < 0.3 else []
+
+    nemesis.start()
+    sim.run(sim.world.now + TROUBLE_S)
+    run.calm = True
+    nemesis.stop()
+    _finish(sim, [*working, *others], ENDED_WITHIN_S)
+
+    _finish(sim, [sim.host("admin").start(run.healed)], HEALED_WITHIN_S)
+    _finish(sim, [sim.host(client.name).start(client.last_words) for client in clients], 30.0)
+    finals = [sim.host(name).start(run.final(name)) for name in ("final-0", "final-1")]
+    _finish(sim, finals, 30.0)
+    sim.run(run.all_caught_up, timeout_s=30.0)
+    return run.history
+
+
+def _finish(sim: Simulation, processes: Iterable[Process], timeout_s: float) -> None:
+    processes = list(processes)
+    sim.run(lambda: all(process.finished for process in processes), timeout_s=timeout_s)
+
+
+class _Run:
+    """What all hosts of one run share."""
+
+    def __init__(self, sim: Simulation, servers: SimCluster) -> None:
+        self.random = sim.world.random
+        self.servers = servers
+        self.history = History()
+        self.calm = False  # the faults have stopped
+        self.tail: Glsn = 0  # the highest position acknowledged or seen
+        self.next_of: dict[str, Glsn] = {}  # what each follower waits for
+
+    async def connect(self, process: Process) -> Cluster:
+        random = self.random
+        return await self.servers.connect(
+            process,
+            append_timeout_s=random.choice((2.0, 5.0)),
+            request_timeout_s=2.0,
+            connect_timeout_s=1.0,
+            compression=random.choice(("none", "none", "lz4", "zstd")),
+            append_batch_bytes=random.choice((256, 4096, 256 * 1024)),
+            append_buffer_bytes_max=random.choice((1024, 64 * 1024 * 1024)),
+            appends_in_flight_max=random.choice((1, 8)),
+            read_ahead_bytes=random.choice((512, 4096, 8 * 1024 * 1024)),
+        )
+
+    def heard_of(self, position: Glsn) -> None:
+        self.tail = max(self.tail, position)
+
+    # ---- the log
+
+    async def create_log(self, process: Process) -> None:
+        shape = self.servers.shape
+        async with await self.connect(process) as cluster:
+            while len([node for node in (await cluster.status()).nodes if node.alive]) < shape.nodes:
+                await asyncio.sleep(0.05)
+            await cluster.create_log(LOG, streams=shape.streams, replicas=shape.replicas)
+
+    async def healed(self, process: Process) -> None:
+        """Returns when every stream runs and every node has what the metadata says, no more."""
+        async with await self.connect(process) as cluster:
+            while not await self._is_healed(cluster):
+                await asyncio.sleep(0.1)
+
+    async def _is_healed(self, cluster: Cluster) -> bool:
+        try:
+            status = await cluster.status()
+        except Retryable:
+            return False
+        replicas: dict[str, set[int]] = {name: set() for name in self.servers.node_names}
+        for log in status.logs:
+            for stream in log.streams:
+                if stream.state != "running":
+                    return False
+                for replica in stream.replicas:
+                    replicas[f"vsn-{replica.node}"].add(stream.id)
+        return all(set(node._replicas) == replicas[n] for n, node in self.servers.nodes.items())
+
+    # ---- readers
+
+    def follower(self, name: str, *, from_start: bool) -> Main:
+        async def main(process: Process) -> None:
+            cluster = await self.connect(process)
+            lowest = self.history.trimmed + 1
+            start = lowest if from_start else self.random.randint(lowest, max(lowest, self.tail))
+            slow = self.random.random() < 0.2
+            self.history.reader(name, start)
+            self.next_of[name] = start
+            while True:
+                try:
+                    async for entry in cluster.log(LOG).subscribe(start=self.next_of[name]):
+                        self._see(name, entry)
+                        if slow and not self.calm:
+                            await asyncio.sleep(self.random.random() * 0.02)
+                except Retryable:
+                    await asyncio.sleep(0.05)
+
+        return main
+
+    def _see(self, name: str, entry: Entry) -> None:
+        self.history.see_entries(name, [entry])
+        self.next_of[name] = entry.position + 1
+        self.heard_of(entry.position)
+
+    def all_caught_up(self) -> bool:
+        return all(following > self.tail for following in self.next_of.values())
+
+    def final(self, name: str) -> Main:
+        read = _read_entries if name.endswith("0") else _read_arrow
+
+        async def main(process: Process) -> None:
+            async with await self.connect(process) as cluster:
+                log = cluster.log(LOG)
+                head, tail = await log.head(), await log.tail()
+                assert head <= self.history.trimmed + 1, f"the log begins at {head}"
+                assert tail >= self.tail, f"the log ends at {tail}, {self.tail} was there"
+                self.history.reader(name, head)
+                if head <= tail:
+                    async for at, value in read(log, head, tail):
+                        self.history.see(name, *at, value)
+                self.history.final(name)
+
+        return main
+
+    # ---- trims and other logs
+
+    async def trim(self, process: Process) -> None:
+        cluster = await self.connect(process)
+        while not self.calm:
+            await asyncio.sleep(self.random.random() * TRIM_PAUSE_MAX_S)
+            passed = min(self.next_of.values(), default=1) - 1
+            if passed > self.history.trimmed and not self.calm:
+                position = self.random.randint(self.history.trimmed + 1, passed)
+                self.history.trim(position)
+                try:
+                    await cluster.log(LOG).trim(position)
+                except Retryable:
+                    pass
+
+    async def other_logs(self, process: Process) -> None:
+        cluster = await self.connect(process)
+        number = 0
+        while not self.calm:
+            number += 1
+            name = f"other-{number}"
+            try:
+                await cluster.create_log(name, streams=self.random.randint(1, 2), replicas=2)
+                await cluster.log(name).append(b"hello")
+                await asyncio.sleep(self.random.random() * 0.5)
+                if self.random.random() < 0.8:
+                    await cluster.delete_log(name)
+            except (InvalidArgument, AlreadyExists, NotFound, LoomError):
+                await asyncio.sleep(0.1)
+
+
+class _Client:
+    """Appends, and reads here and there."""
+
+    def __init__(self, run: _Run, name: str) -> None:
+        self.name = name
+        self._run = run
+        self._history = run.history
+        self._count = 0
+        self._padding = b"." * run.random.choice((0, 0, 50, 400))
+
+    async def work(self, process: Process) -> None:
+        async with await self._run.connect(process) as cluster:
+            log = cluster.log(LOG)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(WORKERS):
+                    group.create_task(self._worker(log))
+
+    async def last_words(self, process: Process) -> None:
+        """After all: an append that is acknowledged."""
+        async with await self._run.connect(process) as cluster:
+            while not await self._append_many(cluster.log(LOG), 1):
+                await asyncio.sleep(0.05)
+
+    async def _worker(self, log: Log) -> None:
+        random = self._run.random
+        for _ in range(OPERATIONS_MAX):
+            if self._run.calm:
+                return
+            match random.choice(("burst", "burst", "many", "read")):
+                case "burst":
+                    await self._append_burst(log, random.choice((1, 1, 3, 12)))
+                case "many":
+                    await self._append_many(log, random.choice((1, 2, 5, 20)))
+                case "read":
+                    await self._read(log)
+            await asyncio.sleep(random.random() * PAUSE_MAX_S)
+
+    # ---- appending
+
+    async def _append_burst(self, log: Log, count: int) -> None:
+        keyed = self._run.random.random() < 0.3
+        ops = [self._invoke(1) for _ in range(count)]
+        appends = [
+            log.append(value, key=op.encode() if keyed else None) for op, (value,) in ops
+        ]
+        for (op, _), append in zip(ops, appends, strict=True):
+            await self._end(op, _one(append))
+
+    async def _append_many(self, log: Log, count: int) -> bool:
+        op, values = self._invoke(count)
+        keys = [op.encode(), *[None] * (count - 1)] if self._run.random.random() < 0.3 else None
+        return await self._end(op, log.append_many(values, keys))
+
+    def _invoke(self, count: int) -> tuple[str, list[bytes]]:
+        self._count += 1
+        op = f"{self.name}-{self._count}"
+        values = [f"{op}-{i}".encode() + self._padding for i in range(count)]
+        self._history.invoke(self.name, op, values)
+        return op, values
+
+    async def _end(self, op: str, append: Awaitable[list[Position]]) -> bool:
+        try:
+            positions = await append
+        except AppendUnknown:
+            self._history.unknown(op)
+            return False
+        except LoomError:
+            self._history.fail(op)
+            return False
+        self._history.ack(op, positions)
+        self._run.heard_of(positions[-1].position)
+        return True
+
+    # ---- reading
+
+    async def _read(self, log: Log) -> None:
+        """Something that is known to be there: only a trim may have taken it."""
+        history, tail = self._history, self._run.tail
+        if tail <= history.trimmed:
+            return
+        position = self._run.random.randint(history.trimmed + 1, tail)
+        try:
+            entry = await log.read(position)
+        except Trimmed:
+            assert position <= history.trimmed, f"{position} was not trimmed"
+        except Retryable:
+            pass
+        else:
+            self._count += 1
+            reader = f"{self.name}-read-{self._count}"
+            history.reader(reader, position)
+            history.see_entries(reader, [entry])
+
+
+async def _one(append: Awaitable[Position]) -> list[Position]:
+    return [await append]
+
+
+async def _read_entries(log: Log, head: Glsn, tail: Glsn) -> AsyncIterator[tuple[Position, bytes]]:
+    async for entry in log.subscribe(start=head, stop=tail):
+        yield Position(entry.position, entry.stream, entry.llsn), entry.value
+
+
+async def _read_arrow(log: Log, head: Glsn, tail: Glsn) -> AsyncIterator[tuple[Position, bytes]]:
+    async for batch in log.subscribe_arrow(start=head, stop=tail):
+        columns: list[list[Any]] = [
+            batch.column(name).to_pylist() for name in ("position", "stream", "llsn", "value")
+        ]
+        for position, stream, llsn, value in zip(*columns, strict=True):
+            yield Position(position, stream, llsn), value
