@@ -88,6 +88,7 @@ class FileRoundLog:
             opened = _Opened.fresh(1, 0, file_bytes)
             for step in _creation(files, directory, opened, b""):
                 step()
+            _sync_way_to(files, directory)
         else:
             raise Corrupt(
                 f"{directory} holds no round log, but this cluster has metadata: restore the "
@@ -245,6 +246,16 @@ def _creation(files: Files, directory: str, new: _Opened, data: bytes) -> list[S
         files.sync_directory(directory)
 
     return [write, sync, publish]
+
+
+def _sync_way_to(files: Files, directory: str) -> None:
+    """Directories on the way may be new as well: a power loss must not take the way to the file."""
+    while "/" in directory.rstrip("/"):
+        directory = directory.rstrip("/").rpartition("/")[0] or "/"
+        try:
+            files.sync_directory(directory)
+        except PermissionError:
+            return  # not ours, so it was there before
 
 
 def _open_file(files: Files, directory: str, number: int, file_bytes: int) -> _Opened:
