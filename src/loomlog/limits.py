@@ -22,7 +22,7 @@ SEND_BUFFER_BYTES_MAX: Final = 256 * MIB  # a peer this far behind is cut off
 
 # Client
 APPEND_BATCH_BYTES: Final = 256 * KIB  # automatic batching closes a batch here
-APPENDS_IN_FLIGHT_MAX: Final = 8  # batches under way per stream and client before new ones wait
+APPENDS_IN_FLIGHT_MAX: Final = 32  # batches under way per stream and client before new ones wait
 APPEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # what a client holds before append() waits for room
 READ_AHEAD_BYTES: Final = 8 * MIB  # per stream of a subscription
 
