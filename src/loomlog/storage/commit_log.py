@@ -286,19 +286,26 @@ class CommitLog:
         self._recent = (end - len(recent), recent)
         self.last = recent[-1] if recent else None
 
-    def drop_below(self, glsn: Glsn) -> list[Step]:
-        """Forget files of commits that end at or below `glsn`, but never the newest commit;
-        the steps that remove them."""
+    def drop_below(self, glsn: Glsn, stored_llsn: Llsn) -> list[Step]:
+        """Forget files of commits that end at or below `glsn`, but never one that is not followed
+        by a commit at or below `stored_llsn`; the steps that remove them."""
         count = 0
         while count + 1 < len(self._chain):
             first = self._chain[count + 1].first
-            if first is None or first.glsn > glsn + 1:
+            if first is None or first.glsn > glsn + 1 or first.llsn > stored_llsn:
                 break
             count += 1
         dropped, self._chain = self._chain[:count], self._chain[count:]
         for file in dropped:
             self._journal.forget(file)
         return [partial(self._remove, file) for file in dropped]
+
+    def sync(self) -> None:
+        """Off the loop: store what was written. Files before the last were synced at the roll."""
+        if self._durable:
+            for file in self._chain[-2:]:
+                if file.opened is not None:
+                    file.opened.sync()
 
     def _remove(self, file: CommitFile) -> None:
         self._files.remove(file.path)

@@ -136,6 +136,10 @@ class DataLog:
         last = self._segments[-1] if self._segments else None
         if last is not None and last.has_room(header.size):
             return last
+        if last is not None and not last.end:  # cut to nothing; a second one would have its name
+            last.capacity = header.size
+            self._journal.call(self._channel, [partial(_grow, last)], _ignore)
+            return last
         segment = self._segment(header.first_llsn, max(self._settings.segment_bytes, header.size))
         self._journal.call(self._channel, [partial(self._roll, last, segment)], _ignore)
         self._segments.append(segment)
@@ -239,7 +243,8 @@ class DataLog:
         if error is None:
             ((end, epoch),) = found
             kept[-1].cut(end, last_llsn, epoch)
-            self._segments = kept
+            # A trim may have dropped others meanwhile.
+            self._segments = [s for s in self._segments if s not in doomed]
             self.next_llsn = last_llsn + 1
             self._prepared = False
             for segment in doomed:
@@ -345,6 +350,11 @@ class DataLog:
 def _wipe(segment: Segment, end: int) -> None:
     """Let zeros follow the data."""
     segment.file.truncate(end)
+    segment.file.allocate(segment.capacity)
+    segment.file.sync()
+
+
+def _grow(segment: Segment) -> None:
     segment.file.allocate(segment.capacity)
     segment.file.sync()
 

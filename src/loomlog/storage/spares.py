@@ -7,8 +7,6 @@ one replica, which run one after the other.
 
 from __future__ import annotations
 
-from collections import deque
-
 from loomlog.storage.files import File, Files
 
 
@@ -24,7 +22,7 @@ class Spares:
         self._size = size
         self._count_max = count_max
         self._durable = durable
-        self._ready: deque[tuple[str, File]] = deque()
+        self._ready: list[tuple[str, File]] = []
         self._made = 0
         files.make_directory(path)
         for name in files.list(path):
@@ -38,7 +36,7 @@ class Spares:
     def take(self, target: str) -> File:
         """A file of full size, moved to `target`."""
         self.prepare()
-        path, file = self._ready.popleft()
+        path, file = self._ready.pop()  # the latest: more likely one that was written before
         self._files.rename(path, target)
         self._settle(target)
         return file

@@ -9,6 +9,7 @@ belong in a worker; their `_cached` twins never wait and say when they would hav
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -68,6 +69,8 @@ class StreamStore:
         self._channel = Channel(f"stream {meta.stream_id}")
         self._data = DataLog(files, path, meta.stream_id, self._channel, journal, settings)
         self._commits = CommitLog(files, path, self._channel, journal, settings)
+        self._removals: deque[tuple[Step, Finished]] = deque()
+        self._removing = False
         self.local_low = NOWHERE  # the first committed entry that is kept
         self.context = self._recover()
 
@@ -172,25 +175,41 @@ class StreamStore:
             self._journal.call(self._channel, [], done)
             return
         self._meta = replace(self._meta, trimmed_glsn=glsn)
+        newest = self._commits.last
         lows: list[Place] = []
         steps: list[Step] = [
             partial(self._save, self._meta),
+            # No entry may go before the commit that counts it is stored.
+            self._commits.sync,
             lambda: lows.append(self._find_low(glsn)),
         ]
-        self._journal.call(self._channel, steps, partial(self._trimmed, glsn, lows, done))
+        self._journal.call(self._channel, steps, partial(self._trimmed, glsn, newest, lows, done))
 
     def _trimmed(
-        self, glsn: Glsn, lows: list[Place], done: Finished, error: BaseException | None
+        self,
+        glsn: Glsn,
+        newest: CommitContext | None,
+        lows: list[Place],
+        done: Finished,
+        error: BaseException | None,
     ) -> None:
         if error is not None:
             done(error)
             return
         # Commits may have come since it was looked up; those are in memory.
         self.local_low = lows[0] if lows[0] != NOWHERE else self._find_low(glsn)
-        self._run_each(self._drop_trimmed(glsn), done)
+        self._removals.extend((step, _ignore) for step in self._drop_trimmed(glsn, newest))
+        self._removals.append((_nothing, done))
+        self._remove_next()
 
-    def _drop_trimmed(self, glsn: Glsn) -> list[Step]:
-        return [*self._data.drop_below(self._first_kept), *self._commits.drop_below(glsn)]
+    def _drop_trimmed(self, glsn: Glsn, newest: CommitContext | None) -> list[Step]:
+        """Forget whole files below the trim; `newest` is the last commit that is surely stored."""
+        if newest is None:
+            return []
+        return [
+            *self._data.drop_below(min(self._first_kept, newest.last_llsn + 1)),
+            *self._commits.drop_below(glsn, newest.llsn),
+        ]
 
     @property
     def _first_kept(self) -> Llsn:
@@ -198,14 +217,18 @@ class StreamStore:
         newest = self._commits.last
         return self.local_low.llsn or (newest.last_llsn + 1 if newest else 1)
 
-    def _run_each(
-        self, steps: list[Step], done: Finished, error: BaseException | None = None
-    ) -> None:
-        """One step a job: removing a file is slow, and appends go in between."""
-        if error is not None or not steps:
-            done(error)
-            return
-        self._journal.call(self._channel, steps[:1], partial(self._run_each, steps[1:], done))
+    def _remove_next(self) -> None:
+        """One file a job: removing is slow, and appends go in between. Oldest first, so that a
+        crash leaves no hole."""
+        if self._removals and not self._removing:
+            self._removing = True
+            step, done = self._removals.popleft()
+            self._journal.call(self._channel, [step], partial(self._removed, done))
+
+    def _removed(self, done: Finished, error: BaseException | None) -> None:
+        self._removing = False
+        self._remove_next()
+        done(error)
 
     def _find_low(self, trimmed_glsn: Glsn) -> Place:
         """The first committed entry above the trim. Blocking."""
@@ -291,8 +314,10 @@ class StreamStore:
             self.local_low = self._find_low(self._meta.trimmed_glsn)
         except Corrupt:
             damaged = True
+        damaged = damaged or self._data.first_llsn > self._first_kept
         if not damaged:
-            for step in self._drop_trimmed(self._meta.trimmed_glsn):  # a crash came before it
+            # What a crash kept a trim from doing.
+            for step in self._drop_trimmed(self._meta.trimmed_glsn, self._commits.last):
                 step()
         return replace(found, local_low=self.local_low, damaged=damaged)
 
@@ -307,3 +332,11 @@ def _first_above(trimmed_glsn: Glsn, commit: CommitContext) -> Place:
     glsn = max(commit.glsn, trimmed_glsn + 1)
     skipped = glsn - commit.glsn
     return Place(glsn, commit.llsn + skipped) if skipped < commit.length else NOWHERE
+
+
+def _nothing() -> None:
+    """The step of a trim whose files are gone."""
+
+
+def _ignore(error: BaseException | None) -> None:
+    """The channel keeps the error; whoever is answered next gets it."""

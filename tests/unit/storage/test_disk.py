@@ -1,0 +1,119 @@
+"""The real disk behind the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from loomlog.errors import InvalidArgument
+from loomlog.storage.disk import RealFiles, ThreadWorker, lock_directory
+
+
+def test_many_buffers_are_written_whole(tmp_path: Path) -> None:
+    file = RealFiles().open(f"{tmp_path}/file", create=True)
+    buffers = [b"%05d" % number for number in range(5000)]  # more than one pwritev takes
+    file.write(buffers, 100)
+    assert file.read(1 << 20, 100) == b"".join(buffers)
+    assert file.read(5, 100 + 5 * 1234) == b"01234"
+
+
+def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwritev
+
+    def seven_bytes(fd: int, buffers: list[memoryview], offset: int) -> int:
+        return whole(fd, [b"".join(buffers)[:7]], offset)
+
+    monkeypatch.setattr(os, "pwritev", seven_bytes)
+    file = RealFiles().open(f"{tmp_path}/file", create=True)
+    file.write([b"abc", b"", b"defghijk", b"l" * 20], 3)
+    assert file.read(100, 3) == b"abcdefghijk" + b"l" * 20
+
+
+def test_reads_end_with_the_file(tmp_path: Path) -> None:
+    file = RealFiles().open(f"{tmp_path}/file", create=True)
+    file.write([b"0123456789"], 0)
+    assert file.read(100, 4) == b"456789"
+    assert file.read(100, 50) == b""
+    assert file.read_cached(100, 4) in (b"456789", None)
+
+
+def test_what_is_not_in_memory_is_not_waited_for(tmp_path: Path) -> None:
+    file = RealFiles().open(f"{tmp_path}/file", create=True)
+    file.write([bytes(1 << 20)], 0)
+    file.sync()
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    found = file.read_cached(1 << 20, 0)
+    assert found is None or found == bytes(1 << 20)  # the kernel may keep what it likes
+    assert file.read(1 << 20, 0) == bytes(1 << 20)
+
+
+def test_allocated_bytes_are_zero_and_what_is_there_stays(tmp_path: Path) -> None:
+    file = RealFiles().open(f"{tmp_path}/file", create=True)
+    file.write([b"abc"], 0)
+    file.allocate(100)
+    assert file.size() == 100
+    assert file.read(200, 0) == b"abc" + bytes(97)
+    file.allocate(50)
+    assert file.size() == 100
+    file.truncate(2)
+    file.allocate(5)
+    assert file.read(9, 0) == b"ab\0\0\0"
+
+
+def test_a_missing_file_is_an_error_unless_created(tmp_path: Path) -> None:
+    files = RealFiles()
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{tmp_path}/nothing")
+    with pytest.raises(FileNotFoundError):
+        files.list(f"{tmp_path}/nothing")
+    files.make_directory(f"{tmp_path}/a/b")
+    files.open(f"{tmp_path}/a/b/c", create=True).close()
+    files.rename(f"{tmp_path}/a/b/c", f"{tmp_path}/a/d")
+    files.sync_directory(f"{tmp_path}/a")
+    assert files.list(f"{tmp_path}/a") == ["b", "d"]
+    files.remove(f"{tmp_path}/a/d")
+    files.remove_tree(f"{tmp_path}/a")
+    assert not files.exists(f"{tmp_path}/a")
+
+
+def test_a_file_is_closed_with_its_last_user(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    file = RealFiles().open(f"{tmp_path}/file", create=True)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del file
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_the_worker_runs_jobs_in_order_off_the_loop() -> None:
+    worker = ThreadWorker(asyncio.get_running_loop())
+    story: list[object] = []
+    finished = asyncio.Event()
+
+    def fail() -> None:
+        raise OSError("no disk")
+
+    def note(error: BaseException | None) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        story.append(str(error))
+
+    worker.run([lambda: story.append(1), lambda: story.append(2)], note)
+    worker.run([fail, lambda: story.append("never")], note)
+    worker.run([], lambda error: finished.set())
+    await finished.wait()
+    worker.close()
+    assert [entry for entry in story if entry not in (1, 2)] == ["None", "no disk"]
+    assert story.index(1) < story.index(2)
+
+
+def test_one_process_per_directory(tmp_path: Path) -> None:
+    lock = lock_directory(str(tmp_path))
+    with pytest.raises(InvalidArgument, match="in use by another process"):
+        lock_directory(str(tmp_path))
+    lock.close()
+    lock_directory(str(tmp_path)).close()
