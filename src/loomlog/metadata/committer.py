@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
@@ -19,23 +19,13 @@ from loomlog.errors import LoomError
 from loomlog.metadata.members import Members
 from loomlog.metadata.round_log import RoundLog
 from loomlog.metadata.translate import commit_to_wire
-from loomlog.types import Glsn, Llsn, LogId, NodeId, StreamId
+from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be told together
-RESEND_AGAIN_S: Final = 0.5  # the same commits are not sent again sooner: it did not help before
 FORGET_EVERY: Final = 64  # rounds
-
-
-class _Resent(NamedTuple):
-    """What a replica said when it asked for its commits again, and when."""
-
-    high_watermark: Glsn
-    written_end: Llsn
-    epoch: int
-    at: float
 
 
 class Committer:
@@ -64,8 +54,6 @@ class Committer:
         self._turn_scheduled = False
         self._bare_timer: asyncio.TimerHandle | None = None
         self._settling: dict[LogId, list[asyncio.Future[None]]] = {}
-        self._resent: dict[tuple[NodeId, StreamId], _Resent] = {}
-        self._resend_timers: dict[tuple[NodeId, StreamId], asyncio.TimerHandle] = {}
 
     def start(self) -> None:
         """Go on where the rounds of the logs added so far ended."""
@@ -77,9 +65,8 @@ class Committer:
         self._round_log.begin(self._snapshot)
 
     def stop(self) -> None:
-        for timer in (self._bare_timer, *self._resend_timers.values()):
-            if timer is not None:
-                timer.cancel()
+        if self._bare_timer is not None:
+            self._bare_timer.cancel()
         self.logs.clear()
         self._log_of.clear()
 
@@ -137,8 +124,6 @@ class Committer:
             return
         stream = log.streams[report.stream_id]
         before = stream.reports.get(node)
-        if report.resend and self._resent_just_now(node, report):
-            report = report._replace(resend=False)
         log.report(node, report)
         if report.resend:
             self.tell(node, log, empty=True)
@@ -155,29 +140,6 @@ class Committer:
                 "ends at %d; it lost rounds: restore it",
                 *(log.log_id, node, report.stream_id, report.high_watermark, log.high_watermark),
             )
-
-    def _resent_just_now(self, node: NodeId, report: Report) -> bool:
-        """Whether the same was asked and answered just now, in vain: then it is done later. Without
-        this, a replica that cannot use its commits would make us send them all the time."""
-        key, now = (node, report.stream_id), self._loop.time()
-        asked = _Resent(report.high_watermark, report.written_end, report.epoch, now)
-        last = self._resent.get(key)
-        if last is None or last[:3] != asked[:3] or now - last.at >= RESEND_AGAIN_S:
-            self._resent[key] = asked
-            return False
-        if key not in self._resend_timers:
-            timer = self._loop.call_later(RESEND_AGAIN_S, self._resend, key)
-            self._resend_timers[key] = timer
-        return True
-
-    def _resend(self, key: tuple[NodeId, StreamId]) -> None:
-        del self._resend_timers[key]
-        node, stream_id = key
-        stream = self.stream(stream_id)
-        report = stream.reports.get(node) if stream else None
-        if report is not None:
-            self._resent.pop(key, None)
-            self.report(node, report._replace(resend=True))
 
     # ---- rounds
 

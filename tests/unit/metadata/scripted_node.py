@@ -12,7 +12,7 @@ from loomlog.errors import LoomError, NotFound
 from loomlog.metadata.translate import STATE_TO_WIRE
 from loomlog.net.connection import Connection
 from loomlog.net.endpoints import connect
-from loomlog.types import CommitContext, ReplicaState, StreamId
+from loomlog.types import CommitContext, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 
@@ -71,6 +71,7 @@ class ScriptedNode(Peer):
         self.ignore: set[str] = set()  # kinds of orders that stay without an answer
         self.commit_requests = 0
         self.applies_commits = True
+        self.reports_orders = True  # what an order changed; else only its answer tells
         self.unsealed: Callable[[int], None] = lambda node_id: None
         self.heartbeat_s = 0.0
         self._heart: asyncio.Task[None] | None = None
@@ -128,7 +129,6 @@ class ScriptedNode(Peer):
     def write(self, stream_id: StreamId, count: int) -> None:
         """Entries became durable here, as if they had come over replication."""
         replica = self.replicas[stream_id]
-        assert replica.state is ReplicaState.RUNNING
         replica.next_llsn += count
         replica.written(replica.next_llsn - 1)
         self.report(stream_id)
@@ -206,7 +206,7 @@ class ScriptedNode(Peer):
         self.orders.append(f"seal {order.log_stream_id} epoch {order.seal_epoch}")
         replica = self._replica(order.log_stream_id)
         replica.seal(order.seal_epoch, order.last_committed_llsn)
-        self.report(order.log_stream_id)
+        self._report_order(order.log_stream_id)
         return pb.Frame(
             seal_response=pb.SealResponse(
                 state=STATE_TO_WIRE[replica.state],
@@ -220,7 +220,7 @@ class ScriptedNode(Peer):
         self.unsealed(self.node_id)
         nodes = tuple(replica.storage_node_id for replica in order.replicas)
         self._replica(order.log_stream_id).unseal(order.seal_epoch, nodes)
-        self.report(order.log_stream_id)
+        self._report_order(order.log_stream_id)
         return pb.Frame(done=pb.Done())
 
     def _trim_log_stream(self, order: pb.TrimLogStream) -> pb.Frame:
@@ -233,6 +233,10 @@ class ScriptedNode(Peer):
         self.orders.append(f"remove {order.log_stream_id}")
         self.replicas.pop(order.log_stream_id, None)
         return pb.Frame(done=pb.Done())
+
+    def _report_order(self, stream_id: StreamId) -> None:
+        if self.reports_orders:
+            self.report(stream_id)
 
     def _replica(self, stream_id: StreamId) -> Replica:
         if stream_id not in self.replicas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hand_worker import HandWorker
 from small_cluster import SmallCluster, all_run, told, write_all
 
 from loomlog.errors import Unavailable
@@ -142,3 +143,23 @@ async def test_a_node_that_comes_back_empty_leaves_the_stream_sealed(tmp_path: P
         while (await cluster.describe()).streams[0].state != pb.STREAM_SEALED:
             pass
         assert nodes[0].orders[-1] == "seal 1 epoch 2"
+
+
+async def test_a_seal_waits_for_the_round_that_is_under_way(tmp_path: Path) -> None:
+    """What the round commits was decided before the seal: it must not be dropped by it."""
+    worker = HandWorker()
+    async with SmallCluster(tmp_path, worker=worker) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        await cluster.create(replicas=1)
+        node.write(1, 2)
+        await worker.arrived.wait()
+        node.replicas[1].self_seal()
+        node.report(1)
+        for _ in range(5):
+            await node.ask(pb.Frame(get_bounds=pb.GetBounds(name="events")))
+        assert "seal 1 epoch 2" not in node.orders
+        worker.do_next()
+        await all_run([node], 1, epoch=2)
+        await told(node, 1, 2)
+        assert node.replicas[1].next_llsn == 3
+        assert await cluster.bounds() == (1, 2)
