@@ -50,10 +50,10 @@ def decode(data: Buffer, offset: int = 0) -> tuple[int, CommitContext] | None:
     if len(data) < offset + RECORD_BYTES:
         return None
     body = memoryview(data)[offset + _CRC.size : offset + RECORD_BYTES]
-    magic, ordinal, *fields = _BODY.unpack(body)
-    if magic != _MAGIC or crc32c(body) != _CRC.unpack_from(data, offset)[0]:
+    fields = _BODY.unpack(body)
+    if fields[0] != _MAGIC or crc32c(body) != _CRC.unpack_from(data, offset)[0]:
         return None
-    return ordinal, CommitContext(*fields)
+    return fields[1], CommitContext._make(fields[2:])
 
 
 class CommitFile:

@@ -126,8 +126,8 @@ class CommitLog:
 
     def _forget_old(self) -> None:
         first, recent = self._recent
-        if len(recent) >= 2 * RECENT:
-            count = min(len(recent) - RECENT, self._stored - first)
+        count = min(len(recent) - RECENT, self._stored - first)
+        if count >= RECENT:  # many at once: each time the rest is copied
             self._recent = (first + count, recent[count:])
 
     def _write_empty(self) -> None:

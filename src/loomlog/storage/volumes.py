@@ -21,6 +21,7 @@ from loomlog.storage.stream_meta import replace_file
 from loomlog.types import NodeId, StreamId
 
 FORMAT = 1
+_REMOVED = ".removed"  # ends the name of a replica whose removal was decided and begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,13 @@ class Volumes:
         path = min(self._paths, key=lambda path: self._load(path, stored_bytes))
         self.streams[stream_id] = stream_path = f"{path}/lsid={stream_id}"
         return stream_path
+
+    def remove(self, stream_id: StreamId) -> None:
+        """Remove a replica's files: whole, or, after a crash, by the next start. Blocking."""
+        path = self.streams[stream_id]
+        self._files.rename(path, path + _REMOVED)
+        self._files.sync_directory(path.rpartition("/")[0])
+        self._files.remove_tree(path + _REMOVED)
 
     def forget(self, stream_id: StreamId) -> None:
         """The replica's files are gone; the log stream may be placed here again."""
@@ -160,6 +168,8 @@ class Volumes:
         for path in self._paths:
             for name in self._files.list(path):
                 stream_path = f"{path}/{name}"
+                if name.startswith("lsid=") and name.endswith(_REMOVED):
+                    self._files.remove_tree(stream_path)
                 number = name.removeprefix("lsid=")
                 if number == name or not number.isdecimal():
                     continue

@@ -12,6 +12,7 @@ import pytest
 from storage_rig import SMALL, STREAM, Rig, WatchedFiles, batch, with_sync
 
 from loomlog.batch import assign_position, split
+from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import NOWHERE, Place
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotYetWritten, Trimmed
 from loomlog.storage.disk import RealFile, RealFiles
@@ -128,6 +129,21 @@ def test_find_gives_the_commit_of_a_position_or_the_next(rig: Rig) -> None:
             assert store.find_cached(glsn) == found
         assert store.find(392) is None
         assert store.find_cached(392) is None
+
+
+def test_old_commits_are_found_in_the_files_not_in_memory(tmp_path: Path) -> None:
+    rig = Rig(str(tmp_path / "lsid=7"), StorageSettings(segment_bytes=1 << 20))
+    rig.append(*[1] * 3000)
+    for number in range(3000):
+        rig.commit(glsn=2 * number + 2, length=1)
+    rig.settle()
+    assert len(rig.store._commits._recent[1]) < 2048
+    for store in rig.twice():
+        for glsn in (1, 2, 3, 1000, 1001, 3999, 4000, 6000):
+            found = store.find(glsn)
+            assert found is not None
+            assert found.glsn == glsn + glsn % 2
+        assert store.read(1500, 1500, 1).first_glsn == 3000
 
 
 def test_commits_are_found_before_they_are_stored(rig: Rig) -> None:
