@@ -97,15 +97,14 @@ class Disks:
         return made[0]
 
     async def delete(self, store: StreamStore) -> None:
-        """Remove a replica's files, after what is under way for it."""
-        assert self._files is not None
-        files, path = self._files, store.path
+        """Remove a replica's files, after what is under way for it; a power loss does not bring
+        them back."""
 
         def delete() -> None:
             store.close()
-            files.remove_tree(path)
+            self._opened.remove(store.meta.stream_id)
 
-        await self._in_order(self._journal(path), delete)
+        await self._in_order(self._journal(store.path), delete)
         self._stores.pop(store.meta.stream_id, None)
         self._opened.forget(store.meta.stream_id)
 

@@ -47,6 +47,7 @@ class StorageNode:
         self._replicas: dict[StreamId, ReplicaDriver] = {}
         self._readers: dict[StreamId, Reader] = {}
         self._subscriptions: dict[Connection, dict[int, Subscription]] = {}
+        self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
         self._service = _Requests(self)
         self._server = Server(self._codec, self._service)
         self._orders = Service(
@@ -177,9 +178,10 @@ class StorageNode:
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
         order = frame.add_log_stream
-        if order.log_stream_id not in self._replicas:
-            store = await self._disks.create(order.log_id, order.log_stream_id)
-            self._link.changed(self._adopt(store).stream_id)
+        async with self._coming_and_going:
+            if order.log_stream_id not in self._replicas:
+                store = await self._disks.create(order.log_id, order.log_stream_id)
+                self._link.changed(self._adopt(store).stream_id)
         return pb.Frame(done=pb.Done())
 
     async def _seal(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
@@ -200,13 +202,14 @@ class StorageNode:
 
     async def _remove(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.remove_log_stream
-        driver = self._replicas.pop(order.log_stream_id, None)
-        self._readers.pop(order.log_stream_id, None)
-        if driver is not None:
-            driver.close()
-            if order.delete_data:
-                await self._disks.delete(driver.store)
-            logger.info("stream %d left this node", order.log_stream_id)
+        async with self._coming_and_going:
+            driver = self._replicas.pop(order.log_stream_id, None)
+            self._readers.pop(order.log_stream_id, None)
+            if driver is not None:
+                driver.close()
+                if order.delete_data:
+                    await self._disks.delete(driver.store)
+                logger.info("stream %d left this node", order.log_stream_id)
         return pb.Frame(done=pb.Done())
 
     # ---- what clients and peers ask
