@@ -116,29 +116,32 @@ class _Run:
     async def create_log(self, process: Process) -> None:
         shape = self.servers.shape
         async with await self.connect(process) as cluster:
-            while len([node for node in (await cluster.status()).nodes if node.alive]) < shape.nodes:
+            while (
+                len([node for node in (await cluster.status()).nodes if node.alive]) < shape.nodes
+            ):
                 await asyncio.sleep(0.05)
             await cluster.create_log(LOG, streams=shape.streams, replicas=shape.replicas)
 
     async def healed(self, process: Process) -> None:
         """Returns when every stream runs and every node has what the metadata says, no more."""
         async with await self.connect(process) as cluster:
-            while not await self._is_healed(cluster):
+            while complaints := await self._complaints(cluster):
+                process.loop.world.tell(process.host.name, f"not healed: {complaints}")
                 await asyncio.sleep(0.1)
 
-    async def _is_healed(self, cluster: Cluster) -> bool:
+    async def _complaints(self, cluster: Cluster) -> list[str]:
         try:
             status = await cluster.status()
-        except Retryable:
-            return False
-        replicas: dict[str, set[int]] = {name: set() for name in self.servers.node_names}
-        for log in status.logs:
-            for stream in log.streams:
-                if stream.state != "running":
-                    return False
-                for replica in stream.replicas:
-                    replicas[f"vsn-{replica.node}"].add(stream.id)
-        return all(set(node._replicas) == replicas[n] for n, node in self.servers.nodes.items())
+        except Retryable as error:
+            return [str(error)]
+        streams = [stream for log in status.logs for stream in log.streams]
+        found = [f"stream {s.id} is {s.state}" for s in streams if s.state != "running"]
+        for name, node in self.servers.nodes.items():
+            number = int(name.removeprefix("vsn-"))
+            wanted = {s.id for s in streams if number in {r.node for r in s.replicas}}
+            if set(node._replicas) != wanted:
+                found.append(f"{name} has streams {sorted(node._replicas)}, not {sorted(wanted)}")
+        return found
 
     # ---- readers
 
@@ -259,9 +262,7 @@ class _Client:
     async def _append_burst(self, log: Log, count: int) -> None:
         keyed = self._run.random.random() < 0.3
         ops = [self._invoke(1) for _ in range(count)]
-        appends = [
-            log.append(value, key=op.encode() if keyed else None) for op, (value,) in ops
-        ]
+        appends = [log.append(value, key=op.encode() if keyed else None) for op, (value,) in ops]
         for (op, _), append in zip(ops, appends, strict=True):
             await self._end(op, _one(append))
 
