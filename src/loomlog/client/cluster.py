@@ -7,6 +7,7 @@ in one event loop and is not for several threads; `blocking.py` is.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -138,6 +139,7 @@ class Cluster:
     # ---- inside
 
     def _make_log(self, name: str) -> Log:
+        importlib.import_module("loomlog.columns")  # loads Arrow: now, not in the first append
         cached = CachedLog(name, self._metadata)
         settings = self._settings
         appender = Appender(
