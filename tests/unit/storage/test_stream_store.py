@@ -15,6 +15,7 @@ from loomlog.batch import assign_position, split
 from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import NOWHERE, Place
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotYetWritten, Trimmed
+from loomlog.limits import APPENDS_IN_FLIGHT_MAX
 from loomlog.storage.disk import RealFile, RealFiles
 from loomlog.storage.files import File
 from loomlog.storage.stream_meta import StreamMeta
@@ -525,7 +526,7 @@ def test_producers_are_known_after_a_restart(rig: Rig) -> None:
     for store in rig.twice():
         marks = store.producers()[5]
         assert [(mark.sequence, mark.first_llsn, mark.count) for mark in marks] == [
-            (llsn, llsn, 1) for llsn in range(113, 121)
+            (llsn, llsn, 1) for llsn in range(121 - APPENDS_IN_FLIGHT_MAX, 121)
         ]
     rig = rig.reopen()
     rig.append(10, 10)
