@@ -55,7 +55,7 @@ class Admin:
         async with self._one_at_a_time(request.name):
             if request.name in self._catalog.logs:
                 raise AlreadyExists(f"there is a log {request.name!r} already: choose another name")
-            nodes = self._members.alive_and_connected()
+            nodes = self._members.all_reachable()
             if request.replicas > len(nodes):
                 raise InvalidArgument(
                     f"{request.replicas} replicas need as many nodes, and {len(nodes)} are alive: "

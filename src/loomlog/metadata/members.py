@@ -63,8 +63,11 @@ class Members:
             return False
         return self._loop.time() - member.heard_at < member.silence_s
 
-    def alive_and_connected(self) -> list[NodeId]:
-        return [node for node in sorted(self._members) if self.connected(node) and self.alive(node)]
+    def reachable(self, node: NodeId) -> bool:
+        return self.connected(node) and self.alive(node)
+
+    def all_reachable(self) -> list[NodeId]:
+        return [node for node in sorted(self._members) if self.reachable(node)]
 
     def connected(self, node: NodeId) -> bool:
         member = self._members.get(node)

@@ -91,10 +91,11 @@ class Reconciler:
     # ---- one stream
 
     def _decide(self, stream: StreamRounds) -> repair.Action:
-        if not stream.sealed:
-            for node in stream.replicas:
-                if self._members.connected(node) and node not in stream.reports:
-                    return repair.BeginSeal(f"node {node} came back without its replica")
+        if stream.sealed:  # nothing can be asked of a node in its grace
+            return repair.decide(stream, self._members.reachable)
+        for node in stream.replicas:
+            if self._members.connected(node) and node not in stream.reports:
+                return repair.BeginSeal(f"node {node} came back without its replica")
         return repair.decide(stream, self._members.alive)
 
     async def _repair(self, log: LogRounds, stream_id: StreamId) -> None:

@@ -71,7 +71,7 @@ class View:
         """SEALED once every replica that can be reached is."""
         if not stream.sealed:
             return ReplicaState.RUNNING
-        reached = [n for n in stream.replicas if self._members.alive(n) and n in stream.reports]
+        reached = [n for n in stream.replicas if self._members.reachable(n) and n in stream.reports]
         reports = [stream.reports[node] for node in reached]
         if reports and all(
             r.state is ReplicaState.SEALED and r.epoch == stream.epoch for r in reports
@@ -98,7 +98,7 @@ class View:
         return pb.NodeStatus(
             storage_node_id=node.node_id,
             address=node.address,
-            alive=self._members.connected(node.node_id) and self._members.alive(node.node_id),
+            alive=self._members.reachable(node.node_id),
             last_report_s=self._loop.time() - heard_at,
             sync_mode=node.sync_mode,
             replicas=len(streams),

@@ -44,7 +44,7 @@ async def test_a_lost_connection_has_a_short_grace() -> None:
     story.members.joined(1, link)
     story.members.lost(link)
     assert story.members.alive(1)
-    assert story.members.alive_and_connected() == []
+    assert story.members.all_reachable() == []
     story.silence(1, 1.1)
     assert not story.members.alive(1)
     story.members.stop()
