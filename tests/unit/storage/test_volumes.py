@@ -150,6 +150,21 @@ def test_a_new_replica_goes_where_there_is_least(two: tuple[Path, Path]) -> None
         volumes.forget(77)
 
 
+def test_a_removal_that_was_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    volumes = start(tmp_path)
+    for stream_id in (1, 2):
+        add_replica(volumes.place(stream_id, {}), stream_id)
+    volumes.remove(1)
+    volumes.forget(1)
+    path = Path(volumes.streams[2])
+    volumes.close()
+    path.rename(f"{path}.removed")  # as far as a crash let it come
+    volumes = start(tmp_path)
+    assert volumes.streams == {}
+    assert sorted(p.name for p in path.parent.iterdir()) == ["identity", "lock"]
+    add_replica(volumes.place(2, {}), 2)
+
+
 def test_a_log_stream_on_two_volumes_is_refused(two: tuple[Path, Path]) -> None:
     start(*two).close()
     paths = [f"{volume}/cid=c1/snid=3/lsid=5" for volume in two]
