@@ -156,7 +156,7 @@ class Pipe:
         # the reader may have aborted the connection meanwhile, and the pipe with it
         del self.buffer[:taken]
         self._world.note("net", "received", self.target.connection.number, taken)
-        if not self.source.lost:
+        if self.source.waits_for_room:
             self.source.loop.call_soon(self.source.drained, context=_IO_CONTEXT)
 
     def _chunk_bytes(self) -> int:
@@ -264,8 +264,7 @@ class SimTransport(asyncio.Transport):
         self._pause_writing_if_full()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        for data in list_of_data:
-            self.write(data)
+        self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
         return True
@@ -296,6 +295,10 @@ class SimTransport(asyncio.Transport):
             self._writing_paused = True
             assert self._protocol is not None
             self._protocol.pause_writing()
+
+    @property
+    def waits_for_room(self) -> bool:
+        return not self.lost and (self._writing_paused or self._closing)
 
     def drained(self) -> None:
         """Some of what was written has been received."""

@@ -12,9 +12,12 @@ import hashlib
 from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
+from struct import Struct
 
 INSTANT_EVENTS_MAX = 100_000  # events without time moving on: a loop that never waits
 STEPS_MAX = 20_000_000  # a bound on any run, so that a livelock ends as an error
+
+_STAMP = Struct("<dI")
 
 Trace = Callable[[str], None]
 
@@ -80,9 +83,9 @@ class World:
         if self._trace is not None:
             self._trace(f"{self.now:12.6f} {who:<10} {text}")
 
-    def stamp(self, who: str, count: int) -> None:
+    def stamp(self, who: bytes, count: int) -> None:
         """Enter into the fingerprint what is too small to tell the trace."""
-        self._digest.update(repr((self.now, who, count)).encode())
+        self._digest.update(_STAMP.pack(self.now, count) + who)
 
     @property
     def fingerprint(self) -> str:
