@@ -58,7 +58,7 @@ STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "open_replication", "replicate", "replication_refused", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "subscription_end", "cancel_subscription", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status")
+    __slots__ = ("id", "reply", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "subscription_end", "cancel_subscription", "resolve_append", "append_resolved", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -74,9 +74,18 @@ class Frame(_message.Message):
     UNSEAL_FIELD_NUMBER: _ClassVar[int]
     TRIM_LOG_STREAM_FIELD_NUMBER: _ClassVar[int]
     REMOVE_LOG_STREAM_FIELD_NUMBER: _ClassVar[int]
+    SYNCHRONISE_FIELD_NUMBER: _ClassVar[int]
+    SYNCHRONISE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    SCRUB_FIELD_NUMBER: _ClassVar[int]
+    SCRUB_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     OPEN_REPLICATION_FIELD_NUMBER: _ClassVar[int]
     REPLICATE_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SYNC_START_FIELD_NUMBER: _ClassVar[int]
+    SYNC_STARTED_FIELD_NUMBER: _ClassVar[int]
+    SYNC_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    FETCH_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_BATCHES_FIELD_NUMBER: _ClassVar[int]
     APPEND_FIELD_NUMBER: _ClassVar[int]
     APPENDED_FIELD_NUMBER: _ClassVar[int]
     READ_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +95,8 @@ class Frame(_message.Message):
     SUBSCRIPTION_CREDIT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_END_FIELD_NUMBER: _ClassVar[int]
     CANCEL_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    RESOLVE_APPEND_FIELD_NUMBER: _ClassVar[int]
+    APPEND_RESOLVED_FIELD_NUMBER: _ClassVar[int]
     CREATE_LOG_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +108,9 @@ class Frame(_message.Message):
     BOUNDS_FIELD_NUMBER: _ClassVar[int]
     GET_STATUS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_STREAM_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_NODE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
     id: int
     reply: bool
     error: Error
@@ -112,9 +126,18 @@ class Frame(_message.Message):
     unseal: Unseal
     trim_log_stream: TrimLogStream
     remove_log_stream: RemoveLogStream
+    synchronise: Synchronise
+    synchronise_response: SynchroniseResponse
+    scrub: Scrub
+    scrub_response: ScrubResponse
     open_replication: OpenReplication
     replicate: Replicate
     replication_refused: ReplicationRefused
+    sync_start: SyncStart
+    sync_started: SyncStarted
+    sync_batches: SyncBatches
+    fetch_batches: FetchBatches
+    fetched_batches: FetchedBatches
     append: Append
     appended: Appended
     read: Read
@@ -124,6 +147,8 @@ class Frame(_message.Message):
     subscription_credit: SubscriptionCredit
     subscription_end: SubscriptionEnd
     cancel_subscription: CancelSubscription
+    resolve_append: ResolveAppend
+    append_resolved: AppendResolved
     create_log: CreateLog
     describe_log: DescribeLog
     log: Log
@@ -135,7 +160,10 @@ class Frame(_message.Message):
     bounds: Bounds
     get_status: GetStatus
     status: Status
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., subscription_end: _Optional[_Union[SubscriptionEnd, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+    change_stream: ChangeStream
+    change_node: ChangeNode
+    changed: Changed
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., subscription_end: _Optional[_Union[SubscriptionEnd, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -200,7 +228,7 @@ class Registered(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
 
 class LogStreamUncommitReport(_message.Message):
-    __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes")
+    __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes", "damaged")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_LLSN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_LLSN_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +238,7 @@ class LogStreamUncommitReport(_message.Message):
     STORED_HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     RESEND_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     uncommitted_llsn_offset: int
     uncommitted_llsn_length: int
@@ -219,7 +248,8 @@ class LogStreamUncommitReport(_message.Message):
     stored_high_watermark: int
     resend: bool
     stored_bytes: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+    damaged: bool
+    def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
     __slots__ = ("storage_node_id", "uncommit_reports")
@@ -313,6 +343,108 @@ class RemoveLogStream(_message.Message):
     delete_data: bool
     def __init__(self, log_stream_id: _Optional[int] = ..., delete_data: _Optional[bool] = ...) -> None: ...
 
+class Synchronise(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "destination", "bytes_per_s")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    destination: Replica
+    bytes_per_s: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., destination: _Optional[_Union[Replica, _Mapping]] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
+
+class SynchroniseResponse(_message.Message):
+    __slots__ = ("finished", "copied_llsn", "last_llsn", "copied_bytes", "error")
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    COPIED_LLSN_FIELD_NUMBER: _ClassVar[int]
+    LAST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    finished: bool
+    copied_llsn: int
+    last_llsn: int
+    copied_bytes: int
+    error: str
+    def __init__(self, finished: _Optional[bool] = ..., copied_llsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., copied_bytes: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Scrub(_message.Message):
+    __slots__ = ("log_stream_id", "replicas", "start")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    start: bool
+    def __init__(self, log_stream_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., start: _Optional[bool] = ...) -> None: ...
+
+class ScrubResponse(_message.Message):
+    __slots__ = ("finished", "checked_llsn", "last_llsn", "checked_bytes", "corrupt_batches", "repaired_batches", "error")
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_LLSN_FIELD_NUMBER: _ClassVar[int]
+    LAST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CORRUPT_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    finished: bool
+    checked_llsn: int
+    last_llsn: int
+    checked_bytes: int
+    corrupt_batches: int
+    repaired_batches: int
+    error: str
+    def __init__(self, finished: _Optional[bool] = ..., checked_llsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., corrupt_batches: _Optional[int] = ..., repaired_batches: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class SyncStart(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "first_llsn", "first_glsn", "last_llsn", "trimmed_glsn", "prev_high_watermark")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_GLSN_FIELD_NUMBER: _ClassVar[int]
+    LAST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_GLSN_FIELD_NUMBER: _ClassVar[int]
+    PREV_HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    first_llsn: int
+    first_glsn: int
+    last_llsn: int
+    trimmed_glsn: int
+    prev_high_watermark: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., first_llsn: _Optional[int] = ..., first_glsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., trimmed_glsn: _Optional[int] = ..., prev_high_watermark: _Optional[int] = ...) -> None: ...
+
+class SyncStarted(_message.Message):
+    __slots__ = ("next_llsn",)
+    NEXT_LLSN_FIELD_NUMBER: _ClassVar[int]
+    next_llsn: int
+    def __init__(self, next_llsn: _Optional[int] = ...) -> None: ...
+
+class SyncBatches(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "commits")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    commits: _containers.RepeatedCompositeFieldContainer[LogStreamCommitResult]
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[LogStreamCommitResult, _Mapping]]] = ...) -> None: ...
+
+class FetchBatches(_message.Message):
+    __slots__ = ("log_stream_id", "first_llsn", "last_llsn")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    LAST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    first_llsn: int
+    last_llsn: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., first_llsn: _Optional[int] = ..., last_llsn: _Optional[int] = ...) -> None: ...
+
+class FetchedBatches(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class OpenReplication(_message.Message):
     __slots__ = ("log_stream_id", "seal_epoch", "next_llsn")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -342,10 +474,12 @@ class ReplicationRefused(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Append(_message.Message):
-    __slots__ = ("log_stream_id",)
+    __slots__ = ("log_stream_id", "seal_epoch")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
-    def __init__(self, log_stream_id: _Optional[int] = ...) -> None: ...
+    seal_epoch: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ...) -> None: ...
 
 class Appended(_message.Message):
     __slots__ = ("first_glsn", "first_llsn")
@@ -354,6 +488,28 @@ class Appended(_message.Message):
     first_glsn: int
     first_llsn: int
     def __init__(self, first_glsn: _Optional[int] = ..., first_llsn: _Optional[int] = ...) -> None: ...
+
+class ResolveAppend(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "producer_id", "sequence")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    producer_id: int
+    sequence: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class AppendResolved(_message.Message):
+    __slots__ = ("appended", "first_glsn", "first_llsn")
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_GLSN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    appended: bool
+    first_glsn: int
+    first_llsn: int
+    def __init__(self, appended: _Optional[bool] = ..., first_glsn: _Optional[int] = ..., first_llsn: _Optional[int] = ...) -> None: ...
 
 class Read(_message.Message):
     __slots__ = ("log_stream_id", "glsn")
@@ -444,18 +600,24 @@ class Log(_message.Message):
     def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class LogStream(_message.Message):
-    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries")
+    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    JOINING_NODE_FIELD_NUMBER: _ClassVar[int]
+    COPIED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     state: StreamState
     seal_epoch: int
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
     entries: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ...) -> None: ...
+    condition: str
+    joining_node: int
+    copied_entries: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ...) -> None: ...
 
 class ListLogs(_message.Message):
     __slots__ = ()
@@ -495,6 +657,80 @@ class Bounds(_message.Message):
     tail: int
     def __init__(self, head: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
 
+class ChangeStream(_message.Message):
+    __slots__ = ("action", "log_stream_id", "log", "from_node", "to_node")
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ACTION_UNSPECIFIED: _ClassVar[ChangeStream.Action]
+        SEAL: _ClassVar[ChangeStream.Action]
+        UNSEAL: _ClassVar[ChangeStream.Action]
+        ADD: _ClassVar[ChangeStream.Action]
+        MOVE: _ClassVar[ChangeStream.Action]
+        UNREGISTER: _ClassVar[ChangeStream.Action]
+        SCRUB: _ClassVar[ChangeStream.Action]
+        ADD_REPLICA: _ClassVar[ChangeStream.Action]
+    ACTION_UNSPECIFIED: ChangeStream.Action
+    SEAL: ChangeStream.Action
+    UNSEAL: ChangeStream.Action
+    ADD: ChangeStream.Action
+    MOVE: ChangeStream.Action
+    UNREGISTER: ChangeStream.Action
+    SCRUB: ChangeStream.Action
+    ADD_REPLICA: ChangeStream.Action
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    action: ChangeStream.Action
+    log_stream_id: int
+    log: str
+    from_node: int
+    to_node: int
+    def __init__(self, action: _Optional[_Union[ChangeStream.Action, str]] = ..., log_stream_id: _Optional[int] = ..., log: _Optional[str] = ..., from_node: _Optional[int] = ..., to_node: _Optional[int] = ...) -> None: ...
+
+class ChangeNode(_message.Message):
+    __slots__ = ("action", "storage_node_id", "force")
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ACTION_UNSPECIFIED: _ClassVar[ChangeNode.Action]
+        DRAIN: _ClassVar[ChangeNode.Action]
+        UNDRAIN: _ClassVar[ChangeNode.Action]
+        REMOVE: _ClassVar[ChangeNode.Action]
+        CLEANUP: _ClassVar[ChangeNode.Action]
+    ACTION_UNSPECIFIED: ChangeNode.Action
+    DRAIN: ChangeNode.Action
+    UNDRAIN: ChangeNode.Action
+    REMOVE: ChangeNode.Action
+    CLEANUP: ChangeNode.Action
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    action: ChangeNode.Action
+    storage_node_id: int
+    force: bool
+    def __init__(self, action: _Optional[_Union[ChangeNode.Action, str]] = ..., storage_node_id: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class Changed(_message.Message):
+    __slots__ = ("done", "next", "log_stream_id", "scrubs")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SCRUBS_FIELD_NUMBER: _ClassVar[int]
+    done: str
+    next: str
+    log_stream_id: int
+    scrubs: _containers.RepeatedCompositeFieldContainer[ReplicaScrub]
+    def __init__(self, done: _Optional[str] = ..., next: _Optional[str] = ..., log_stream_id: _Optional[int] = ..., scrubs: _Optional[_Iterable[_Union[ReplicaScrub, _Mapping]]] = ...) -> None: ...
+
+class ReplicaScrub(_message.Message):
+    __slots__ = ("storage_node_id", "progress")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    progress: ScrubResponse
+    def __init__(self, storage_node_id: _Optional[int] = ..., progress: _Optional[_Union[ScrubResponse, _Mapping]] = ...) -> None: ...
+
 class GetStatus(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -516,7 +752,7 @@ class Status(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +760,8 @@ class NodeStatus(_message.Message):
     SYNC_MODE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_STREAMS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -531,4 +769,6 @@ class NodeStatus(_message.Message):
     sync_mode: str
     replicas: int
     stored_bytes: int
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+    draining: bool
+    unknown_streams: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ...) -> None: ...
