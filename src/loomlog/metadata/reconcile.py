@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from loomlog.core.ordered import repair
@@ -92,11 +92,11 @@ class Reconciler:
 
     def _decide(self, stream: StreamRounds) -> repair.Action:
         if stream.sealed:  # nothing can be asked of a node in its grace
-            return repair.decide(stream, self._members.reachable)
+            return repair.decide(stream, _Nodes(self._members.reachable))
         for node in stream.replicas:
             if self._members.connected(node) and node not in stream.reports:
                 return repair.BeginSeal(f"node {node} came back without its replica")
-        return repair.decide(stream, self._members.alive)
+        return repair.decide(stream, _Nodes(self._members.alive))
 
     async def _repair(self, log: LogRounds, stream_id: StreamId) -> None:
         stream = log.streams[stream_id]
@@ -135,6 +135,8 @@ class Reconciler:
                 return await self._unseal(log, stream)
             case repair.Wait():
                 return True
+            case _:
+                return False
 
     async def _begin_seal(self, log: LogRounds, stream: StreamRounds, reason: str) -> bool:
         """Decide the last commit, then raise the epoch: what is durable first counts."""
@@ -234,6 +236,19 @@ class Reconciler:
         for waiting in self._awaited.pop(stream_id, ()):
             if not waiting.done():
                 waiting.set_result(None)
+
+
+class _Nodes:
+    """The nodes as they are; replacement is not built yet."""
+
+    def __init__(self, alive: Callable[[NodeId], bool]) -> None:
+        self.alive = alive
+
+    def lost(self, node: NodeId) -> bool:
+        return False
+
+    def spare(self, stream: StreamRounds) -> NodeId | None:
+        return None
 
 
 async def _first(woken: asyncio.Event, delay_s: float) -> None:

@@ -1,16 +1,26 @@
 """What the metadata repository does next about a stream. Pure: state in, one action out.
 
-The reconcile loop asks again and again; every action is safe to repeat.
+The reconcile loop asks again and again; every action is safe to repeat, and each brings the stream
+one step nearer to running on enough live replicas:
+
+    a node dies      BeginSeal, SendSeal, Join a spare, Synchronise it, Swap it in, Unseal
+    it comes back    SendSeal, Synchronise what it missed, Unseal
+    a move           Join the new one, Synchronise while the stream runs, then as above
+
+A stream never has fewer replicas than it had: the newcomer is filled first, as `joining`, and takes
+the place of another in one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.types import NodeId, ReplicaState
+
+NEARLY_ENTRIES: Final = 10_000  # a newcomer this near to the end is worth a short seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,49 +43,184 @@ class Unseal:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Make an empty replica on this node; it will be filled."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronise:
+    """Copy what the destination misses from the source."""
+
+    source: NodeId
+    destination: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """The newcomer is whole: these are the replicas from now on."""
+
+    replicas: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropJoining:
+    """The newcomer is not needed any more, or gone."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to do before something changes."""
 
     reason: str
 
 
-Action: TypeAlias = BeginSeal | SendSeal | Unseal | Wait
+Action: TypeAlias = BeginSeal | SendSeal | Unseal | Join | Synchronise | Swap | DropJoining | Wait
 
 
-def decide(stream: StreamRounds, alive: Callable[[NodeId], bool]) -> Action:
-    """The next step towards a running stream."""
-    if not stream.sealed:
-        return _decide_running(stream, alive)
-    return _decide_sealed(stream, alive)
+class Nodes(Protocol):
+    """What is known of the storage nodes."""
+
+    def alive(self, node: NodeId) -> bool: ...
+
+    def lost(self, node: NodeId) -> bool:
+        """Silent for so long that its replicas are made anew elsewhere."""
+
+    def spare(self, stream: StreamRounds) -> NodeId | None:
+        """The best node for one more replica of the stream, if there is one."""
 
 
-def _decide_running(stream: StreamRounds, alive: Callable[[NodeId], bool]) -> Action:
+def decide(stream: StreamRounds, nodes: Nodes) -> Action:
+    """The next step towards the stream as it should be."""
+    if stream.sealed:
+        return _decide_sealed(stream, nodes)
+    return _decide_running(stream, nodes)
+
+
+# ---- a running stream
+
+
+def _decide_running(stream: StreamRounds, nodes: Nodes) -> Action:
+    if not stream.wanted_running:
+        return BeginSeal("an operator asked for it")
     for node in stream.replicas:
-        if not alive(node):
+        if not nodes.alive(node):
             return BeginSeal(f"node {node} is silent")
         report = stream.reports.get(node)
         if report is None:
             continue
         if report.state is not ReplicaState.RUNNING or report.epoch != stream.epoch:
             return BeginSeal(f"node {node} is {report.state} in epoch {report.epoch}")
+    if stream.joining is not None:
+        return _fill_while_running(stream, stream.joining, nodes)
+    if _wants_another(stream):
+        return _join_spare(stream, nodes, otherwise="running")
     return Wait("running")
 
 
-def _decide_sealed(stream: StreamRounds, alive: Callable[[NodeId], bool]) -> Action:
-    behind = []
-    for node in stream.replicas:
-        report = stream.reports.get(node)
-        if report is None or not alive(node):
-            continue
+def _fill_while_running(stream: StreamRounds, joining: NodeId, nodes: Nodes) -> Action:
+    if not _wants_another(stream):
+        return DropJoining(joining, "it is not needed any more")
+    if not nodes.alive(joining):
+        return DropJoining(joining, "it fell silent")
+    report = stream.reports.get(joining)
+    if report is None:
+        return Join(joining)
+    if stream.committed_llsn_end - report.uncommitted_llsn_offset > NEARLY_ENTRIES:
+        return Synchronise(stream.replicas[-1], joining)
+    return BeginSeal(f"node {joining} joins")
+
+
+def _wants_another(stream: StreamRounds) -> bool:
+    return stream.leaving in stream.replicas or len(stream.replicas) < stream.wanted_replicas
+
+
+def _join_spare(stream: StreamRounds, nodes: Nodes, otherwise: str) -> Action:
+    spare = nodes.spare(stream)
+    if spare is None:
+        return Wait(f"{otherwise}; no spare node for another replica")
+    return Join(spare)
+
+
+# ---- a sealed stream
+
+
+def _decide_sealed(stream: StreamRounds, nodes: Nodes) -> Action:
+    everyone = [*stream.replicas, *([stream.joining] if stream.joining is not None else [])]
+    heard = {n: r for n in everyone if nodes.alive(n) and (r := stream.reports.get(n))}
+    for node, report in heard.items():
         if report.epoch > stream.epoch or (
             report.epoch == stream.epoch and report.state is ReplicaState.RUNNING
         ):
             return BeginSeal(f"node {node} runs in epoch {report.epoch}")
-        if report.epoch < stream.epoch or report.state is not ReplicaState.SEALED:
-            behind.append(node)
-    if behind:
-        return SendSeal(tuple(behind))
-    silent = [node for node in stream.replicas if not alive(node) or node not in stream.reports]
-    if silent:
-        return Wait(f"sealed: waiting for node {', '.join(map(str, silent))}")
+    untold = tuple(n for n, report in heard.items() if _needs_seal(stream, report))
+    if untold:
+        return SendSeal(untold)
+    whole = [n for n, report in heard.items() if report.state is ReplicaState.SEALED]
+    complete = all(node in whole for node in stream.replicas)
+    if complete and stream.joining is not None and not _wants_another(stream):
+        return DropJoining(stream.joining, "it is not needed any more")
+    behind = [n for n in heard if n not in whole]
+    sources = [n for n in whole if not heard[n].damaged]
+    if behind and sources:
+        return Synchronise(sources[-1], behind[0])
+    if complete:
+        return _decide_whole(stream, nodes, whole)
+    return _decide_incomplete(stream, nodes, heard, whole)
+
+
+def _needs_seal(stream: StreamRounds, report: Report) -> bool:
+    """Whether the seal, with the commits before it, is all that this replica misses."""
+    if report.epoch < stream.epoch:
+        return True
+    stored_all = report.written_end >= stream.committed_llsn_end
+    return report.state is not ReplicaState.SEALED and stored_all and not report.damaged
+
+
+def _decide_whole(stream: StreamRounds, nodes: Nodes, whole: list[NodeId]) -> Action:
+    """All replicas have everything."""
+    joining = stream.joining
+    if joining is not None:
+        if joining in whole:
+            return Swap(_replicas_with(stream, joining))
+        return DropJoining(joining, "it fell silent") if not nodes.alive(joining) else Join(joining)
+    if not stream.wanted_running:
+        return Wait("sealed by an operator")
     return Unseal()
+
+
+def _decide_incomplete(
+    stream: StreamRounds, nodes: Nodes, heard: dict[NodeId, Report], whole: list[NodeId]
+) -> Action:
+    """Some replica is away, or nobody has what it misses."""
+    missing = [node for node in stream.replicas if node not in heard]
+    if not missing or not whole:
+        away = f"; node {_names(missing)} is away" if missing else ""
+        return Wait(f"sealed: no live replica has every committed entry{away}")
+    joining = stream.joining
+    if joining is not None:
+        if joining in whole:
+            return Swap(_replicas_with(stream, joining, instead_of=missing[0]))
+        if not nodes.alive(joining):
+            return DropJoining(joining, "it fell silent")
+        return Join(joining)
+    waiting = f"sealed: waiting for node {_names(missing)}"
+    if any(nodes.lost(node) for node in missing):
+        return _join_spare(stream, nodes, otherwise=waiting)
+    return Wait(waiting)
+
+
+def _names(nodes: list[NodeId]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def _replicas_with(
+    stream: StreamRounds, joining: NodeId, instead_of: NodeId | None = None
+) -> tuple[NodeId, ...]:
+    """The newcomer comes last: who has served before is the better primary."""
+    leaving = stream.leaving if stream.leaving in stream.replicas else instead_of
+    return (*(node for node in stream.replicas if node != leaving), joining)

@@ -55,6 +55,7 @@ class Report(NamedTuple):
     state: ReplicaState
     stored_high_watermark: Glsn
     resend: bool
+    damaged: bool = False
 
     @property
     def written_end(self) -> Llsn:
@@ -79,6 +80,7 @@ class Replica:
         self.context = context
         self.state = states.START
         self.replicas: tuple[NodeId, ...] = ()
+        self.damaged = False  # committed entries cannot be read
         self.next_llsn: Llsn = context.uncommitted_llsn_end
         self._missed = False
         self._missed_after: Glsn = -1  # asked for what follows this one; once is enough
@@ -170,6 +172,7 @@ class Replica:
             self.state,
             context.stored_high_watermark,
             resend,
+            self.damaged,
         )
 
     # ---- sealing
@@ -214,6 +217,50 @@ class Replica:
             return
         self._move(Event.UNSEALED)
         self.replicas = replicas
+
+    # ---- being synchronised
+
+    def begin_synchronise(self, source_first_llsn: Llsn) -> Llsn | None:
+        """What follows on the last commit is copied from a peer: drop the rest. Returns the last
+        LLSN to keep, or None: everything must go, the source begins after a hole."""
+        if self.state is not ReplicaState.SEALING:
+            raise InvalidArgument(
+                f"stream {self.stream_id} on node {self.node_id} is {self.state}: "
+                "only a sealing replica is synchronised"
+            )
+        if self.damaged or source_first_llsn > self.context.uncommitted_llsn_begin:
+            return None
+        keep = self.last_committed_llsn
+        self.next_llsn = self.context.uncommitted_llsn_end = keep + 1
+        return keep
+
+    def restart(self, first_llsn: Llsn, high_watermark: Glsn) -> None:
+        """Everything was wiped; the next entry will be `first_llsn`."""
+        self.context = ReplicaContext(
+            high_watermark=high_watermark,
+            uncommitted_llsn_begin=first_llsn,
+            uncommitted_llsn_end=first_llsn,
+        )
+        self.next_llsn = first_llsn
+        self.damaged = False
+
+    def synchronised(self, commit: CommitContext) -> CommitContext:
+        """A committed range was copied and is stored: apply its commit. Returns it as this
+        replica stores it, linked to its own last one."""
+        context = self.context
+        if self.state is not ReplicaState.SEALING or commit.llsn != context.uncommitted_llsn_begin:
+            raise InvalidArgument(
+                f"stream {self.stream_id} on node {self.node_id} is {self.state} and goes on at "
+                f"LLSN {context.uncommitted_llsn_begin}, not {commit.llsn}"
+            )
+        self.next_llsn = commit.llsn + commit.length
+        context.uncommitted_llsn_end = self.next_llsn
+        linked = commit._replace(prev_high_watermark=context.high_watermark)
+        context.high_watermark = commit.high_watermark
+        context.uncommitted_llsn_begin = self.next_llsn
+        context.local_high_watermark = commit.glsn + commit.length - 1
+        context.local_low_watermark = context.local_low_watermark or commit.glsn
+        return linked
 
     def _move(self, event: Event) -> None:
         state = states.next_state(self.state, event)

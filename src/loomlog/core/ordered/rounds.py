@@ -66,6 +66,10 @@ class StreamRounds:
     replicas: tuple[NodeId, ...]
     epoch: int
     sealed: bool
+    wanted_running: bool = True  # False: an operator sealed it
+    wanted_replicas: int = 0
+    joining: NodeId | None = None  # is being filled, to become a replica; commits pass it by
+    leaving: NodeId | None = None  # the replica whose place the next newcomer takes
     committed_llsn_end: Llsn = 1
     reports: dict[NodeId, Report] = field(default_factory=dict)  # the newest of each replica
     sent: dict[NodeId, Glsn] = field(default_factory=dict)  # high watermark each was told
@@ -118,17 +122,29 @@ class LogRounds:
     def report(self, node: NodeId, report: Report) -> None:
         """Take a report; the first one of a connection must be preceded by `reconnected`."""
         stream = self.streams.get(report.stream_id)
-        if stream is None or node not in stream.replicas:
+        if stream is None or (node not in stream.replicas and node != stream.joining):
             return
-        if report.resend or node not in stream.sent:
-            stream.sent[node] = report.high_watermark
         stream.reports[node] = report
+        if node in stream.replicas and (report.resend or node not in stream.sent):
+            stream.sent[node] = report.high_watermark
 
     def reconnected(self, node: NodeId) -> None:
         """What was sent to the node before may be lost: start again from its next reports."""
         for stream in self.streams.values():
             stream.sent.pop(node, None)
             stream.reports.pop(node, None)
+
+    def change_replicas(self, stream_id: StreamId, replicas: tuple[NodeId, ...]) -> None:
+        """A sealed stream goes on with other replicas."""
+        stream = self.streams[stream_id]
+        stream.replicas = replicas
+        stream.joining = None
+        for node in [node for node in stream.reports if node not in replicas]:
+            stream.reports.pop(node)
+            stream.sent.pop(node, None)
+        for node in replicas:
+            if node in stream.reports:
+                stream.sent.setdefault(node, stream.reports[node].high_watermark)
 
     # ---- rounds
 
@@ -211,9 +227,9 @@ class LogRounds:
     # ---- forgetting
 
     def forget_stored(self) -> None:
-        """Drop rounds that every replica concerned has stored."""
-        while self._kept and self._stored(self._kept[0]):
-            self._kept.popleft()
+        """Drop rounds that every replica concerned has stored. One that is away keeps only the
+        rounds of its own streams."""
+        self._kept = deque(round_ for round_ in self._kept if not self._stored(round_))
 
     def _stored(self, round_: Round) -> bool:
         for part in round_.parts:
@@ -229,8 +245,8 @@ class LogRounds:
     def needed(self) -> list[Round]:
         """The rounds that a restart needs, oldest first: a snapshot of this log."""
         rounds = list(self._kept)
-        if self._last is not None and not rounds:
-            rounds = [self._last]
+        if self._last is not None and (not rounds or rounds[-1] is not self._last):
+            rounds.append(self._last)
         return rounds
 
 
