@@ -13,7 +13,7 @@ import errno
 import os
 import posixpath
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loomlog.storage.files import Finished, Step
@@ -60,6 +60,20 @@ class SimDisk:
         self._synced: dict[str, Node] = {"/": None}
         self._changes: list[_Change] = []
         self._mount: SimFiles | None = None
+        self._strike_in = 0  # changes until `_strike`; 0: never
+        self._strike: Callable[[], None] | None = None
+
+    def strike_after(self, changes: int, strike: Callable[[], None] | None) -> None:
+        """Call `strike` (a crash, say) in place of the so manieth change from now; None: never."""
+        self._strike_in, self._strike = (changes, strike) if strike else (0, None)
+
+    def changing(self) -> None:
+        """A change, or a sync, is about to be made."""
+        if self._strike_in:
+            self._strike_in -= 1
+            if not self._strike_in and self._strike is not None:
+                strike, self._strike = self._strike, None
+                strike()
 
     def mount(self) -> SimFiles:
         self.unmount()
@@ -170,7 +184,7 @@ class SimFiles:
         path = self._check(path)
         if create and not self.disk.holds(path):
             self._require_directory(posixpath.dirname(path))
-            self.disk.fail_if_broken(path)
+            self.changing(path)
             self.disk.change((path, Blocks()))
         node = self.disk.find(path)
         if node is None:
@@ -190,6 +204,7 @@ class SimFiles:
         path = self._check(path)
         for directory in reversed([path, *_parents(path)]):
             if not self.disk.holds(directory):
+                self.changing(directory)
                 self.disk.change((directory, None))
             self._require_directory(directory)
 
@@ -200,6 +215,7 @@ class SimFiles:
             (path, target + path[len(source) :], self.disk.find(path))
             for path in (source, *self.disk.below(source))
         ]
+        self.changing(source)
         self.disk.change(
             *((old, _GONE) for old, _, _ in moved), *((new, node) for _, new, node in moved)
         )
@@ -209,24 +225,32 @@ class SimFiles:
         path = self._check(path)
         if self.disk.find(path) is None:
             raise _os_error(errno.EISDIR, path)
+        self.changing(path)
         self.disk.change((path, _GONE))
 
     def remove_tree(self, path: str) -> None:
         path = self._check(path)
         self.disk.find(path)
         for found in reversed([path, *self.disk.below(path)]):
+            self.changing(found)
             self.disk.change((found, _GONE))
 
     def sync_directory(self, path: str) -> None:
         path = self._check(path)
         self._require_directory(path)
-        self.disk.fail_if_broken(path)
+        self.changing(path)
         self.disk.sync_directory(path)
 
     def _check(self, path: str) -> str:
         if self.stale:
             raise _os_error(errno.EIO, path)  # a process that is gone
         return posixpath.normpath(posixpath.join("/", path))
+
+    def changing(self, path: str) -> None:
+        """A change is about to be made: perhaps the last thing that this process does."""
+        self.disk.changing()
+        self._check(path)
+        self.disk.fail_if_broken(path)
 
     def _require_directory(self, path: str) -> None:
         if self.disk.find(path) is not None:
@@ -278,7 +302,7 @@ class SimFile:
 
     def _change(self, what: str, number: int) -> None:
         self._check()
-        self._files.disk.fail_if_broken(self._path)
+        self._files.changing(self._path)
         self._files.disk.note(what, self._path, number)
 
     def _check(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from loomlog.testing.sim.disk import DiskSettings
 from loomlog.testing.sim.host import Host, Main
@@ -16,6 +17,8 @@ from loomlog.testing.sim.simulation import Simulation
 STALLING_DISK = DiskSettings(stall_probability=0.2)
 SLOW_FACTOR_MAX = 100.0
 CLOCK_JUMP_MAX_S = 5.0
+STRIKE_TURNS_MAX = 100  # a process is stopped at once, or so many turns of its loop later ...
+STRIKE_CHANGES_MAX = 12  # ... or so many changes of its disk later: in the midst of something
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ class Nemesis:
             "partition": self._partition,
             "one way": self._partition_one_way,
             "slow": self._slow,
-            "kill": lambda: self._stop(self._victim(), power_loss=False),
-            "crash": lambda: self._stop(self._victim(), power_loss=True),
+            "kill": lambda: self._stop_soon(self._victim(), power_loss=False),
+            "crash": lambda: self._stop_soon(self._victim(), power_loss=True),
             "pause": lambda: self._victim().pause(self._duration_s()),
             "clock": lambda: self._victim().jump_clock(self._random.uniform(0, CLOCK_JUMP_MAX_S)),
             "stall": self._stall,
@@ -75,6 +78,7 @@ class Nemesis:
         for a, b in self._pairs():
             self._sim.network.slow(a, b)
         for name in self._servers:
+            self._sim.host(name).strike_after(None)
             self._mend_disk(name)
             self._restart(name)
 
@@ -117,6 +121,16 @@ class Nemesis:
         a, b = self._random.choice(self._pairs())
         self._sim.network.slow(a, b, self._random.uniform(2.0, SLOW_FACTOR_MAX))
         self._sim.world.after(self._duration_s(), self._sim.network.slow, a, b)
+
+    def _stop_soon(self, host: Host, *, power_loss: bool) -> None:
+        stop = partial(self._stop, host, power_loss=power_loss)
+        match self._random.choice(("now", "turns", "changes")):
+            case "turns":
+                host.strike_after(stop, turns=self._random.randint(1, STRIKE_TURNS_MAX))
+            case "changes":
+                host.strike_after(stop, changes=self._random.randint(1, STRIKE_CHANGES_MAX))
+            case _:
+                stop()
 
     def _stop(self, host: Host, *, power_loss: bool) -> None:
         if host.running:

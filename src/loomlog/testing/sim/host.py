@@ -106,6 +106,15 @@ class Host:
             self.network.end_process(process.loop, power_loss=power_loss)
         self.disk.unmount()
 
+    def strike_after(
+        self, strike: Callable[[], None] | None, *, turns: int = 0, changes: int = 0
+    ) -> None:
+        """Call `strike` when the process has come so far: turns of its loop, or changes of its
+        disk; None: leave it alone."""
+        self.disk.strike_after(changes, strike if changes else None)
+        if self.process is not None:
+            self.process.loop.strike_after(turns, strike if turns else None)
+
     def pause(self, seconds: float) -> None:
         """The process stops for a while, as under SIGSTOP or a stalled machine."""
         self.world.note(self.name, "pause", seconds)

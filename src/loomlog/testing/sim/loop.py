@@ -53,6 +53,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._turn_scheduled = False
         self._paused_until = 0.0
         self._orphans: list[asyncio.Task[Any]] = []
+        self._strike_in = 0  # turns until `_strike`; 0: never
+        self._strike: Callable[[], None] | None = None
 
     # -- time
 
@@ -68,6 +70,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     def pause(self, seconds: float) -> None:
         """Nothing runs here for a while, as in a stopped process; then all goes on."""
         self._paused_until = max(self._paused_until, self.world.now + seconds)
+
+    def strike_after(self, turns: int, strike: Callable[[], None] | None) -> None:
+        """Call `strike` (a kill, say) in place of the so manieth turn from now; None: never.
+        A busy moment is more likely to be hit than by a time chosen at random."""
+        self._strike_in, self._strike = (turns, strike) if strike else (0, None)
 
     # -- callbacks and timers
 
@@ -151,6 +158,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self._paused_until > self.world.now:
             self._schedule_turn()
             return
+        if self._strike_in:
+            self._strike_in -= 1
+            if not self._strike_in and self._strike is not None:
+                self._strike()
+                return
         ready = self._ready
         count = len(ready)
         self.world.stamp(self._host_bytes, count)
