@@ -207,7 +207,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _received(self, frame: Frame, payload: memoryview) -> None:
         if not frame.reply:
-            self._handler.frame_received(self, frame, payload)
+            goodbye = None if frame.id else self._codec.failure(frame)
+            if goodbye is not None:  # the peer says why it is about to close
+                self.close(goodbye)
+            else:
+                self._handler.frame_received(self, frame, payload)
             return
         request_id = frame.id
         if request_id in self._streams:

@@ -150,7 +150,7 @@ async def test_another_protocol_version_is_refused_in_words(echo: tuple[Server, 
     codec = Codec("client")
     codec._hello.protocol_version = 99
     connection = await connect(server.address, codec, Service(codec, {}))
-    with pytest.raises(LoomError):  # the server said why and closed
+    with pytest.raises(VersionMismatch, match="99"):  # the server said why and closed
         await connection.request(append(1))
 
     class Newer(Codec):
