@@ -139,7 +139,7 @@ class StorageNode:
 
     def _replication_failed(self, stream_id: StreamId, reason: str) -> None:
         driver = self._replicas.get(stream_id)
-        if driver is not None:
+        if driver is not None and driver.core.is_primary:  # else it is about an earlier epoch
             driver.fail(f"replication failed: {reason}")
 
     # ---- what the metadata repository hears and says

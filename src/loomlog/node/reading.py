@@ -135,7 +135,7 @@ class Subscription:
         wanted = self._wanted
         next_llsn = wanted.first_llsn or await self._reader.first_llsn(wanted.first_glsn)
         self._driver.watch(self, self._wake.set)
-        while True:
+        while not self._driver.closed:
             self._wake.clear()
             if self._credit > 0 and next_llsn <= self._driver.core.last_committed_llsn:
                 size = min(limits.READ_CHUNK_BYTES, self._credit)
@@ -148,6 +148,7 @@ class Subscription:
             else:
                 self._tell_high_watermark()
                 await self._wake.wait()
+        raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
 
     def _send(self, chunk: Chunk) -> None:
         caught_up = chunk.last_llsn == self._driver.core.last_committed_llsn

@@ -62,6 +62,7 @@ class ReplicaDriver:
         self._addresses: dict[NodeId, str] = {}
         self._sealing = asyncio.Lock()
         self._watchers: dict[object, Callable[[], None]] = {}
+        self.closed = False
 
     @property
     def stream_id(self) -> StreamId:
@@ -237,8 +238,11 @@ class ReplicaDriver:
             raise Trimmed(f"position {glsn} was trimmed: the first kept is {self.trimmed + 1}")
 
     def close(self) -> None:
-        """The replica leaves: nobody is answered any more."""
+        """The replica leaves: nobody is answered any more, subscriptions end."""
         self._flush()
+        self.closed = True
+        for wake in list(self._watchers.values()):
+            wake()
         self._watchers.clear()
         self._waiting.clear()
 
