@@ -658,7 +658,7 @@ class Bounds(_message.Message):
     def __init__(self, head: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
 
 class ChangeStream(_message.Message):
-    __slots__ = ("action", "log_stream_id", "log", "from_node", "to_node")
+    __slots__ = ("action", "log_stream_id", "log", "from_node", "to_node", "tell_only")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACTION_UNSPECIFIED: _ClassVar[ChangeStream.Action]
@@ -682,12 +682,14 @@ class ChangeStream(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     FROM_NODE_FIELD_NUMBER: _ClassVar[int]
     TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    TELL_ONLY_FIELD_NUMBER: _ClassVar[int]
     action: ChangeStream.Action
     log_stream_id: int
     log: str
     from_node: int
     to_node: int
-    def __init__(self, action: _Optional[_Union[ChangeStream.Action, str]] = ..., log_stream_id: _Optional[int] = ..., log: _Optional[str] = ..., from_node: _Optional[int] = ..., to_node: _Optional[int] = ...) -> None: ...
+    tell_only: bool
+    def __init__(self, action: _Optional[_Union[ChangeStream.Action, str]] = ..., log_stream_id: _Optional[int] = ..., log: _Optional[str] = ..., from_node: _Optional[int] = ..., to_node: _Optional[int] = ..., tell_only: _Optional[bool] = ...) -> None: ...
 
 class ChangeNode(_message.Message):
     __slots__ = ("action", "storage_node_id", "force")
