@@ -118,10 +118,17 @@ class Pipe:
         delay = self._network.delay_s(self.source.loop.host, self.target.loop.host)
         self._world.at(max(self._world.now + delay, self.hold_until), self._arrive)
 
+    def abandoned(self) -> None:
+        """The reader is dead: an arrival that waited in its loop never comes to pass."""
+        self._moving = False
+        self.move()
+
     def _blocked(self) -> bool:
         return self._network.blocked(self.source.loop.host, self.target.loop.host)
 
     def _arrive(self) -> None:
+        if not self._moving:
+            return  # abandoned, and bounced by now
         if self._blocked():
             self._moving = False
         elif self.target.lost:
@@ -352,6 +359,7 @@ class SimTransport(asyncio.Transport):
         if not was_lost:
             self.outgoing.hold_until = self.outgoing._world.now + heard_after_s
             self.outgoing.end(ending, tear=True)
+            self.incoming.abandoned()
 
     def _leave(self, error: Exception | None) -> None:
         self.lost = self._closing = True
