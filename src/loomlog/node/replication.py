@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, Timeout
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import connect
 from loomlog.types import Llsn, StreamId
@@ -38,7 +38,11 @@ class Backups:
             question = pb.OpenReplication(
                 log_stream_id=stream_id, seal_epoch=epoch, next_llsn=next_llsn
             )
-            await connection.request(pb.Frame(open_replication=question))
+            try:
+                await connection.request(pb.Frame(open_replication=question))
+            except Timeout as error:
+                connection.abort(error)  # it may be dead without our knowing: make a new one
+                raise
             self._streams.setdefault(address, set()).add(stream_id)
 
     def replicate(
