@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from loomlog.client.info import ClusterStatus as ClusterStatus
     from loomlog.client.info import LogInfo as LogInfo
     from loomlog.client.log import Log as Log
+    from loomlog.client.operator import Change as Change
     from loomlog.types import Entry as Entry
     from loomlog.types import Position as Position
 
 _HOMES = {
     "BlockingCluster": "loomlog.client.blocking",
     "BlockingLog": "loomlog.client.blocking",
+    "Change": "loomlog.client.operator",
     "Cluster": "loomlog.client.cluster",
     "ClusterStatus": "loomlog.client.info",
     "Entry": "loomlog.types",
@@ -39,6 +41,7 @@ _MODULES = ("columns", "errors", "testing")
 __all__ = [
     "BlockingCluster",
     "BlockingLog",
+    "Change",
     "Cluster",
     "ClusterStatus",
     "Entry",

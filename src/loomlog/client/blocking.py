@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from loomlog.client import cluster as asynchronous
 from loomlog.client.info import ClusterStatus, LogInfo
 from loomlog.client.log import Log
+from loomlog.client.operator import Change
 from loomlog.client.subscription import Piece, Subscription
 from loomlog.errors import Unavailable
-from loomlog.types import Buffer, Entry, Glsn, Llsn, Position, StreamId
+from loomlog.types import Buffer, Entry, Glsn, Llsn, NodeId, Position, StreamId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,6 +134,54 @@ class BlockingCluster:
 
     def status(self) -> ClusterStatus:
         return self._thread.run(self._cluster.status())
+
+    # ---- what operators do
+
+    def seal_stream(self, stream: StreamId) -> Change:
+        """Take no more appends until it is unsealed; it stays readable."""
+        return self._thread.run(self._cluster.seal_stream(stream))
+
+    def unseal_stream(self, stream: StreamId) -> Change:
+        """Let it run again."""
+        return self._thread.run(self._cluster.unseal_stream(stream))
+
+    def add_stream(self, log: str) -> Change:
+        """One more stream for a log; `Change.stream` is its id."""
+        return self._thread.run(self._cluster.add_stream(log))
+
+    def move_stream(
+        self, stream: StreamId, from_node: NodeId, to_node: NodeId | None = None
+    ) -> Change:
+        """Its replica on `from_node` moves to `to_node` (None: to the best node)."""
+        return self._thread.run(self._cluster.move_stream(stream, from_node, to_node))
+
+    def unregister_replica(self, stream: StreamId, node: NodeId) -> Change:
+        """The replica leaves the stream; its data stays on the node's disk."""
+        return self._thread.run(self._cluster.unregister_replica(stream, node))
+
+    def add_replica(self, stream: StreamId, node: NodeId | None = None) -> Change:
+        """One more replica, on `node` (None: on the best one)."""
+        return self._thread.run(self._cluster.add_replica(stream, node))
+
+    def scrub_stream(self, stream: StreamId, *, tell_only: bool = False) -> Change:
+        """Check all that is stored of it, repair from peers; `tell_only`: only how far that is."""
+        return self._thread.run(self._cluster.scrub_stream(stream, tell_only=tell_only))
+
+    def drain_node(self, node: NodeId) -> Change:
+        """Move everything away from it, give it nothing new."""
+        return self._thread.run(self._cluster.drain_node(node))
+
+    def undrain_node(self, node: NodeId) -> Change:
+        """Use it again."""
+        return self._thread.run(self._cluster.undrain_node(node))
+
+    def remove_node(self, node: NodeId, force: bool = False) -> Change:
+        """Forget an empty node; with `force` also one that is dead and not empty."""
+        return self._thread.run(self._cluster.remove_node(node, force))
+
+    def cleanup_node(self, node: NodeId) -> Change:
+        """Delete its data of replicas that the cluster does not know (any more)."""
+        return self._thread.run(self._cluster.cleanup_node(node))
 
 
 class BlockingLog:

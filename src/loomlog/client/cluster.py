@@ -21,6 +21,7 @@ from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.log import Log
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.nodes import Connections
+from loomlog.client.operator import Operator
 from loomlog.client.outgoing import Producer
 from loomlog.client.reader import Reader
 from loomlog.client.subscription import Order, Subscription
@@ -54,7 +55,7 @@ async def connect(
     return cluster
 
 
-class Cluster:
+class Cluster(Operator):
     """A connection to a cluster; `async with` closes it."""
 
     def __init__(

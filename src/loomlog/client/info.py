@@ -31,6 +31,9 @@ class StreamInfo:
     epoch: int
     replicas: tuple[ReplicaInfo, ...]
     entries: int  # committed so far
+    condition: str = ""  # why it does not run, what is under way; empty: all is well
+    joining: NodeId | None = None  # is being filled with this stream's data
+    copied_entries: int = 0  # by that one, so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,10 @@ class NodeInfo:
     sync_mode: str
     replicas: int
     stored_bytes: int
+    draining: bool = False  # everything moves away, nothing new comes
+    unknown_streams: tuple[
+        StreamId, ...
+    ] = ()  # its data of streams that are not (any more) its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,9 @@ def _stream_info(stream: pb.LogStream) -> StreamInfo:
         epoch=stream.seal_epoch,
         replicas=tuple(ReplicaInfo(r.storage_node_id, r.address) for r in stream.replicas),
         entries=stream.entries,
+        condition=stream.condition,
+        joining=stream.joining_node or None,
+        copied_entries=stream.copied_entries,
     )
 
 
@@ -113,4 +123,6 @@ def _node_info(node: pb.NodeStatus) -> NodeInfo:
         sync_mode=node.sync_mode,
         replicas=node.replicas,
         stored_bytes=node.stored_bytes,
+        draining=node.draining,
+        unknown_streams=tuple(node.unknown_streams),
     )

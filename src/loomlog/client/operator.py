@@ -1,0 +1,167 @@
+"""What an operator asks of a cluster: streams sealed, moved, checked; nodes emptied and removed.
+
+The metadata repository answers as soon as it has decided; its reconcile loop does the rest. So a
+Change says what was done and what happens next, and `Cluster.status()` how far that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loomlog.client.metadata import Metadata
+from loomlog.errors import InvalidArgument
+from loomlog.types import NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaScrub:
+    """How far the check of one replica is."""
+
+    node: NodeId
+    finished: bool
+    checked_entries: int
+    entries: int
+    checked_bytes: int
+    corrupt_batches: int
+    repaired_batches: int
+    error: str  # why it stopped; empty: it did not
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was done and what happens next, in one line each."""
+
+    done: str
+    next: str
+    stream: StreamId | None = None  # a new one
+    scrubs: tuple[ReplicaScrub, ...] = ()
+
+
+class Operator:
+    """The part of a Cluster that operators use. Requests that do the same when they are done twice
+    are repeated by themselves; the others say so when their outcome is not known."""
+
+    _metadata: Metadata
+
+    # ---- streams
+
+    async def seal_stream(self, stream: StreamId) -> Change:
+        """Take no more appends until it is unsealed; it stays readable."""
+        return await self._change_stream(pb.ChangeStream.SEAL, stream)
+
+    async def unseal_stream(self, stream: StreamId) -> Change:
+        """Let it run again."""
+        return await self._change_stream(pb.ChangeStream.UNSEAL, stream)
+
+    async def add_stream(self, log: str) -> Change:
+        """One more stream for a log; `Change.stream` is its id."""
+        request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=log)
+        return await self._change(pb.Frame(change_stream=request), repeatable=False)
+
+    async def move_stream(
+        self, stream: StreamId, from_node: NodeId, to_node: NodeId | None = None
+    ) -> Change:
+        """Its replica on `from_node` moves to `to_node` (None: to the best node)."""
+        return await self._change_stream(
+            pb.ChangeStream.MOVE, stream, from_node, to_node, repeatable=False
+        )
+
+    async def unregister_replica(self, stream: StreamId, node: NodeId) -> Change:
+        """The replica leaves the stream; its data stays on the node's disk."""
+        return await self._change_stream(
+            pb.ChangeStream.UNREGISTER, stream, from_node=node, repeatable=False
+        )
+
+    async def add_replica(self, stream: StreamId, node: NodeId | None = None) -> Change:
+        """One more replica, on `node` (None: on the best one)."""
+        return await self._change_stream(
+            pb.ChangeStream.ADD_REPLICA, stream, to_node=node, repeatable=False
+        )
+
+    async def scrub_stream(self, stream: StreamId, *, tell_only: bool = False) -> Change:
+        """Check all that is stored of it, repair from peers; `tell_only`: only how far that is."""
+        return await self._change_stream(pb.ChangeStream.SCRUB, stream, tell_only=tell_only)
+
+    # ---- nodes
+
+    async def drain_node(self, node: NodeId) -> Change:
+        """Move everything away from it, give it nothing new."""
+        return await self._change_node(pb.ChangeNode.DRAIN, node)
+
+    async def undrain_node(self, node: NodeId) -> Change:
+        """Use it again."""
+        return await self._change_node(pb.ChangeNode.UNDRAIN, node)
+
+    async def remove_node(self, node: NodeId, force: bool = False) -> Change:
+        """Forget an empty node; with `force` also one that is dead and not empty."""
+        return await self._change_node(pb.ChangeNode.REMOVE, node, force, repeatable=False)
+
+    async def cleanup_node(self, node: NodeId) -> Change:
+        """Delete its data of replicas that the cluster does not know (any more)."""
+        return await self._change_node(pb.ChangeNode.CLEANUP, node)
+
+    # ---- inside
+
+    async def _change_stream(
+        self,
+        action: pb.ChangeStream.Action,
+        stream: StreamId,
+        from_node: NodeId | None = None,
+        to_node: NodeId | None = None,
+        *,
+        tell_only: bool = False,
+        repeatable: bool = True,
+    ) -> Change:
+        request = pb.ChangeStream(
+            action=action,
+            log_stream_id=_number("stream", stream),
+            from_node=0 if from_node is None else _number("node", from_node),
+            to_node=0 if to_node is None else _number("node", to_node),
+            tell_only=tell_only,
+        )
+        return await self._change(pb.Frame(change_stream=request), repeatable)
+
+    async def _change_node(
+        self,
+        action: pb.ChangeNode.Action,
+        node: NodeId,
+        force: bool = False,
+        *,
+        repeatable: bool = True,
+    ) -> Change:
+        request = pb.ChangeNode(action=action, storage_node_id=_number("node", node), force=force)
+        return await self._change(pb.Frame(change_node=request), repeatable)
+
+    async def _change(self, frame: pb.Frame, repeatable: bool) -> Change:
+        answer = await self._metadata.request(frame, repeatable=repeatable)
+        return _change_of(answer.changed)
+
+
+def _change_of(changed: pb.Changed) -> Change:
+    return Change(
+        done=changed.done,
+        next=changed.next,
+        stream=changed.log_stream_id or None,
+        scrubs=tuple(map(_replica_scrub, changed.scrubs)),
+    )
+
+
+def _replica_scrub(scrub: pb.ReplicaScrub) -> ReplicaScrub:
+    progress = scrub.progress
+    return ReplicaScrub(
+        node=scrub.storage_node_id,
+        finished=progress.finished,
+        checked_entries=progress.checked_llsn,
+        entries=progress.last_llsn,
+        checked_bytes=progress.checked_bytes,
+        corrupt_batches=progress.corrupt_batches,
+        repaired_batches=progress.repaired_batches,
+        error=progress.error,
+    )
+
+
+def _number(what: str, number: object) -> int:
+    if not isinstance(number, int) or not 1 <= number < 1 << 32:
+        raise InvalidArgument(f"a {what} is named by its number, 1 or more, not {number!r}")
+    return number
