@@ -110,7 +110,7 @@ class SimCluster:
         self.node_names = [f"vsn-{number}" for number in range(1, shape.nodes + 1)]
         self.servers: Mapping[str, Main] = {
             METADATA: self._serve_metadata,
-            **{name: self._serve_node for name in self.node_names},
+            **dict.fromkeys(self.node_names, self._serve_node),
         }
 
     def start(self) -> None:

@@ -11,27 +11,18 @@ only what every reader has passed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from random import Random
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
-from loomlog.errors import (
-    AlreadyExists,
-    AppendUnknown,
-    InvalidArgument,
-    LoomError,
-    NotFound,
-    Retryable,
-    Trimmed,
-)
+from loomlog.errors import AppendUnknown, LoomError, Retryable, Trimmed
 from loomlog.testing.history import History
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.types import Entry, Glsn, Position
+from loomlog.types import Entry, Glsn, Llsn, Position, StreamId
 
 LOG = "log"
 TROUBLE_S = 3.0  # how long the nemesis is at work
@@ -42,8 +33,6 @@ TRIM_PAUSE_MAX_S = 1.5
 SET_UP_WITHIN_S = 30.0
 ENDED_WITHIN_S = 60.0  # operations that were under way when the faults stopped
 HEALED_WITHIN_S = 60.0
-
-Operation = Callable[[], Awaitable[None]]
 
 
 def cluster(sim: Simulation, plan: FaultPlan) -> History:
@@ -186,8 +175,22 @@ class _Run:
                     async for at, value in read(log, head, tail):
                         self.history.see(name, *at, value)
                 self.history.final(name)
+                for stream in (await log.describe()).streams:
+                    await self._read_stream(log, stream.id, self.history.readers[name].seen)
 
         return main
+
+    async def _read_stream(
+        self, log: Log, stream: StreamId, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]
+    ) -> None:
+        """A stream by itself holds the same as the whole log does of it."""
+        expected = [sight for sight in seen if sight[1] == stream]
+        if expected:
+            found = [
+                (entry.position, entry.stream, entry.llsn, entry.value)
+                async for entry in log.subscribe_stream(stream, expected[0][2], expected[-1][2])
+            ]
+            assert found == expected, f"stream {stream} by itself: {found}, not {expected}"
 
     # ---- trims and other logs
 
@@ -212,12 +215,24 @@ class _Run:
             name = f"other-{number}"
             try:
                 await cluster.create_log(name, streams=self.random.randint(1, 2), replicas=2)
-                await cluster.log(name).append(b"hello")
-                await asyncio.sleep(self.random.random() * 0.5)
-                if self.random.random() < 0.8:
-                    await cluster.delete_log(name)
-            except (InvalidArgument, AlreadyExists, NotFound, LoomError):
+                async with asyncio.TaskGroup() as group:
+                    following = group.create_task(self._follow_other(cluster.log(name)))
+                    await self._use_other(cluster, name)
+                    following.cancel()
+            except* LoomError:
                 await asyncio.sleep(0.1)
+
+    async def _use_other(self, cluster: Cluster, name: str) -> None:
+        at = await cluster.log(name).append(name.encode())
+        assert at.position == 1, f"the first append to {name} is at {at}"
+        await asyncio.sleep(self.random.random() * 0.5)
+        if self.random.random() < 0.8:
+            await cluster.delete_log(name)
+
+    async def _follow_other(self, log: Log) -> None:
+        """May find the log deleted under it."""
+        async for entry in log.subscribe():
+            assert entry.value == log.name.encode(), f"{entry} in {log}"
 
 
 class _Client:
@@ -240,7 +255,7 @@ class _Client:
     async def last_words(self, process: Process) -> None:
         """After all: an append that is acknowledged."""
         async with await self._run.connect(process) as cluster:
-            while not await self._append_many(cluster.log(LOG), 1):
+            while not await self._append_many(cluster.log(LOG), 1):  # noqa: ASYNC110 - a pause between attempts
                 await asyncio.sleep(0.05)
 
     async def _worker(self, log: Log) -> None:
