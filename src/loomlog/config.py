@@ -46,6 +46,8 @@ class MetadataSettings:
     http: str | None = "127.0.0.1:7480"
     failure_detection_s: float = limits.FAILURE_DETECTION_S
     heartbeat_s: float = limits.HEARTBEAT_S
+    replace_after_s: float | None = None  # of silence: made anew elsewhere; None: once it is dead
+    sync_bytes_per_s: int = 0  # of one copy of a stream; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
