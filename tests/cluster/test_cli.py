@@ -155,7 +155,7 @@ def test_a_log_from_creation_to_deletion(loom: Loom) -> None:
     assert loom.says("tail", "life") == "c\n"
     assert loom.json("log", "describe", "life")["tail"] == 3
     assert "running" in loom.says("log", "describe", "life")
-    assert loom.json("log", "delete", "life") == {"deleted": "life"}
+    assert loom.json("log", "delete", "life", "--yes") == {"deleted": "life"}
     assert "life" in loom.fails("log", "describe", "life")
 
 

@@ -20,6 +20,10 @@ WRONG_USAGE: Final = 2
 INTERRUPTED: Final = 130
 
 
+class UsageError(LoomError):
+    """The command must be given in another way."""
+
+
 def main(app: typer.Typer, name: str) -> NoReturn:
     """Run a command line to its end."""
     code = _outcome(app, name)
@@ -46,6 +50,8 @@ def _outcome(app: typer.Typer, name: str) -> int:
             _forget_stdout()
             return 0
         return end.code if isinstance(end.code, int) else FAILED
+    except UsageError as error:
+        return _say(name, describe(error), WRONG_USAGE)
     except Exception as error:
         if os.environ.get("LOOM_DEBUG"):
             raise

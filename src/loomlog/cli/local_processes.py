@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from loomlog import limits
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.types import SyncMode
 
@@ -38,6 +39,9 @@ class Plan:
     port: int = 0  # of the vmr; 0 picks a free one
     http_port: int = 0
     sync: SyncMode = SyncMode.ALWAYS
+    heartbeat_timeout_s: float = limits.FAILURE_DETECTION_S
+    replace_after_s: float | None = None  # None: as soon as a node counts as dead
+    sync_rate_mb_s: float = 0.0  # 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,22 @@ class LocalProcesses:
 
         await asyncio.gather(*(one(child) for child in self.children))
 
+    async def end(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one of them and wait until it is gone."""
+        child = self._child(name)
+        _send(child.process, number)
+        await child.process.wait()
+
+    async def start_again(self, number: int) -> None:
+        """Start a storage node that has ended, on its data."""
+        name = f"vsn-{number}"
+        arguments = _vsn_arguments(self._plan, number, self.children[0])
+        gone = self.children.index(self._child(name))
+        self.children[gone] = await self._start(name, arguments)
+
+    def _child(self, name: str) -> Child:
+        return next(child for child in self.children if child.name == name)
+
     async def _start(self, name: str, arguments: list[str]) -> Child:
         log_file = self._plan.directory / "logs" / f"{name}.log"
         process = await _spawn(arguments, log_file)
@@ -145,10 +165,13 @@ def _prepare(plan: Plan) -> None:
 
 
 def _vmr_arguments(plan: Plan) -> list[str]:
+    after = [] if plan.replace_after_s is None else ["--replace-after", str(plan.replace_after_s)]
     return [
         *("loomlog.cli.vmr", "start", "--cluster-id", CLUSTER_ID),
         *("--data", str(plan.directory / "vmr-1")),
         *("--listen", f"{HOST}:{plan.port}", "--http", f"{HOST}:{plan.http_port}"),
+        *("--heartbeat-timeout", str(plan.heartbeat_timeout_s)),
+        *("--sync-rate", str(plan.sync_rate_mb_s), *after),
     ]
 
 

@@ -1,9 +1,9 @@
-"""`loom log …` and `loom status`: what the cluster holds, and how to change it."""
+"""`loom log …`: what the cluster holds, and how to change it."""
 
 from __future__ import annotations
 
 from loomlog.cli.connection import connected
-from loomlog.cli.output import as_fields, print_json, print_logs, print_status, print_streams
+from loomlog.cli.output import as_fields, print_json, print_logs, print_streams
 
 
 async def create(
@@ -35,7 +35,7 @@ async def describe(address: str, name: str, *, as_json: bool) -> None:
         print_json(as_fields(info))
         return
     print_logs([info])
-    print_streams(info)
+    print_streams([info])
 
 
 async def trim(address: str, name: str, position: int, *, as_json: bool) -> None:
@@ -56,12 +56,3 @@ async def delete(address: str, name: str, *, as_json: bool) -> None:
         print_json({"deleted": name})
     else:
         print(f"deleted {name}")
-
-
-async def status(address: str, *, as_json: bool) -> None:
-    async with connected(address) as cluster:
-        found = await cluster.status()
-    if as_json:
-        print_json(as_fields(found))
-    else:
-        print_status(found)

@@ -4,26 +4,31 @@ module of its own, imported when the command runs.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from loomlog.cli import failures
+from loomlog import limits
+from loomlog.cli import failures, node_commands, stream_commands
+from loomlog.cli.options import (
+    CLUSTER,
+    Cluster,
+    HeartbeatTimeout,
+    Json,
+    LogName,
+    ReplaceAfter,
+    SyncRate,
+    Yes,
+)
 from loomlog.types import SyncMode
 
 app = typer.Typer(help="A distributed shared log.", add_completion=False)
 log_app = typer.Typer(help="Make, list, describe, trim and delete logs.")
 app.add_typer(log_app, name="log")
+app.add_typer(node_commands.app, name="node")
+app.add_typer(stream_commands.app, name="stream")
 
-Cluster = Annotated[
-    str,
-    typer.Option(
-        envvar="LOOM_CLUSTER", metavar="ADDR", help="The metadata repository of the cluster."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Sync = Annotated[
     SyncMode,
     typer.Option(
@@ -32,9 +37,6 @@ Sync = Annotated[
         "entries with the last two."
     ),
 ]
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
-
-CLUSTER = "127.0.0.1:7400"
 
 
 @app.callback(invoke_without_command=True)
@@ -48,7 +50,7 @@ def loom(context: typer.Context) -> None:
 def up(
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Storage nodes. [default: those in the data, or 3]"),
+        typer.Option(min=1, max=64, show_default="those in the data, or 3", help="Storage nodes."),
     ] = None,
     data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path(
         "loom-data"
@@ -56,9 +58,12 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 7400,
     http_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="For status and metrics. [default: port + 80]"),
+        typer.Option(min=0, max=65535, show_default="port + 80", help="For status and metrics."),
     ] = None,
     sync: Sync = SyncMode.ALWAYS,
+    heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
+    replace_after: ReplaceAfter = None,
+    sync_rate: SyncRate = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line when ready.")] = False,
 ) -> None:
     """Run a whole cluster on this machine, until Ctrl-C."""
@@ -69,7 +74,16 @@ def up(
     if http_port is None:
         http_port = port + HTTP_PORT_DISTANCE if 0 < port <= 65535 - HTTP_PORT_DISTANCE else 0
     nodes = nodes or nodes_found(data) or 3
-    plan = Plan(directory=data, nodes=nodes, port=port, http_port=http_port, sync=sync)
+    plan = Plan(
+        directory=data,
+        nodes=nodes,
+        port=port,
+        http_port=http_port,
+        sync=sync,
+        heartbeat_timeout_s=heartbeat_timeout,
+        replace_after_s=replace_after,
+        sync_rate_mb_s=sync_rate,
+    )
     event_loop.run(up(plan, as_json=as_json))
 
 
@@ -78,7 +92,9 @@ def append(
     log: LogName,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE. [default: no keys]"),
+        typer.Option(
+            metavar="TEXT", show_default="no keys", help="Lines are KEY, this text, VALUE."
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="At most so many lines at once.")] = 1000,
     cluster: Cluster = CLUSTER,
@@ -98,7 +114,9 @@ def tail(
     log: LogName,
     start: Annotated[
         int | None,
-        typer.Option("--from", min=1, metavar="N", help="First position. [default: the first]"),
+        typer.Option(
+            "--from", min=1, metavar="N", show_default="the first", help="First position."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new entries, until Ctrl-C.")
@@ -125,11 +143,27 @@ def tail(
 
 
 @app.command()
-def status(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+def status(
+    seconds: Annotated[
+        float | None,
+        typer.Argument(
+            min=0.1, metavar="SECONDS", show_default="2", help="With --watch: how often."
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again.")] = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
     """Show nodes, logs and streams."""
-    from loomlog.cli import event_loop, logs
+    from loomlog.cli import event_loop
+    from loomlog.cli import status as showing
 
-    event_loop.run(logs.status(cluster, as_json=as_json))
+    if not watch and seconds is not None:
+        raise typer.BadParameter("only with --watch", param_hint="SECONDS")
+    if watch:
+        event_loop.run(showing.watch(cluster, seconds or 2.0, as_json=as_json))
+    else:
+        event_loop.run(showing.status(cluster, as_json=as_json))
 
 
 @app.command()
@@ -145,7 +179,9 @@ def bench(
     ] = None,
     log: Annotated[
         str | None,
-        typer.Option(metavar="LOG", help="A log that is there. [default: fresh, deleted after]"),
+        typer.Option(
+            metavar="LOG", show_default="fresh, deleted after", help="A log that is there."
+        ),
     ] = None,
     sizes: Annotated[str, typer.Option(metavar="N,N", help="Bytes of a record.")] = "128,1024",
     batch: Annotated[
@@ -257,15 +293,14 @@ def log_trim(
 @log_app.command("delete")
 def log_delete(
     log: LogName,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
     """Delete a log and all its entries."""
-    from loomlog.cli import event_loop, logs
+    from loomlog.cli import confirm, event_loop, logs
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"delete {log} and all its entries?", abort=True)
+    confirm.ask(lambda: f"Delete {log} and all its entries?", yes=yes)
     event_loop.run(logs.delete(cluster, log, as_json=as_json))
 
 

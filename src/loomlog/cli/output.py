@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from loomlog.types import Entry
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from loomlog.client.info import ClusterStatus, LogInfo, NodeInfo
+    from loomlog.client.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
+    from loomlog.client.operator import ReplicaScrub
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
@@ -23,7 +25,7 @@ _VISIBLE |= {10: "\\n", 13: "\\r"}
 
 def print_json(value: Any) -> None:
     """One line."""
-    print(json.dumps(value, default=str))
+    print(json.dumps(value, default=str), flush=True)
 
 
 def visible(data: bytes) -> str:
@@ -65,7 +67,51 @@ def plain(text: str) -> str:
     return escape(text)
 
 
-def print_logs(logs: list[LogInfo] | tuple[LogInfo, ...]) -> None:
+def print_logs(logs: Sequence[LogInfo]) -> None:
+    console().print(_log_table(logs))
+
+
+def print_streams(logs: Sequence[LogInfo]) -> None:
+    console().print(_stream_table(logs))
+
+
+def print_nodes(nodes: Sequence[NodeInfo]) -> None:
+    console().print(_node_table(nodes))
+
+
+def print_status(status: ClusterStatus) -> None:
+    console().print(status_view(status))
+
+
+def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
+    table = _table("node", "checked", "entries", "corrupt", "repaired", "result")
+    for scrub in scrubs:
+        whole = not scrub.error and scrub.corrupt_batches == scrub.repaired_batches
+        result = plain(scrub.error) or ("whole" if whole else "corrupt")
+        counts = _numbers(scrub.checked_entries, scrub.corrupt_batches, scrub.repaired_batches)
+        row = (str(scrub.node), size(scrub.checked_bytes), *counts, _colored(result, good=whole))
+        table.add_row(*row)
+    console().print(table)
+
+
+def status_view(status: ClusterStatus) -> RenderableType:
+    """The whole cluster on one screen."""
+    from rich.console import Group
+    from rich.text import Text
+
+    alive = sum(node.alive for node in status.nodes)
+    head = Text.from_markup(
+        f"cluster [bold]{plain(status.cluster_id)}[/] at {status.metadata_address}: "
+        f"{alive} of {len(status.nodes)} nodes alive, {status.rounds:,} commit rounds, "
+        f"up {duration(status.uptime_s)}"
+    )
+    nodes = _node_table(status.nodes)
+    if not status.logs:
+        return Group(head, nodes, Text("no logs yet: make one with `loom log create NAME`"))
+    return Group(head, nodes, _log_table(status.logs), _stream_table(status.logs))
+
+
+def _log_table(logs: Sequence[LogInfo]) -> Table:
     table = _table("log", "protocol", "streams", "replicas", "first", "last")
     for info in logs:
         running = sum(stream.state == "running" for stream in info.streams)
@@ -73,49 +119,58 @@ def print_logs(logs: list[LogInfo] | tuple[LogInfo, ...]) -> None:
         table.add_row(
             plain(info.name), info.protocol, streams, *_numbers(info.replicas, info.head, info.tail)
         )
-    console().print(table)
+    return table
 
 
-def print_streams(info: LogInfo) -> None:
-    table = _table("stream", "state", "epoch", "entries", "replicas (first: primary)")
-    for stream in info.streams:
-        replicas = "  ".join(f"{replica.node}@{replica.address}" for replica in stream.replicas)
-        state = _colored(str(stream.state), good=stream.state == "running")
-        table.add_row(str(stream.id), state, *_numbers(stream.epoch, stream.entries), replicas)
-    console().print(table)
+def _stream_table(logs: Sequence[LogInfo]) -> Table:
+    replicas = "replicas (first: primary)"
+    table = _table("log", "stream", "state", "epoch", "entries", replicas, "condition")
+    for info in logs:
+        for stream in info.streams:
+            table.add_row(
+                plain(info.name),
+                str(stream.id),
+                _colored(stream.state, good=stream.state == "running"),
+                *_numbers(stream.epoch, stream.entries),
+                "  ".join(f"{replica.node}@{replica.address}" for replica in stream.replicas),
+                plain(condition(stream)),
+            )
+    return table
 
 
-def print_status(status: ClusterStatus) -> None:
-    alive = sum(node.alive for node in status.nodes)
-    console().print(
-        f"cluster [bold]{plain(status.cluster_id)}[/] at {status.metadata_address}: "
-        f"{alive} of {len(status.nodes)} nodes alive, {status.rounds:,} commit rounds, "
-        f"up {duration(status.uptime_s)}",
-        highlight=False,
-    )
-    _print_nodes(status.nodes)
-    if not status.logs:
-        console().print("no logs yet: make one with `loom log create NAME`", highlight=False)
-        return
-    print_logs(status.logs)
-    for info in status.logs:
-        console().print(f"streams of [bold]{plain(info.name)}[/]", highlight=False)
-        print_streams(info)
+def condition(stream: StreamInfo) -> str:
+    """Why it does not run, or what is under way; empty when all is well."""
+    if stream.joining is None:
+        return stream.condition
+    share = f"{100 * copied(stream):.0f} % of {stream.entries:,} entries"
+    return "; ".join(filter(None, (stream.condition, f"node {stream.joining} has {share}")))
 
 
-def _print_nodes(nodes: tuple[NodeInfo, ...]) -> None:
+def copied(stream: StreamInfo) -> float:
+    """The share of its entries that the joining node has, 0 to 1."""
+    if stream.joining is None:
+        return 0.0
+    return min(1.0, stream.copied_entries / stream.entries) if stream.entries else 1.0
+
+
+def _node_table(nodes: Sequence[NodeInfo]) -> Table:
     table = _table("node", "address", "state", "last report", "sync", "replicas", "stored")
+    unknown = any(node.unknown_streams for node in nodes)
+    if unknown:
+        table.add_column("data of other streams")
     for node in nodes:
-        table.add_row(
+        state = ("draining" if node.draining else "alive") if node.alive else "dead"
+        cells = [
             str(node.id),
             node.address,
-            _colored("alive" if node.alive else "dead", good=node.alive),
+            _colored(state, good=state == "alive"),
             f"{duration(node.last_report_s)} ago",
-            str(node.sync_mode),
+            node.sync_mode,
             str(node.replicas),
             size(node.stored_bytes),
-        )
-    console().print(table)
+        ]
+        table.add_row(*cells, *([", ".join(map(str, node.unknown_streams))] if unknown else []))
+    return table
 
 
 def as_fields(info: LogInfo | ClusterStatus) -> dict[str, Any]:

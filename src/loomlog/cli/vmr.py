@@ -8,6 +8,7 @@ import typer
 
 from loomlog import limits
 from loomlog.cli import failures
+from loomlog.cli.options import HeartbeatTimeout, ReplaceAfter, SyncRate
 from loomlog.cli.structured_logs import LogFormat, LogLevel
 
 app = typer.Typer(
@@ -33,10 +34,9 @@ def start(
         str,
         typer.Option(metavar="ADDR|none", help="Address of /healthz, /status and /metrics."),
     ] = "127.0.0.1:7480",
-    heartbeat_timeout: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="S", help="Seconds of silence until a node counts as dead."),
-    ] = limits.FAILURE_DETECTION_S,
+    heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
+    replace_after: ReplaceAfter = None,
+    sync_rate: SyncRate = 0.0,
     log_format: Annotated[LogFormat, typer.Option(help="On stderr.")] = LogFormat.JSON,
     log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO,
     end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
@@ -57,6 +57,8 @@ def start(
             http=None if http == "none" else http,
             failure_detection_s=heartbeat_timeout,
             heartbeat_s=min(limits.HEARTBEAT_S, heartbeat_timeout / 3),
+            replace_after_s=replace_after,
+            sync_bytes_per_s=int(sync_rate * 1e6),
         )
     )
     process.serve(

@@ -37,7 +37,9 @@ def start(
     ],
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="ADDR", help="What others are told to connect to. [default: listen]"),
+        typer.Option(
+            metavar="ADDR", show_default="listen", help="What others are told to connect to."
+        ),
     ] = None,
     sync: Annotated[
         SyncMode,
