@@ -196,3 +196,63 @@ def test_a_stream_with_too_few_replicas_gets_one_more() -> None:
     found = stream(*HEALTHY, sealed=False)
     found.wanted_replicas = 4
     assert decide(found, Cluster(best=5)) == Join(5)
+
+
+def test_a_stream_with_a_newcomer_far_behind_runs_while_it_is_filled() -> None:
+    found = stream(*(says(SEALED, end=1_000_000) for _ in range(3)))
+    found.committed_llsn_end = 1_000_000
+    found.leaving, found.joining = 2, 4
+    found.reports[4] = says(SEALING, end=1)
+    assert decide(found) == Unseal()
+    found.reports[4] = says(SEALING, end=900_000)
+    assert decide(found) == Synchronise(3, 4)
+
+
+def test_a_newcomer_with_old_data_that_still_runs_hears_of_a_seal_first() -> None:
+    found = stream(*HEALTHY, sealed=False)
+    found.committed_llsn_end = 1_000_000
+    found.leaving, found.joining = 2, 4
+    found.reports[4] = says(RUNNING, epoch=1)
+    assert isinstance(decide(found), BeginSeal)
+
+
+def test_a_dead_replica_is_replaced_before_one_that_is_to_leave() -> None:
+    cluster = Cluster(dead={3}, lost_ones={3})
+    found = stream(says(SEALED), says(SEALED), None)
+    found.leaving, found.joining = 1, 4
+    found.reports[4] = says(SEALED)
+    assert decide(found, cluster) == Swap((1, 2, 4))
+
+
+# ---- leaving
+
+
+def test_an_unregistered_replica_leaves_without_another_in_its_place() -> None:
+    found = stream(*HEALTHY, sealed=False)
+    found.leaving, found.wanted_replicas = 1, 2
+    assert isinstance(decide(found, Cluster(best=4)), BeginSeal)
+    sealed = stream(*ALL_SEALED)
+    sealed.leaving, sealed.wanted_replicas = 1, 2
+    assert decide(sealed, Cluster(best=4)) == Swap((2, 3))
+    assert decide(sealed, Cluster(dead={1}, best=4)) == Swap((2, 3))
+
+
+def test_the_only_whole_replica_does_not_leave() -> None:
+    found = stream(says(SEALED), None, None)
+    found.leaving, found.wanted_replicas = 1, 2
+    assert isinstance(decide(found, Cluster(dead={2, 3})), Wait)
+
+
+# ---- a node comes back without its replica
+
+
+def test_a_replica_that_its_node_lost_is_made_again_and_filled() -> None:
+    found = stream(says(SEALED), says(SEALED), None)
+    assert decide(found, Cluster(best=4)) == Join(3)
+
+
+def test_a_replica_of_an_empty_stream_is_made_whoever_else_is_there() -> None:
+    found = stream(None, None, None)
+    assert isinstance(decide(found), Wait)
+    found.committed_llsn_end = 1
+    assert decide(found) == Join(1)

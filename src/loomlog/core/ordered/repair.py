@@ -8,7 +8,8 @@ one step nearer to running on enough live replicas:
     a move           Join the new one, Synchronise while the stream runs, then as above
 
 A stream never has fewer replicas than it had: the newcomer is filled first, as `joining`, and takes
-the place of another in one step.
+the place of another in one step. Only who leaves without being wanted elsewhere (an operator
+unregistered it) goes alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.types import NodeId, ReplicaState
 
 NEARLY_ENTRIES: Final = 10_000  # a newcomer this near to the end is worth a short seal
+FAR_ENTRIES: Final = 200_000  # and one this far from it is not worth a long one
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Unseal:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Make an empty replica on this node; it will be filled."""
+    """Make an empty replica on this node (perhaps one that lost it); it will be filled."""
 
     node: NodeId
 
@@ -119,6 +121,8 @@ def _decide_running(stream: StreamRounds, nodes: Nodes) -> Action:
         return _fill_while_running(stream, stream.joining, nodes)
     if _wants_another(stream):
         return _join_spare(stream, nodes, otherwise="running")
+    if _leaves_alone(stream):
+        return BeginSeal(f"node {stream.leaving} leaves")
     return Wait("running")
 
 
@@ -130,13 +134,28 @@ def _fill_while_running(stream: StreamRounds, joining: NodeId, nodes: Nodes) -> 
     report = stream.reports.get(joining)
     if report is None:
         return Join(joining)
-    if stream.committed_llsn_end - report.uncommitted_llsn_offset > NEARLY_ENTRIES:
+    fillable = report.state is ReplicaState.SEALING  # else it has to hear of a seal first
+    if fillable and _missing_entries(stream, report) > NEARLY_ENTRIES:
         return Synchronise(stream.replicas[-1], joining)
     return BeginSeal(f"node {joining} joins")
 
 
+def _missing_entries(stream: StreamRounds, report: Report) -> int:
+    return stream.committed_llsn_end - report.uncommitted_llsn_offset
+
+
+def _staying(stream: StreamRounds) -> tuple[NodeId, ...]:
+    return tuple(node for node in stream.replicas if node != stream.leaving)
+
+
 def _wants_another(stream: StreamRounds) -> bool:
-    return stream.leaving in stream.replicas or len(stream.replicas) < stream.wanted_replicas
+    return len(_staying(stream)) < stream.wanted_replicas
+
+
+def _leaves_alone(stream: StreamRounds) -> bool:
+    """A replica leaves, and nobody is to take its place."""
+    staying = _staying(stream)
+    return bool(staying) and staying != stream.replicas and not _wants_another(stream)
 
 
 def _join_spare(stream: StreamRounds, nodes: Nodes, otherwise: str) -> Action:
@@ -164,13 +183,27 @@ def _decide_sealed(stream: StreamRounds, nodes: Nodes) -> Action:
     complete = all(node in whole for node in stream.replicas)
     if complete and stream.joining is not None and not _wants_another(stream):
         return DropJoining(stream.joining, "it is not needed any more")
-    behind = [n for n in heard if n not in whole]
     sources = [n for n in whole if not heard[n].damaged]
+    if stream.joining is None and _leaves_alone(stream):
+        staying = _staying(stream)
+        if any(node in sources for node in staying):
+            return Swap(staying)
+    behind = [n for n in heard if n not in whole]
+    if complete and _far(stream, heard, whole):
+        return Unseal()
     if behind and sources:
         return Synchronise(sources[-1], behind[0])
     if complete:
         return _decide_whole(stream, nodes, whole)
     return _decide_incomplete(stream, nodes, heard, whole)
+
+
+def _far(stream: StreamRounds, heard: dict[NodeId, Report], whole: list[NodeId]) -> bool:
+    """A newcomer misses so much that the stream should run while that is copied."""
+    report = heard.get(stream.joining) if stream.joining is not None else None
+    if report is None or stream.joining in whole or not stream.wanted_running:
+        return False
+    return _missing_entries(stream, report) > FAR_ENTRIES
 
 
 def _needs_seal(stream: StreamRounds, report: Report) -> bool:
@@ -198,6 +231,9 @@ def _decide_incomplete(
 ) -> Action:
     """Some replica is away, or nobody has what it misses."""
     missing = [node for node in stream.replicas if node not in heard]
+    back_without = [node for node in missing if nodes.alive(node)]
+    if back_without and (whole or stream.committed_llsn_end == 1):
+        return Join(back_without[0])
     if not missing or not whole:
         away = f"; node {_names(missing)} is away" if missing else ""
         return Wait(f"sealed: no live replica has every committed entry{away}")
@@ -221,6 +257,7 @@ def _names(nodes: list[NodeId]) -> str:
 def _replicas_with(
     stream: StreamRounds, joining: NodeId, instead_of: NodeId | None = None
 ) -> tuple[NodeId, ...]:
-    """The newcomer comes last: who has served before is the better primary."""
-    leaving = stream.leaving if stream.leaving in stream.replicas else instead_of
+    """The newcomer comes last: who has served before is the better primary. Who is away goes
+    before who is to leave."""
+    leaving = stream.leaving if instead_of is None else instead_of
     return (*(node for node in stream.replicas if node != leaving), joining)
