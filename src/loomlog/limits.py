@@ -28,6 +28,7 @@ READ_AHEAD_BYTES: Final = 8 * MIB  # per stream of a subscription
 
 # Storage node
 STREAM_UNCOMMITTED_BYTES_MAX: Final = 128 * MIB  # beyond this a primary says Busy
+PRODUCER_MARKS_MAX: Final = 100_000  # batches by which a replica knows repeats: some 15 MB
 READ_CHUNK_BYTES: Final = 512 * KIB  # one answer of a subscription
 SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
 

@@ -309,7 +309,7 @@ class Appender:
             return
         batch.connection = connection
         batch.request_id = connection.call(
-            pb.Frame(append=pb.Append(log_stream_id=target.id)),
+            pb.Frame(append=pb.Append(log_stream_id=target.id, seal_epoch=target.epoch)),
             (payload,),
             partial(self._answered, batch),
         )

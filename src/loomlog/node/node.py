@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from loomlog import limits
 from loomlog.config import NodeSettings
-from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
+from loomlog.errors import AppendUnknown, Busy, InvalidArgument, LoomError, NotFound, Trimmed
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import Server
 from loomlog.net.service import Service
@@ -24,7 +24,7 @@ from loomlog.node.replication import Backups
 from loomlog.node.translate import commit_from_wire, report_to_wire
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.stream_store import StreamStore
-from loomlog.types import StreamId
+from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 
@@ -215,7 +215,40 @@ class StorageNode:
     # ---- what clients and peers ask
 
     def append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        self._replica(frame.append.log_stream_id).append(connection, frame, payload)
+        driver = self._replica(frame.append.log_stream_id)
+        repeated = driver.append(connection, frame, payload)
+        if repeated is not None:
+            self._service.spawn(self._answer_repeated(connection, frame, driver, repeated))
+
+    async def _answer_repeated(
+        self, connection: Connection, frame: Frame, driver: ReplicaDriver, first_llsn: Llsn
+    ) -> None:
+        try:
+            first_glsn = await self._position_of(driver, first_llsn)
+        except Exception as error:
+            self._service.answer_error(connection, frame, "append", error)
+            return
+        answer = pb.Appended(first_glsn=first_glsn, first_llsn=first_llsn)
+        connection.send(pb.Frame(id=frame.id, reply=True, appended=answer))
+
+    async def resolve_append(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.resolve_append
+        driver = self._replica(order.log_stream_id)
+        answer = pb.AppendResolved()
+        first_llsn = driver.resolve(order.seal_epoch, order.producer_id, order.sequence)
+        if first_llsn:
+            answer.appended = True
+            answer.first_llsn = first_llsn
+            answer.first_glsn = await self._position_of(driver, first_llsn)
+        return pb.Frame(append_resolved=answer)
+
+    async def _position_of(self, driver: ReplicaDriver, llsn: Llsn) -> Glsn:
+        try:
+            return await self._readers[driver.stream_id].position_of(llsn)
+        except Trimmed as error:
+            raise AppendUnknown(f"{error}; it was appended, where is not known any more") from None
 
     def replicate(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         order = frame.replicate
@@ -288,6 +321,7 @@ class _Requests(Service):
             node._codec,
             {
                 "append": node.append,
+                "resolve_append": node.resolve_append,
                 "replicate": node.replicate,
                 "open_replication": node.open_replication,
                 "read": node.read,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from loomlog import limits
-from loomlog.errors import LoomError, NotFound, Unavailable
+from loomlog.errors import LoomError, NotFound, Trimmed, Unavailable
 from loomlog.net.connection import Connection
 from loomlog.node.replica import ReplicaDriver
 from loomlog.storage.files import Worker
@@ -58,6 +58,17 @@ class Reader:
         if not isinstance(commit, Miss):
             return commit
         return await off_loop(self._worker, lambda: self._store.find(glsn))
+
+    async def position_of(self, llsn: Llsn) -> Glsn:
+        """Where a committed entry stands in the log; raises Trimmed."""
+        cached = self._store.find_llsn_cached(llsn)
+        if isinstance(cached, Miss):
+            commit = await off_loop(self._worker, lambda: self._store.find_llsn(llsn))
+        else:
+            commit = cached
+        if commit is None:
+            raise Trimmed(f"stream {self._driver.stream_id}: LLSN {llsn} was trimmed")
+        return commit.glsn + llsn - commit.llsn
 
     async def chunk(self, first: Llsn, bytes_max: int) -> Chunk:
         last = self._driver.core.last_committed_llsn

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from loomlog import batch, limits
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
-from loomlog.errors import Busy, Corrupt, LoomError, Sealed, Trimmed
+from loomlog.errors import Busy, Corrupt, LoomError, Sealed, Trimmed, Unavailable
 from loomlog.net.connection import Connection
+from loomlog.node.producers import ProducerTable
 from loomlog.node.replication import Backups
 from loomlog.node.translate import STATE_TO_WIRE
 from loomlog.storage.stream_store import StreamStore
@@ -59,6 +60,9 @@ class ReplicaDriver:
         self._outbox_first: Llsn = 0
         self._waiting: deque[WaitingAppend] = deque()
         self._waiting_bytes = 0
+        self.producers = ProducerTable(
+            (mark for marks in store.producers().values() for mark in marks), store.first_llsn
+        )
         self._addresses: dict[NodeId, str] = {}
         self._sealing = asyncio.Lock()
         self._watchers: dict[object, Callable[[], None]] = {}
@@ -74,11 +78,18 @@ class ReplicaDriver:
 
     # ---- appends (primary)
 
-    def append(self, connection: Connection, frame: pb.Frame, payload: memoryview) -> None:
+    def append(self, connection: Connection, frame: pb.Frame, payload: memoryview) -> Llsn | None:
+        """Take a batch; it is answered when it is committed. Returns None, or the first LLSN of
+        the committed batch that this one repeats, which is for the caller to answer."""
         header = batch.check(payload)
+        self._check_epoch(frame.append.seal_epoch)
+        repeated = self.producers.find(header.producer_id, header.sequence)
+        if repeated:
+            return self._repeat(repeated, connection, frame.id)
         if self._waiting_bytes > limits.STREAM_UNCOMMITTED_BYTES_MAX:
             raise Busy(f"stream {self.stream_id} has too much under way: try again in a moment")
         first = self.core.reserve(header.count)
+        self.producers.note(header.producer_id, header.sequence, first)
         batch.assign_llsn(payload, self.stream_id, self.core.epoch, first)
         last = first + header.count - 1
         self._waiting.append(WaitingAppend(first, last, connection, frame.id, header.size))
@@ -87,6 +98,38 @@ class ReplicaDriver:
             self._outbox_first = first
             self._loop.call_soon(self._flush)
         self._outbox.append(payload)
+        return None
+
+    def _check_epoch(self, epoch: int) -> None:
+        """A client must know in which epoch it appended, or it could not ask for the outcome."""
+        if epoch != self.core.epoch:
+            raise Sealed(
+                f"stream {self.stream_id} is {self.core.state} in epoch {self.core.epoch}, this "
+                f"append is for {epoch}: refresh the metadata"
+            )
+
+    def _repeat(self, first_llsn: Llsn, connection: Connection, request_id: int) -> Llsn | None:
+        """An append that is here: still under way, then its answer goes to who asked last."""
+        if first_llsn <= self.core.last_committed_llsn:
+            return first_llsn
+        for number, append in enumerate(self._waiting):
+            if append.first_llsn == first_llsn:
+                self._waiting[number] = append._replace(
+                    connection=connection, request_id=request_id
+                )
+                return None
+        raise Unavailable(f"stream {self.stream_id}: LLSN {first_llsn} waits for its seal")
+
+    def resolve(self, epoch: int, producer_id: int, sequence: int) -> Llsn:
+        """What became of a batch that was sent in `epoch`: its first LLSN, or 0: it is gone, for
+        certain, since all commits of that epoch are here and no more entries of it are taken."""
+        core = self.core
+        if core.epoch <= epoch or core.state is ReplicaState.SEALING or core.damaged:
+            raise Unavailable(
+                f"stream {self.stream_id} on node {core.node_id} is {core.state} in epoch "
+                f"{core.epoch}: it cannot tell yet how epoch {epoch} ended"
+            )
+        return self.producers.find_certain(producer_id, sequence)
 
     def _flush(self) -> None:
         """Write and replicate what arrived in this turn."""
@@ -121,6 +164,8 @@ class ReplicaDriver:
                 raise Corrupt(f"stream {self.stream_id}: replicated batches do not follow")
             expected = header.last_llsn + 1
         self.core.accept(epoch, first, last)
+        for header, _ in batches:
+            self.producers.note(header.producer_id, header.sequence, header.first_llsn)
         self._write([view for _, view in batches], first, last)
 
     # ---- commits
@@ -186,6 +231,7 @@ class ReplicaDriver:
         self._flush()
         written = self.core.next_llsn - 1
         keep = self.core.seal(epoch, last_committed_llsn)
+        self.producers.cut(keep)
         self._refuse_waiting(last_committed_llsn)
         self._on_change(self)
         if written > keep:

@@ -125,6 +125,11 @@ class StreamStore:
         """The last entry handed in; it may not be stored yet."""
         return self._data.last_llsn
 
+    @property
+    def first_llsn(self) -> Llsn:
+        """The first entry that is stored, or would be; trimmed ones may still be."""
+        return self._data.first_llsn
+
     def producers(self) -> dict[int, list[ProducerMark]]:
         """The last batches of every producer, committed or not, oldest first."""
         return self._data.producers()
@@ -246,6 +251,20 @@ class StreamStore:
             return self._commits.find(glsn, from_cache)
         except NotCached:
             return MISS
+
+    def find_llsn(self, llsn: Llsn) -> CommitContext | None:
+        """The commit that holds `llsn`; None if there is none, or none any more."""
+        return self._find_llsn(llsn, from_disk)
+
+    def find_llsn_cached(self, llsn: Llsn) -> CommitContext | Literal[Miss.MISS] | None:
+        try:
+            return self._find_llsn(llsn, from_cache)
+        except NotCached:
+            return MISS
+
+    def _find_llsn(self, llsn: Llsn, read: Read) -> CommitContext | None:
+        _, commit = next(self._commits.walk(llsn, read), (0, None))
+        return commit if commit is not None and commit.llsn <= llsn <= commit.last_llsn else None
 
     def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk:
         """Committed batches from the one that holds `first_llsn`; none that starts above

@@ -1,0 +1,125 @@
+"""Which batches of each producer a replica holds: by this a repeated append is recognised.
+
+Kept per producer: its last APPENDS_IN_FLIGHT_MAX batches, in the order in which they were stored.
+That is enough because of what a client does: it has no more than so many under way on a stream,
+and sends nothing new there while it does not know what became of one of them.
+
+Every batch that is stored must be noted, whether a client, a primary or a synchronisation brought
+it: "not here" is the answer after which a client appends its records elsewhere.
+
+Bounded: when there are more than PRODUCER_MARKS_MAX batches in all, producers are forgotten, those
+first that were silent for longest. So a batch is remembered until that many others have come.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from loomlog.errors import AppendUnknown, Unavailable
+from loomlog.limits import APPENDS_IN_FLIGHT_MAX, PRODUCER_MARKS_MAX
+from loomlog.storage.producers import ProducerMark
+from loomlog.types import Llsn
+
+
+class _Window:
+    """The last batches of one producer."""
+
+    __slots__ = ("dropped", "highest", "marks")
+
+    def __init__(self) -> None:
+        self.marks: deque[tuple[int, Llsn]] = deque()  # sequence, first LLSN; as they were stored
+        self.highest = 0
+        self.dropped = 0  # the highest sequence that fell out: up to it nothing is certain
+
+
+class ProducerTable:
+    """The producers of one replica, the one that appended last at the end."""
+
+    def __init__(
+        self,
+        marks: Iterable[ProducerMark] = (),
+        known_from: Llsn = 1,
+        *,
+        marks_max: int = PRODUCER_MARKS_MAX,
+    ) -> None:
+        """What was found on disk, where everything below `known_from` is trimmed."""
+        self._windows: OrderedDict[int, _Window] = OrderedDict()
+        self._count = 0
+        self._marks_max = marks_max
+        self._known_from = known_from
+        for mark in sorted(marks, key=lambda mark: mark.first_llsn):
+            self.note(mark.producer_id, mark.sequence, mark.first_llsn)
+        for window in self._windows.values():
+            if len(window.marks) == APPENDS_IN_FLIGHT_MAX:  # as many as are kept on disk
+                window.dropped = min(sequence for sequence, _ in window.marks) - 1
+
+    def note(self, producer_id: int, sequence: int, first_llsn: Llsn) -> None:
+        """A batch was stored. Producer 0 is nobody."""
+        if not producer_id:
+            return
+        window = self._windows.get(producer_id)
+        if window is None:
+            window = self._windows[producer_id] = _Window()
+        else:
+            self._windows.move_to_end(producer_id)
+        if len(window.marks) == APPENDS_IN_FLIGHT_MAX:
+            window.dropped = max(window.dropped, window.marks.popleft()[0])
+            self._count -= 1
+        window.marks.append((sequence, first_llsn))
+        window.highest = max(window.highest, sequence)
+        self._count += 1
+        while self._count > self._marks_max and len(self._windows) > 1:
+            self._count -= len(self._windows.popitem(last=False)[1].marks)
+
+    def find(self, producer_id: int, sequence: int) -> Llsn:
+        """The first LLSN of this batch; 0: it is not here. Raises AppendUnknown if it is too long
+        ago to tell."""
+        window = self._windows.get(producer_id)
+        if window is None or sequence > window.highest:
+            return 0
+        for known, first_llsn in window.marks:
+            if known == sequence:
+                return first_llsn
+        if sequence <= window.dropped:
+            raise AppendUnknown(
+                f"batch {sequence} of producer {producer_id} is too old to tell whether it was "
+                f"appended: this stream knows its last {APPENDS_IN_FLIGHT_MAX} only"
+            )
+        return 0
+
+    def find_certain(self, producer_id: int, sequence: int) -> Llsn:
+        """As `find`; raises Unavailable where "not here" might mean "trimmed, and then the table
+        was read from what is left". A producer's numbers grow, so one below it speaks against."""
+        found = self.find(producer_id, sequence)
+        if found or self._known_from == 1:
+            return found
+        window = self._windows.get(producer_id)
+        if window is None or not (window.dropped or any(s < sequence for s, _ in window.marks)):
+            raise Unavailable(
+                f"batch {sequence} of producer {producer_id} is not here, but entries below LLSN "
+                f"{self._known_from} were trimmed before this replica came: ask another"
+            )
+        return 0
+
+    def cut(self, last_llsn: Llsn) -> None:
+        """Entries above `last_llsn` were dropped."""
+        emptied = []
+        for producer_id, window in reversed(self._windows.items()):
+            marks = window.marks
+            if marks and marks[-1][1] <= last_llsn:
+                break  # all before this one appended earlier
+            while marks and marks[-1][1] > last_llsn:
+                marks.pop()
+                self._count -= 1
+            window.highest = max((window.dropped, *(sequence for sequence, _ in marks)))
+            if not window.highest:
+                emptied.append(producer_id)
+        for producer_id in emptied:
+            del self._windows[producer_id]
+
+    def restart(self, first_llsn: Llsn) -> None:
+        """Everything was wiped; the next entry will be `first_llsn`."""
+        self._windows.clear()
+        self._count = 0
+        self._known_from = first_llsn
