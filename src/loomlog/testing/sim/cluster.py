@@ -113,6 +113,14 @@ class SimCluster:
             **dict.fromkeys(self.node_names, self._serve_node),
         }
 
+    def slow_down(self, network: float, disks: float) -> None:
+        """Multiply how long messages and disks take; 1 is as on a good day."""
+        self.sim.network.settings.delay_s *= network
+        for name in self.servers:
+            settings = self.sim.host(name).disk.settings
+            settings.step_delay_s *= disks
+            settings.tail_delay_s *= disks
+
     def start(self) -> None:
         for name, main in self.servers.items():
             host = self.sim.host(name)

@@ -17,6 +17,7 @@ from loomlog.testing.sim.simulation import Simulation
 STALLING_DISK = DiskSettings(stall_probability=0.2)
 SLOW_FACTOR_MAX = 100.0
 CLOCK_JUMP_MAX_S = 5.0
+PACES = (1.0, 1.0, 0.1)  # of faults: how soon after another, and how long
 STRIKE_TURNS_MAX = 100  # a process is stopped at once, or so many turns of its loop later ...
 STRIKE_CHANGES_MAX = 12  # ... or so many changes of its disk later: in the midst of something
 
@@ -83,7 +84,8 @@ class Nemesis:
             self._restart(name)
 
     def _next(self) -> None:
-        delay = self._random.expovariate(1.0 / self._plan.every_s)
+        # Now and then one comes close upon the other, into what the first has begun.
+        delay = self._random.expovariate(1.0 / self._plan.every_s) * self._random.choice(PACES)
         self._sim.world.after(delay, self._act)
 
     def _act(self) -> None:
@@ -92,7 +94,7 @@ class Nemesis:
             self._next()
 
     def _duration_s(self) -> float:
-        return self._random.random() * self._plan.lasts_s
+        return self._random.random() * self._plan.lasts_s * self._random.choice(PACES)
 
     def _victim(self) -> Host:
         return self._sim.host(self._random.choice(list(self._servers)))

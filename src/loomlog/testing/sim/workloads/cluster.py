@@ -26,9 +26,10 @@ from loomlog.types import Entry, Glsn, Llsn, Position, StreamId
 
 LOG = "log"
 TROUBLE_S = 3.0  # how long the nemesis is at work
-OPERATIONS_MAX = 40  # of a worker
-WORKERS = 2  # per client, side by side
-PAUSE_MAX_S = 0.15
+OPERATIONS_MAX = 20  # of a worker
+WORKERS = 3  # per client, side by side
+PAUSES_MAX_S = (0.02, 0.2)
+SLOWNESS = (1.0, 1.0, 10.0, 50.0)  # of network and disks: the slower, the more is under way
 TRIM_PAUSE_MAX_S = 1.5
 SET_UP_WITHIN_S = 30.0
 ENDED_WITHIN_S = 60.0  # operations that were under way when the faults stopped
@@ -40,6 +41,7 @@ def cluster(sim: Simulation, plan: FaultPlan) -> History:
     random = sim.world.random
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     servers = SimCluster(sim, shape)
+    servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
     run = _Run(sim, servers)
     nemesis = Nemesis(sim, plan, servers.servers)
 
@@ -105,11 +107,13 @@ class _Run:
     async def create_log(self, process: Process) -> None:
         shape = self.servers.shape
         async with await self.connect(process) as cluster:
-            while (
-                len([node for node in (await cluster.status()).nodes if node.alive]) < shape.nodes
-            ):
+            while not await self._all_alive(cluster):  # noqa: ASYNC110 - it can only be asked
                 await asyncio.sleep(0.05)
             await cluster.create_log(LOG, streams=shape.streams, replicas=shape.replicas)
+
+    async def _all_alive(self, cluster: Cluster) -> bool:
+        nodes = (await cluster.status()).nodes
+        return sum(node.alive for node in nodes) == self.servers.shape.nodes
 
     async def healed(self, process: Process) -> None:
         """Returns when every stream runs and every node has what the metadata says, no more."""
@@ -243,6 +247,7 @@ class _Client:
         self._run = run
         self._history = run.history
         self._count = 0
+        self._pause_max_s = run.random.choice(PAUSES_MAX_S)
         self._padding = b"." * run.random.choice((0, 0, 50, 400))
 
     async def work(self, process: Process) -> None:
@@ -270,7 +275,7 @@ class _Client:
                     await self._append_many(log, random.choice((1, 2, 5, 20)))
                 case "read":
                     await self._read(log)
-            await asyncio.sleep(random.random() * PAUSE_MAX_S)
+            await asyncio.sleep(random.random() * self._pause_max_s)
 
     # ---- appending
 
