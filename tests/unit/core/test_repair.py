@@ -146,6 +146,8 @@ def test_a_newcomer_that_dies_is_dropped() -> None:
     cluster = Cluster(dead={3, 4}, lost_ones={3})
     found = stream(says(SEALED), says(SEALED), None)
     found.joining = 4
+    assert isinstance(decide(found, cluster), Wait), "it may come back"
+    cluster.lost_ones.add(4)
     assert decide(found, cluster) == DropJoining(4, "it fell silent")
 
 

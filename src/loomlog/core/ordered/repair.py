@@ -129,8 +129,10 @@ def _decide_running(stream: StreamRounds, nodes: Nodes) -> Action:
 def _fill_while_running(stream: StreamRounds, joining: NodeId, nodes: Nodes) -> Action:
     if not _wants_another(stream):
         return DropJoining(joining, "it is not needed any more")
-    if not nodes.alive(joining):
+    if nodes.lost(joining):
         return DropJoining(joining, "it fell silent")
+    if not nodes.alive(joining):
+        return Wait(f"running; waiting for node {joining}, which joins")
     report = stream.reports.get(joining)
     if report is None:
         return Join(joining)
@@ -220,7 +222,7 @@ def _decide_whole(stream: StreamRounds, nodes: Nodes, whole: list[NodeId]) -> Ac
     if joining is not None:
         if joining in whole:
             return Swap(_replicas_with(stream, joining))
-        return DropJoining(joining, "it fell silent") if not nodes.alive(joining) else Join(joining)
+        return _join_again(joining, nodes)
     if not stream.wanted_running:
         return Wait("sealed by an operator")
     return Unseal()
@@ -241,13 +243,20 @@ def _decide_incomplete(
     if joining is not None:
         if joining in whole:
             return Swap(_replicas_with(stream, joining, instead_of=missing[0]))
-        if not nodes.alive(joining):
-            return DropJoining(joining, "it fell silent")
-        return Join(joining)
+        return _join_again(joining, nodes)
     waiting = f"sealed: waiting for node {_names(missing)}"
     if any(nodes.lost(node) for node in missing):
         return _join_spare(stream, nodes, otherwise=waiting)
     return Wait(waiting)
+
+
+def _join_again(joining: NodeId, nodes: Nodes) -> Action:
+    """The newcomer has not been heard of yet, or fell silent."""
+    if nodes.lost(joining):
+        return DropJoining(joining, "it fell silent")
+    if not nodes.alive(joining):
+        return Wait(f"sealed: waiting for node {joining}, which joins")
+    return Join(joining)
 
 
 def _names(nodes: list[NodeId]) -> str:
