@@ -81,3 +81,25 @@ def test_a_window_counts_only_what_ends_in_it(monkeypatch: pytest.MonkeyPatch) -
 def test_the_disk_is_measured(tmp_path: Path) -> None:
     assert fdatasync_ms(tmp_path) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_start_of_a_node_on_its_data_is_measured(tmp_path: Path) -> None:
+    done = bench("--start-gigabytes", "0.02", "--sync", "none", "--data", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    starts = json.loads(done.stdout)["starts"]
+    assert [start["before"] for start in starts] == [
+        "a clean stop, empty",
+        "a clean stop",
+        "kill -9",
+    ]
+    assert [round(start["stored_mb"]) for start in starts] == [0, 20, 20]
+    assert all(0 < start["ready_s"] <= start["serving_s"] for start in starts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_too_small_is_said_before_it_is_filled(tmp_path: Path) -> None:
+    done = bench("--start-gigabytes", "1000000000", "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert "free space" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

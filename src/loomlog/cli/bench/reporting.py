@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from loomlog.cli.bench import failover
 from loomlog.cli.bench.machine import describe
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.bench.run import Progress, Report
+from loomlog.cli.bench.starting import Start
 from loomlog.cli.output import console
 
 if TYPE_CHECKING:
@@ -80,6 +82,77 @@ def _cells(result: Result) -> tuple[str, ...]:
         f"{result.records_per_s:,.0f}",
         f"{result.mb_per_s:,.1f}",
         *("-" if ms is None else f"{ms:.2f}" for ms in (result.p50_ms, result.p99_ms)),
+    )
+
+
+# ---- the start of a node
+
+
+def start_fields(starts: list[Start]) -> dict[str, Any]:
+    """JSON-ready."""
+    return {"starts": [asdict(start) for start in starts]}
+
+
+def print_starts(starts: list[Start]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("start of a vsn after")
+    for column in ("stored MB", "registered s", "takes appends s"):
+        table.add_column(column, justify="right")
+    for start in starts:
+        times = (f"{start.ready_s:.2f}", f"{start.serving_s:.2f}")
+        table.add_row(start.before, f"{start.stored_mb:,.0f}", *times)
+    console().print(table)
+
+
+# ---- a node that is killed
+
+
+def failover_fields(report: failover.Report) -> dict[str, Any]:
+    """JSON-ready."""
+    fields = asdict(report)
+    for kill, of in zip(fields["kills"], report.kills, strict=True):
+        for copy, measured in zip(kill["copies"], of.copies, strict=True):
+            copy["mb_per_s"] = round(measured.mb_per_s, 1)
+    return fields
+
+
+def print_failover(report: failover.Report) -> None:
+    from rich import box
+    from rich.table import Table
+
+    out = console()
+    out.print(
+        f"{failover.NODES} nodes, {failover.STREAMS} streams of {failover.REPLICAS} replicas, "
+        f"{report.stored_mb:,.0f} MB stored, {failover.APPENDS_PER_S:,} appends/s of "
+        f"{failover.RECORD_BYTES:,} B; a node counts as dead after {report.detection_s:g} s",
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("kill -9 of a vsn")
+    columns = ("stall s", "p99 ms", "longest s", "failed", "sealed s", "repaired s", "copy MB/s")
+    for column in columns:
+        table.add_column(column, justify="right")
+    before = "-" if report.p99_before_ms is None else f"{report.p99_before_ms:.1f}"
+    gap = f"{report.longest_gap_before_s:.2f}"
+    table.add_row("(before)", gap, before, "-", "-", "-", "-", "-")
+    for kill in report.kills:
+        table.add_row(*_kill_cells(kill))
+    out.print(table)
+
+
+def _kill_cells(kill: failover.Kill) -> tuple[str, ...]:
+    return (
+        kill.scenario,
+        f"{kill.stall_s:.2f}",
+        "-" if kill.p99_ms is None else f"{kill.p99_ms:.1f}",
+        f"{kill.longest_append_s:.2f}",
+        str(kill.failed_appends),
+        "-" if kill.sealed_s is None else f"{kill.sealed_s:.2f}",
+        f"{kill.repaired_s:.2f}",
+        ", ".join(f"{copy.mb_per_s:.0f}" for copy in kill.copies) or "-",
     )
 
 

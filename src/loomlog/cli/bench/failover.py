@@ -1,0 +1,280 @@
+"""What a client feels when a storage node is killed, and how long the cluster takes to repair.
+
+A private cluster of four nodes, a log with two streams, appends at a steady rate whether or not
+they are answered. A node is killed with -9 twice: first one that holds a replica of one stream
+only, so that the client has another stream; then one that holds replicas of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from loomlog.cli.bench.measuring import percentile_ms
+from loomlog.cli.bench.run import Progress, Target
+from loomlog.cli.connection import connected
+from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.errors import Timeout
+
+if TYPE_CHECKING:
+    from loomlog import Cluster, Log
+    from loomlog.client.info import LogInfo, StreamInfo
+    from loomlog.types import NodeId, StreamId
+
+NODES: Final = 4
+STREAMS: Final = 2
+REPLICAS: Final = 3
+RECORD_BYTES: Final = 1024
+APPENDS_PER_S: Final = 1024  # 1 MiB/s
+FILL_RECORDS: Final = 1024  # of one batch
+FILLS_IN_FLIGHT: Final = 4
+PACE_S: Final = 0.002
+LOOK_EVERY_S: Final = 0.02
+AFTERWARDS_S: Final = 1.0  # appends go on after the repair: the last stall ends in this time
+REPAIR_TIMEOUT_S: Final = 120.0
+SCENARIOS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One append."""
+
+    started: float
+    ended: float
+    acknowledged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The synchronisation of one stream to the node that takes the dead one's place."""
+
+    stream: StreamId
+    mb: float
+    seconds: float
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.mb / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A node was killed; times in seconds after that."""
+
+    scenario: str
+    node: NodeId
+    streams_hit: int
+    stall_s: float  # longest time without any append acknowledged
+    p99_ms: float | None  # of the appends that began in the second after it
+    longest_append_s: float
+    failed_appends: int
+    sealed_s: float | None  # the first stream was seen sealed
+    repaired_s: float  # all streams run again, with a spare in its place
+    copies: tuple[Copy, ...]
+
+
+@dataclass(slots=True)
+class Report:
+    detection_s: float
+    stored_mb: float
+    p99_before_ms: float | None = None
+    longest_gap_before_s: float = 0.0
+    kills: list[Kill] = field(default_factory=list)
+
+
+async def failover(target: Target, seconds: float, fill_mb: float, progress: Progress) -> Report:
+    """Measure; whatever was started or made for it is gone afterwards."""
+    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
+        plan = Plan(directory=Path(scratch), nodes=NODES, sync=target.sync)
+        async with running(plan) as processes, connected(processes.address) as cluster:
+            log = await cluster.create_log("bench-failover", streams=STREAMS, replicas=REPLICAS)
+            return await _measure(_Place(processes, cluster, log), plan, seconds, fill_mb, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where it happens."""
+
+    processes: LocalProcesses
+    cluster: Cluster
+    log: Log
+
+
+async def _measure(
+    place: _Place, plan: Plan, seconds: float, fill_mb: float, progress: Progress
+) -> Report:
+    progress.begin(f"filling with {fill_mb:g} MB", fill_mb / 100)
+    report = Report(plan.heartbeat_timeout_s, await _fill(place.log, fill_mb * 1e6) / 1e6)
+    async with _Writer(place.log) as writer:
+        progress.begin("appends before", seconds)
+        begun = perf_counter()
+        await asyncio.sleep(seconds)
+        report.p99_before_ms = writer.p99_ms(begun, begun + seconds)
+        report.longest_gap_before_s = writer.longest_gap_s(begun, begun + seconds)
+        for scenario, hit in (("another stream runs", 1), ("all streams are hit", STREAMS)):
+            victim = _victim(await place.log.describe(), hit)
+            if victim is None:
+                continue
+            progress.begin(f"kill -9, {scenario}", plan.heartbeat_timeout_s + 5)
+            report.kills.append(await _kill(place, writer, scenario, victim, hit))
+            await _bring_back(place, victim)
+    return report
+
+
+def _victim(log: LogInfo, hit: int) -> NodeId | None:
+    """A node with a replica of so many streams; a primary if there is one."""
+    holders = [replica.node for stream in log.streams for replica in stream.replicas]
+    primaries = [stream.replicas[0].node for stream in log.streams]
+    return next((node for node in primaries + holders if holders.count(node) == hit), None)
+
+
+async def _kill(place: _Place, writer: _Writer, scenario: str, victim: NodeId, hit: int) -> Kill:
+    killed = perf_counter()
+    await place.processes.end(f"vsn-{victim}", signal.SIGKILL)
+    watch = _RepairWatch(victim)
+    while not watch.repaired(await place.log.describe()):
+        if perf_counter() - killed > REPAIR_TIMEOUT_S:
+            raise Timeout(
+                f"node {victim} was not replaced within {REPAIR_TIMEOUT_S:g} s: "
+                f"{watch.last_condition}"
+            )
+        await asyncio.sleep(LOOK_EVERY_S)
+    repaired = perf_counter()
+    await asyncio.sleep(AFTERWARDS_S)
+    await writer.all_ended(before=repaired)
+    end = perf_counter()
+    return Kill(
+        scenario=scenario,
+        node=victim,
+        streams_hit=hit,
+        stall_s=writer.longest_gap_s(killed, end),
+        p99_ms=writer.p99_ms(killed, killed + 1),
+        longest_append_s=writer.longest_s(killed, end),
+        failed_appends=writer.failed(killed, end),
+        sealed_s=None if watch.sealed_at is None else watch.sealed_at - killed,
+        repaired_s=repaired - killed,
+        copies=tuple(watch.copies),
+    )
+
+
+async def _bring_back(place: _Place, victim: NodeId) -> None:
+    """As an empty spare: what it held is no longer its own."""
+    await place.processes.start_again(victim)
+    await place.cluster.cleanup_node(victim)
+
+
+async def _fill(log: Log, wanted_bytes: float) -> int:
+    values = [os.urandom(RECORD_BYTES) for _ in range(FILL_RECORDS)]
+    batch_bytes = RECORD_BYTES * FILL_RECORDS
+    left = iter(range(round(wanted_bytes / batch_bytes)))
+    appended = 0
+
+    async def caller() -> None:
+        nonlocal appended
+        for _ in left:
+            await log.append_many(values)
+            appended += batch_bytes
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(FILLS_IN_FLIGHT):
+            group.create_task(caller())
+    return appended
+
+
+class _RepairWatch:
+    """What the status of the log tells about a repair, look by look."""
+
+    def __init__(self, victim: NodeId) -> None:
+        self._victim = victim
+        self._joining_since: dict[StreamId, float] = {}
+        self.sealed_at: float | None = None
+        self.copies: list[Copy] = []
+        self.last_condition = ""
+
+    def repaired(self, log: LogInfo) -> bool:
+        now = perf_counter()
+        for stream in log.streams:
+            self.last_condition = stream.condition or self.last_condition
+            if stream.state != "running" and self.sealed_at is None:
+                self.sealed_at = now
+            self._follow_copy(stream, now)
+        return all(
+            stream.state == "running" and all(r.node != self._victim for r in stream.replicas)
+            for stream in log.streams
+        )
+
+    def _follow_copy(self, stream: StreamInfo, now: float) -> None:
+        if stream.joining is not None:
+            self._joining_since.setdefault(stream.id, now)
+        elif (since := self._joining_since.pop(stream.id, None)) is not None:
+            self.copies.append(Copy(stream.id, stream.entries * RECORD_BYTES / 1e6, now - since))
+
+
+class _Writer:
+    """Appends at a steady rate, answered or not."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._value = os.urandom(RECORD_BYTES)
+        self._under_way: dict[asyncio.Future[Any], float] = {}
+        self._samples: list[Sample] = []
+
+    async def __aenter__(self) -> _Writer:
+        await self._log.append(self._value)
+        self._pacing = asyncio.ensure_future(self._pace())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pacing.cancel()
+        await asyncio.wait({self._pacing, *self._under_way})
+
+    async def _pace(self) -> None:
+        begun, count = perf_counter(), 0
+        while True:
+            for _ in range(count, int((perf_counter() - begun) * APPENDS_PER_S)):
+                self._append()
+                count += 1
+            await asyncio.sleep(PACE_S)
+
+    def _append(self) -> None:
+        append = asyncio.ensure_future(self._log.append(self._value))
+        self._under_way[append] = perf_counter()
+        append.add_done_callback(self._ended)
+
+    def _ended(self, append: asyncio.Future[Any]) -> None:
+        acknowledged = not append.cancelled() and append.exception() is None
+        started = self._under_way.pop(append)
+        self._samples.append(Sample(started, perf_counter(), acknowledged))
+
+    async def all_ended(self, before: float) -> None:
+        """Wait for the appends that began before that."""
+        waiting = [append for append, started in self._under_way.items() if started < before]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    # ---- what it was like
+
+    def longest_gap_s(self, begin: float, end: float) -> float:
+        """The longest time between two acknowledgements."""
+        ends = sorted(s.ended for s in self._samples if s.acknowledged and begin <= s.ended < end)
+        points = [begin, *ends, end]
+        return max(after - before for before, after in pairwise(points))
+
+    def p99_ms(self, begin: float, end: float) -> float | None:
+        """Of appends that began in this time; only of use when they have ended."""
+        took = sorted(s.ended - s.started for s in self._samples if begin <= s.started < end)
+        return percentile_ms(took, 0.99)
+
+    def longest_s(self, begin: float, end: float) -> float:
+        took = [s.ended - s.started for s in self._samples if begin <= s.ended < end]
+        return max(took, default=0.0)
+
+    def failed(self, begin: float, end: float) -> int:
+        return sum(not s.acknowledged for s in self._samples if begin <= s.ended < end)
