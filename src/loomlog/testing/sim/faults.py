@@ -36,10 +36,13 @@ FAULTS: Mapping[str, FaultPlan] = {
     "resets": FaultPlan(("reset",), every_s=0.1),
     "network": FaultPlan(("reset", "partition", "one way", "slow")),
     "kills": FaultPlan(("kill",)),
-    "crashes": FaultPlan(("crash",)),
+    "crashes": FaultPlan(("crash", "crash", "crash", "blackout")),
     "pauses": FaultPlan(("pause", "clock", "stall")),
     "all": FaultPlan(
-        ("reset", "partition", "one way", "slow", "kill", "crash", "pause", "clock", "stall")
+        (
+            *("reset", "partition", "one way", "slow"),
+            *("kill", "crash", "blackout", "pause", "clock", "stall"),
+        )
     ),
 }
 
@@ -62,6 +65,7 @@ class Nemesis:
             "slow": self._slow,
             "kill": lambda: self._stop_soon(self._victim(), power_loss=False),
             "crash": lambda: self._stop_soon(self._victim(), power_loss=True),
+            "blackout": self._blackout,
             "pause": lambda: self._victim().pause(self._duration_s()),
             "clock": lambda: self._victim().jump_clock(self._random.uniform(0, CLOCK_JUMP_MAX_S)),
             "stall": self._stall,
@@ -141,6 +145,11 @@ class Nemesis:
             else:
                 host.kill()
             self._sim.world.after(self._duration_s(), self._restart, host.name)
+
+    def _blackout(self) -> None:
+        """All servers lose power at once: what all of them forget, nobody knows."""
+        for name in self._servers:
+            self._stop(self._sim.host(name), power_loss=True)
 
     def _restart(self, name: str) -> None:
         host = self._sim.host(name)
