@@ -312,6 +312,11 @@ class CommitLog:
         if self._durable:
             self._files.sync_directory(self._path)
 
+    def abandon(self) -> None:
+        """Others stand in its place. Files are closed when the last reader lets go of them."""
+        for file in self._chain:
+            self._journal.forget(file)
+
     def close(self) -> None:
         """Close the files. Blocking; nothing may be under way."""
         for file in self._chain:

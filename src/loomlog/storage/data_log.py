@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
-from loomlog.batch import Header, read_header
+from loomlog.batch import Header, check, read_header
 from loomlog.config import StorageSettings
 from loomlog.errors import Corrupt, InvalidArgument, NotYetWritten, Trimmed
 from loomlog.storage import segment_index
@@ -26,7 +26,7 @@ from loomlog.storage.files import Files, Finished, Step
 from loomlog.storage.journal import Channel, Journal
 from loomlog.storage.producers import ProducerMark, Producers
 from loomlog.storage.reading import Read
-from loomlog.storage.segments import Batch, Segment
+from loomlog.storage.segments import Batch, Broken, Examined, Segment
 from loomlog.storage.spares import Spares
 from loomlog.types import Llsn, StreamId, SyncMode
 
@@ -44,8 +44,9 @@ class DataLog:
         channel: Channel,
         journal: Journal,
         settings: StorageSettings,
+        base_llsn: Llsn = 1,
     ) -> None:
-        """Open what is there. Blocking."""
+        """Open what is there; `base_llsn` comes next if that is nothing. Blocking."""
         self._files = files
         self._path = f"{path}/data"
         self._stream_id = stream_id
@@ -65,7 +66,7 @@ class DataLog:
             durable=self._durable,
         )
         self._segments: list[Segment] = []  # replaced, not changed, where readers may look
-        self.next_llsn: Llsn = 1
+        self.next_llsn: Llsn = base_llsn
         self._open_segments()
 
     @property
@@ -200,13 +201,33 @@ class DataLog:
 
     def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> list[Batch]:
         """As Segment.read; an answer ends with its segment."""
+        return self._holder(first_llsn).read(first_llsn, last_llsn, max_bytes, read)
+
+    def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
+        """As Segment.examine; ends with its segment. Blocking."""
+        return self._holder(llsn).examine(llsn, last_llsn, max_bytes)
+
+    def overwrite(self, broken: Broken, batch: memoryview, done: Finished) -> None:
+        """Put a sound copy in the place of a broken batch. A crash in the middle leaves it
+        broken."""
+        segment = self._holder(broken.llsn)
+        segment.check_place(broken, check(batch))
+
+        def write() -> None:
+            if not segment.dropped:  # else its file may be another segment's by now
+                segment.file.write([batch], broken.offset)
+                segment.file.sync()
+
+        self._journal.call(self._channel, [write], done)
+
+    def _holder(self, llsn: Llsn) -> Segment:
         segments = self._segments
-        position = bisect_right(segments, first_llsn, key=_first_llsn) - 1
-        if position < 0 or first_llsn >= self.next_llsn:
-            if first_llsn >= self.next_llsn:
-                raise NotYetWritten(f"stream {self._stream_id}: no LLSN {first_llsn} yet")
-            raise Trimmed(f"stream {self._stream_id}: LLSN {first_llsn} was trimmed")
-        return segments[position].read(first_llsn, last_llsn, max_bytes, read)
+        position = bisect_right(segments, llsn, key=_first_llsn) - 1
+        if llsn >= self.next_llsn:
+            raise NotYetWritten(f"stream {self._stream_id}: no LLSN {llsn} yet")
+        if position < 0:
+            raise Trimmed(f"stream {self._stream_id}: LLSN {llsn} was trimmed")
+        return segments[position]
 
     # ---- cutting ------------------------------------------------------------------------
 
@@ -289,6 +310,11 @@ class DataLog:
         self._sync_directory()
         self._segments = []
         self.next_llsn = next_llsn
+
+    def abandon(self) -> None:
+        """Others stand in its place. Files are closed when the last reader lets go of them."""
+        for segment in self._segments:
+            self._journal.forget(segment)
 
     def close(self) -> None:
         """Close the files. Blocking; nothing may be under way."""

@@ -38,6 +38,23 @@ class Batch(NamedTuple):
     view: memoryview
 
 
+class Broken(NamedTuple):
+    """A stored batch that does not check out."""
+
+    llsn: Llsn  # its first
+    offset: int
+    next_llsn: Llsn  # where a sound batch may follow
+    reason: str
+
+
+class Examined(NamedTuple):
+    """What a look at stored batches found, up to the first broken one."""
+
+    next_llsn: Llsn  # everything below is sound, from where it was asked
+    size: int  # bytes looked at
+    broken: Broken | None
+
+
 class Segment:
     """A data file. It is a journal's target: its file comes to be when the roll is carried out."""
 
@@ -155,6 +172,60 @@ class Segment:
         batches = self._take(data, offset, first_llsn, last_llsn)
         self._remember(batches[-1].header.last_llsn + 1, offset + sum(len(b.view) for b in batches))
         return batches
+
+    def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
+        """Check whole batches from one that begins at or below `llsn`; none that starts above
+        `last_llsn`. Blocking."""
+        start, llsn = self._nearest(llsn)
+        offset = start
+        window = _Window(self.file, from_disk, max_bytes, self.end)
+        while offset < self.end and llsn <= last_llsn and offset - start < max_bytes:
+            header: Header | None = None
+            try:
+                header = read_header(window.at(offset, HEADER_BYTES))
+                self._expect(header, llsn)
+                _check_body(header, window.at(offset, header.size))
+            except Corrupt as error:
+                if self.dropped:
+                    raise self._broken(offset, llsn, error) from error
+                broken = Broken(llsn, offset, self._behind(llsn, offset, header), str(error))
+                return Examined(llsn, offset - start, broken)
+            offset += header.size
+            llsn = header.last_llsn + 1
+        self._remember(llsn, offset)
+        return Examined(llsn, offset - start, None)
+
+    def _nearest(self, llsn: Llsn) -> tuple[int, Llsn]:
+        """Where a batch begins that is known without reading, at or below `llsn`."""
+        offset = self._cursors.get(llsn)
+        if offset is not None:
+            return offset, llsn
+        position = bisect_right(self._llsns, llsn) - 1
+        return self._offsets[position], self._llsns[position]
+
+    def _behind(self, llsn: Llsn, offset: int, header: Header | None) -> Llsn:
+        """The first LLSN that can be found behind a broken batch."""
+        if header is not None and header.first_llsn == llsn:
+            self._remember(header.last_llsn + 1, offset + header.size)
+            return header.last_llsn + 1
+        above = bisect_right(self._llsns, llsn)
+        return self._llsns[above] if above < len(self._llsns) else self.next_llsn
+
+    def check_place(self, broken: Broken, header: Header) -> None:
+        """Whether a batch is what stood in the place of the broken one."""
+        end = broken.offset + header.size
+        above = bisect_right(self._llsns, broken.llsn)
+        if above < len(self._llsns):
+            next_llsn, next_offset = self._llsns[above], self._offsets[above]
+        else:
+            next_llsn, next_offset = self.next_llsn, self.end
+        entries, room = next_llsn - header.last_llsn - 1, next_offset - end
+        fits = min(entries, room) >= 0 and (entries == 0) == (room == 0)
+        if not fits or header.stream_id != self.stream_id or header.first_llsn != broken.llsn:
+            raise InvalidArgument(
+                f"{self.path} at {broken.offset}: no place for LLSN {header.first_llsn} to "
+                f"{header.last_llsn} of stream {header.stream_id} in {header.size} bytes"
+            )
 
     def find_end(self, last_llsn: Llsn, previous_epoch: int) -> tuple[int, int]:
         """Where the data ends if `last_llsn` is the last entry, and its epoch. Blocking."""

@@ -12,19 +12,23 @@ from crc32c import crc32c
 
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.storage.files import Files
-from loomlog.types import Glsn, LogId, StreamId
+from loomlog.types import Glsn, Llsn, LogId, StreamId
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMeta:
-    """Whose data this is, its seal epoch and how far it was trimmed."""
+    """Whose data this is, its seal epoch, how far it was trimmed, and where it began if that is
+    not the first entry of the stream."""
 
     log_id: LogId
     stream_id: StreamId
     epoch: int = 0
     trimmed_glsn: Glsn = 0
+    base_llsn: Llsn = 1
+    base_high_watermark: Glsn = 0  # before the first commit
+    wiping: bool = False  # what is stored does not count: the replica begins anew at the base
 
 
 def save(files: Files, path: str, meta: StreamMeta) -> None:

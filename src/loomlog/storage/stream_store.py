@@ -25,9 +25,10 @@ from loomlog.storage.commit_log import CommitLog
 from loomlog.storage.data_log import DataLog
 from loomlog.storage.files import Files, Finished, Step
 from loomlog.storage.journal import Channel, Journal
+from loomlog.storage.parts import Beginning, Part, cut, pieces
 from loomlog.storage.producers import ProducerMark
 from loomlog.storage.reading import NotCached, Read, from_cache, from_disk
-from loomlog.storage.segments import Batch
+from loomlog.storage.segments import Batch, Broken, Examined
 from loomlog.storage.stream_meta import StreamMeta
 from loomlog.types import CommitContext, Glsn, Llsn
 
@@ -39,6 +40,7 @@ class Miss(Enum):
 
 
 MISS: Final = Miss.MISS
+_WIPED: Final = "wiped"  # where a restart puts the old files until they are removed
 
 
 class Chunk(NamedTuple):
@@ -66,8 +68,11 @@ class StreamStore:
         self._path = path
         self._meta = meta
         self._journal = journal
+        self._settings = settings
         self._channel = Channel(f"stream {meta.stream_id}")
-        self._data = DataLog(files, path, meta.stream_id, self._channel, journal, settings)
+        self._data = DataLog(
+            files, path, meta.stream_id, self._channel, journal, settings, meta.base_llsn
+        )
         self._commits = CommitLog(files, path, self._channel, journal, settings)
         self._removals: deque[tuple[Step, Finished]] = deque()
         self._removing = False
@@ -99,7 +104,23 @@ class StreamStore:
         cls, files: Files, path: str, journal: Journal, settings: StorageSettings
     ) -> StreamStore:
         """The replica that is stored at `path`, recovered."""
-        return cls(files, path, stream_meta.load(files, path), journal, settings)
+        store = cls._opened(files, path, journal, settings)
+        if files.exists(f"{path}/{_WIPED}"):
+            files.remove_tree(f"{path}/{_WIPED}")
+        return store
+
+    @classmethod
+    def _opened(
+        cls, files: Files, path: str, journal: Journal, settings: StorageSettings
+    ) -> StreamStore:
+        meta = stream_meta.load(files, path)
+        if meta.wiping:
+            _set_aside(files, path)
+            meta = replace(meta, wiping=False)
+            store = cls(files, path, meta, journal, settings)
+            stream_meta.save(files, path, meta)
+            return store
+        return cls(files, path, meta, journal, settings)
 
     # ---- what it knows ------------------------------------------------------------------
 
@@ -129,6 +150,13 @@ class StreamStore:
     def first_llsn(self) -> Llsn:
         """The first entry that is stored, or would be; trimmed ones may still be."""
         return self._data.first_llsn
+
+    @property
+    def first_kept(self) -> Llsn:
+        """The first LLSN that is not trimmed."""
+        newest = self._commits.last
+        end = newest.last_llsn + 1 if newest else self._meta.base_llsn
+        return self.local_low.llsn or end
 
     def producers(self) -> dict[int, list[ProducerMark]]:
         """The last batches of every producer, committed or not, oldest first."""
@@ -212,15 +240,9 @@ class StreamStore:
         if newest is None:
             return []
         return [
-            *self._data.drop_below(min(self._first_kept, newest.last_llsn + 1)),
+            *self._data.drop_below(min(self.first_kept, newest.last_llsn + 1)),
             *self._commits.drop_below(glsn, newest.llsn),
         ]
-
-    @property
-    def _first_kept(self) -> Llsn:
-        """The first LLSN that is not trimmed."""
-        newest = self._commits.last
-        return self.local_low.llsn or (newest.last_llsn + 1 if newest else 1)
 
     def _remove_next(self) -> None:
         """One file a job: removing is slow, and appends go in between. Oldest first, so that a
@@ -279,22 +301,22 @@ class StreamStore:
             return None
 
     def _read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> Chunk:
-        newest = self._commits.last
-        if newest is None or first_llsn > newest.last_llsn:
-            raise NotYetWritten(f"{self._channel.name}: LLSN {first_llsn} is not committed yet")
-        if first_llsn < self._first_kept:
-            raise Trimmed(f"{self._channel.name}: LLSN {first_llsn} was trimmed")
+        self._check_readable(first_llsn, self.first_kept)
         batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
         try:
             first_glsn, last_glsn = self._assign_positions(batches, read)
         except Corrupt:
-            if first_llsn < self._first_kept:
-                raise Trimmed(f"{self._channel.name}: LLSN {first_llsn} was trimmed") from None
+            self._check_readable(first_llsn, self.first_kept)
             raise
-        first, last = batches[0], batches[-1]
-        size = sum(len(batch.view) for batch in batches)
-        joined = memoryview(first.view.obj)[:size]
-        return Chunk(joined, first.header.first_llsn, last.header.last_llsn, first_glsn, last_glsn)
+        first, last = batches[0].header.first_llsn, batches[-1].header.last_llsn
+        return Chunk(_joined(batches), first, last, first_glsn, last_glsn)
+
+    def _check_readable(self, llsn: Llsn, first_llsn: Llsn) -> None:
+        newest = self._commits.last
+        if newest is None or llsn > newest.last_llsn:
+            raise NotYetWritten(f"{self._channel.name}: LLSN {llsn} is not committed yet")
+        if llsn < first_llsn:
+            raise Trimmed(f"{self._channel.name}: LLSN {llsn} was trimmed")
 
     def _assign_positions(self, batches: list[Batch], read: Read) -> tuple[Glsn, Glsn]:
         """Fill in GLSNs from the commits; the first and the last one."""
@@ -317,6 +339,117 @@ class StreamStore:
         self._commits.remember(last.last_llsn + 1, ordinal)
         return glsns[0], glsns[-1] + last.count - 1
 
+    # ---- copying to another replica -----------------------------------------------------
+
+    def beginning(self) -> Beginning:
+        """Where a copy of all that is kept begins: with a whole batch. Blocking."""
+        low, newest = self.local_low, self._commits.empty or self._commits.last
+        if low == NOWHERE:
+            if newest is None:
+                return Beginning(self._meta.base_llsn, 0, self._meta.base_high_watermark)
+            return Beginning(newest.last_llsn + 1, 0, newest.high_watermark)
+        batch = self._data.read(low.llsn, low.llsn, 1, from_disk)[0]
+        _, commit = next(self._commits.walk(low.llsn, from_disk))
+        piece = cut(commit, batch.header.first_llsn, batch.header.last_llsn)
+        return Beginning(piece.llsn, piece.glsn, piece.prev_high_watermark)
+
+    def read_part(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Part:
+        """As `read`, but as stored and with the commits; it must begin and end with a batch.
+        `first_llsn` may be below the trim, as far as the data is still there."""
+        return self._read_part(first_llsn, last_llsn, max_bytes, from_disk)
+
+    def read_part_cached(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Part | None:
+        """The same, or None if it would have to wait for the disk."""
+        try:
+            return self._read_part(first_llsn, last_llsn, max_bytes, from_cache)
+        except NotCached:
+            return None
+
+    def _read_part(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> Part:
+        self._check_readable(first_llsn, self._data.first_llsn)
+        batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
+        first, last = batches[0].header.first_llsn, batches[-1].header.last_llsn
+        self._check_readable(last, 0)
+        commits = pieces((commit for _, commit in self._commits.walk(first, read)), first, last)
+        if not commits or commits[0].llsn != first:
+            raise Trimmed(f"{self._channel.name}: the commits of LLSN {first} were trimmed")
+        return Part(_joined(batches), first, last, commits)
+
+    def read_stored(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> memoryview:
+        """Committed batches from the one that holds `first_llsn`, as they are stored."""
+        self._check_readable(first_llsn, self._data.first_llsn)
+        return _joined(self._data.read(first_llsn, last_llsn, max_bytes, from_disk))
+
+    # ---- finding and repairing damage ---------------------------------------------------
+
+    def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
+        """Check stored, committed batches from one at or below `llsn` on, up to the first that is
+        broken. Blocking. Raises Corrupt if it is their commits that cannot be read."""
+        examined = self._data.examine(llsn, last_llsn, max_bytes)
+        for _, commit in self._commits.walk(llsn, from_disk):
+            if commit.last_llsn >= examined.next_llsn - 1:
+                break
+        return examined
+
+    def overwrite(self, broken: Broken, batch: memoryview, done: Finished) -> None:
+        """Put a sound copy in the place of a broken batch."""
+        self._data.overwrite(broken, batch, done)
+
+    # ---- beginning anew -----------------------------------------------------------------
+
+    def restart(
+        self, first_llsn: Llsn, high_watermark: Glsn, trimmed_glsn: Glsn, done: Finished
+    ) -> None:
+        """Wipe everything and go on at `first_llsn`. A crash leaves the old replica or the wiped
+        one. Clears an error, too. Nothing else may be asked until `done`."""
+        meta = replace(
+            self._meta,
+            trimmed_glsn=max(trimmed_glsn, self._meta.trimmed_glsn),
+            base_llsn=first_llsn,
+            base_high_watermark=high_watermark,
+            wiping=True,
+        )
+        self._renew([partial(self._save, meta)], done)
+
+    def reopen(self, done: Finished) -> None:
+        """Recover from what is stored, as after a restart of the process, to get over an error.
+        Nothing else may be asked until `done`."""
+        self._renew([], done)
+
+    def _renew(self, steps: list[Step], done: Finished) -> None:
+        opened: list[StreamStore] = []
+
+        def open_again() -> None:
+            opened.append(
+                StreamStore._opened(self._files, self._path, self._journal, self._settings)
+            )
+
+        self._journal.call(
+            Channel(self._channel.name), [*steps, open_again], partial(self._renewed, opened, done)
+        )
+
+    def _renewed(
+        self, opened: list[StreamStore], done: Finished, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._channel.error = self._channel.error or error
+            done(error)
+            return
+        self._data.abandon()
+        self._commits.abandon()
+        fresh = opened[0]
+        self._meta, self._channel = fresh._meta, fresh._channel
+        self._data, self._commits = fresh._data, fresh._commits
+        self.local_low, self.context = fresh.local_low, fresh.context
+        self._removals.append((self._remove_wiped, _ignore))
+        self._remove_next()
+        done(None)
+
+    def _remove_wiped(self) -> None:
+        wiped = f"{self._path}/{_WIPED}"
+        if self._files.exists(wiped):
+            self._files.remove_tree(wiped)
+
     # ---- opening and closing ------------------------------------------------------------
 
     def _recover(self) -> RecoveredContext:
@@ -324,6 +457,7 @@ class StreamStore:
             self._commits.newest_first(),
             self._data.last_llsn,
             trimmed_glsn=self._meta.trimmed_glsn,
+            base=(self._meta.base_high_watermark, self._meta.base_llsn),
         )
         self._commits.drop_above(found.high_watermark, found.uncommitted_begin, self._meta.epoch)
         damaged = found.damaged or self._data.damaged or self._commits.damaged
@@ -333,7 +467,7 @@ class StreamStore:
             self.local_low = self._find_low(self._meta.trimmed_glsn)
         except Corrupt:
             damaged = True
-        damaged = damaged or self._data.first_llsn > self._first_kept
+        damaged = damaged or self._data.first_llsn > self.first_kept
         if not damaged:
             # What a crash kept a trim from doing.
             for step in self._drop_trimmed(self._meta.trimmed_glsn, self._commits.last):
@@ -344,6 +478,24 @@ class StreamStore:
         """Close the files. Blocking; after the journal and its worker are closed."""
         self._data.close()
         self._commits.close()
+
+
+def _set_aside(files: Files, path: str) -> None:
+    """Move what does not count any more out of the way. Blocking."""
+    wiped = f"{path}/{_WIPED}"
+    files.make_directory(wiped)
+    for name in ("data", "commit"):
+        if files.exists(f"{path}/{name}"):
+            if files.exists(f"{wiped}/{name}"):
+                files.remove_tree(f"{wiped}/{name}")
+            files.rename(f"{path}/{name}", f"{wiped}/{name}")
+    files.sync_directory(path)
+
+
+def _joined(batches: list[Batch]) -> memoryview:
+    """Batches that were read together lie side by side."""
+    size = sum(len(batch.view) for batch in batches)
+    return memoryview(batches[0].view.obj)[:size]
 
 
 def _first_above(trimmed_glsn: Glsn, commit: CommitContext) -> Place:

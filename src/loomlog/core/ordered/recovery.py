@@ -43,13 +43,17 @@ def last_place(commit: CommitContext) -> Place:
 
 
 def recover(
-    commits: Iterable[CommitContext], last_llsn: Llsn, *, trimmed_glsn: Glsn = 0
+    commits: Iterable[CommitContext],
+    last_llsn: Llsn,
+    *,
+    trimmed_glsn: Glsn = 0,
+    base: tuple[Glsn, Llsn] = (0, 1),
 ) -> RecoveredContext:
     """Recover from the stored commits, newest first, and the last stored entry.
 
     No more commits are taken from the iterable than must be looked at. A commit that is wholly
-    trimmed needs no entries. `local_low` is NOWHERE: finding it takes a search, which the
-    store does.
+    trimmed needs no entries. `base` is the high watermark and the first LLSN of a replica without
+    commits. `local_low` is NOWHERE: finding it takes a search, which the store does.
     """
     empty = partly = kept = None
     dropped = 0
@@ -62,7 +66,7 @@ def recover(
         else:
             partly = commit
             dropped += 1
-    high_watermark, begin = _committed(empty, partly, kept)
+    high_watermark, begin = _committed(empty, partly, kept) or base
     return RecoveredContext(
         high_watermark=high_watermark,
         uncommitted_begin=begin,
@@ -75,11 +79,12 @@ def recover(
 
 def _committed(
     empty: CommitContext | None, partly: CommitContext | None, kept: CommitContext | None
-) -> tuple[Glsn, Llsn]:
-    """High watermark and first uncommitted LLSN; `empty` is newer than `partly` and `kept`."""
+) -> tuple[Glsn, Llsn] | None:
+    """High watermark and first uncommitted LLSN, if there are commits; `empty` is newer than
+    `partly` and `kept`."""
     if partly:
         return partly.prev_high_watermark, partly.llsn
     newest = empty or kept
     if newest:
         return newest.high_watermark, newest.last_llsn + 1
-    return 0, 1
+    return None

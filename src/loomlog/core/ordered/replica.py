@@ -180,13 +180,15 @@ class Replica:
     def seal(self, epoch: int, last_committed_llsn: Llsn) -> Llsn:
         """Take no more entries. Returns the last LLSN to keep: what is above must be dropped.
 
-        Sent again until this replica has every commit and is SEALED.
+        Sent again until this replica has every commit and is SEALED. A damaged one stays SEALING:
+        it is synchronised first.
         """
         self._check_seal(epoch, last_committed_llsn)
         own = self.last_committed_llsn
         follows = epoch <= self.epoch + 1
         keep = min(last_committed_llsn, self.next_llsn - 1) if follows else own
-        event = Event.SEALED_WHOLE if own == last_committed_llsn else Event.SEALED_BEHIND
+        whole = own == last_committed_llsn and not self.damaged
+        event = Event.SEALED_WHOLE if whole else Event.SEALED_BEHIND
         self._move(event)
         self.epoch = epoch
         self.next_llsn = keep + 1
@@ -215,6 +217,10 @@ class Replica:
             )
         if self.state is ReplicaState.RUNNING and replicas == self.replicas:
             return
+        if self.damaged:
+            raise Unavailable(
+                f"stream {self.stream_id} on node {self.node_id} is damaged: synchronise it"
+            )
         self._move(Event.UNSEALED)
         self.replicas = replicas
 
