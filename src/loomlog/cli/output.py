@@ -142,8 +142,8 @@ def condition(stream: StreamInfo) -> str:
     """Why it does not run, or what is under way; empty when all is well."""
     if stream.joining is None:
         return stream.condition
-    share = f"{100 * copied(stream):.0f} % of {stream.entries:,} entries"
-    return "; ".join(filter(None, (stream.condition, f"node {stream.joining} has {share}")))
+    words = stream.condition or f"node {stream.joining} joins"
+    return f"{words} ({100 * copied(stream):.0f} %)"
 
 
 def copied(stream: StreamInfo) -> float:

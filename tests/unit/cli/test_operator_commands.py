@@ -300,10 +300,11 @@ def test_lists_and_status_show_conditions_and_copies(vmr: ScriptedVmr, loom: Loo
     vmr.stream.joining_node = 3
     vmr.stream.copied_entries = 250
     shown = loom.says("status")
-    for word in ("draining", "dead", "5, 6", "node 2 is [lost]; node 3 has 25 % of 1,000"):
+    for word in ("draining", "dead", "5, 6", "node 2 is [lost] (25 %)"):
         assert word in shown
     assert "draining" in loom.says("node", "list")
-    assert "node 3 has 25 %" in loom.says("stream", "list")
+    vmr.stream.condition = ""
+    assert "node 3 joins (25 %)" in loom.says("stream", "list")
     node = loom.json("node", "list")[1]
     assert (node["alive"], node["unknown_streams"]) == (False, [5, 6])
     stream = loom.json("stream", "list", "--log", "events")[0]
