@@ -34,7 +34,9 @@ class FaultPlan:
 FAULTS: Mapping[str, FaultPlan] = {
     "none": FaultPlan(()),
     "resets": FaultPlan(("reset",), every_s=0.1),
-    "network": FaultPlan(("reset", "partition", "one way", "slow")),
+    "network": FaultPlan(
+        ("reset", "partition", "partition", "one way", "slow"), every_s=0.3, lasts_s=3.0
+    ),
     "kills": FaultPlan(("kill",)),
     "crashes": FaultPlan(("crash", "crash", "crash", "blackout")),
     "pauses": FaultPlan(("pause", "clock", "stall")),
@@ -42,7 +44,8 @@ FAULTS: Mapping[str, FaultPlan] = {
         (
             *("reset", "partition", "one way", "slow"),
             *("kill", "crash", "blackout", "pause", "clock", "stall"),
-        )
+        ),
+        every_s=0.25,
     ),
 }
 

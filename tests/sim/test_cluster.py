@@ -1,0 +1,108 @@
+"""The whole cluster under faults, from one seed each. A failing seed is named with its replay line.
+
+The negative controls break one rule each and must be found: a simulation that cannot fail
+proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from loomlog.client.appender import Appender
+from loomlog.core.ordered.replica import Replica
+from loomlog.errors import Unavailable
+from loomlog.metadata.file_round_log import FileRoundLog
+from loomlog.metadata.round_log import Done
+from loomlog.node.replica import ReplicaDriver
+from loomlog.storage import journal
+from loomlog.testing.sim.run import Choice, run_seed
+from loomlog.types import Llsn
+
+CHUNKS = 56
+SEEDS_PER_CHUNK = 10
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_what_was_acknowledged_is_read_once_and_everything_heals(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        outcome = run_seed(Choice(seed))
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
+    program = (
+        "from loomlog.testing.sim.run import Choice, run_seed\n"
+        "print([run_seed(Choice(seed, faults='all')).fingerprint for seed in (1, 1, 2)])"
+    )
+
+    def printed(hash_seed: str) -> list[str]:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        found = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        return [word.strip("[]',") for word in found.split()]
+
+    first, again, other = printed("1")
+    assert first == again != other
+    assert printed("2") == [first, again, other]
+
+
+# ---- negative controls
+
+
+def found(faults: str, seeds: int = 60) -> str:
+    """The first thing that goes wrong."""
+    errors = (run_seed(Choice(seed, faults=faults)).error for seed in range(seeds))
+    return next((error for error in errors if error is not None), "nothing")
+
+
+def test_a_node_that_reports_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_sync", lambda target: None)
+    assert found("crashes") != "nothing"
+
+
+def test_commits_told_before_their_round_is_durable_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    append = FileRoundLog.append
+
+    def append_and_answer(self: FileRoundLog, epoch: int, record: bytes, done: Done) -> None:
+        append(self, epoch, record, lambda error: None)
+        done(None)
+
+    monkeypatch.setattr(FileRoundLog, "append", append_and_answer)
+    assert found("crashes") != "nothing"
+
+
+def test_uncommitted_entries_kept_over_a_seal_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal = Replica.seal
+
+    def keep_all(self: Replica, epoch: int, last_committed_llsn: Llsn) -> Llsn:
+        before, end = self.next_llsn, self.context.uncommitted_llsn_end
+        seal(self, epoch, last_committed_llsn)
+        self.next_llsn, self.context.uncommitted_llsn_end = before, end
+        return before - 1
+
+    monkeypatch.setattr(Replica, "seal", keep_all)
+    assert found("all") != "nothing"
+
+
+def test_waiting_appends_that_a_seal_does_not_refuse_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would be answered with the positions of whatever is written there next."""
+    monkeypatch.setattr(ReplicaDriver, "_refuse_waiting", lambda self, last_committed_llsn: None)
+    assert "violations" in found("all")
+
+
+def test_a_client_that_repeats_what_may_have_happened_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def repeat(self: Appender, batch: Any, why: str) -> None:
+        self._refused(batch, Unavailable(why))
+
+    monkeypatch.setattr(Appender, "_lost", repeat)
+    assert "ONCE" in found("all")
