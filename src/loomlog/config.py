@@ -59,6 +59,7 @@ class ClientSettings:
     appends_in_flight_max: int = limits.APPENDS_IN_FLIGHT_MAX
     append_buffer_bytes_max: int = limits.APPEND_BUFFER_BYTES_MAX
     append_timeout_s: float = limits.APPEND_TIMEOUT_S
+    retry: str = "exactly-once"  # or at-once: what may have been appended is sent elsewhere, too
     request_timeout_s: float = limits.REQUEST_TIMEOUT_S
     connect_timeout_s: float = limits.CONNECT_TIMEOUT_S
     read_ahead_bytes: int = limits.READ_AHEAD_BYTES

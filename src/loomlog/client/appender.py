@@ -5,8 +5,11 @@ The batch is closed at the end of the loop's turn while few batches are under wa
 when one of those is answered or it is full: the more is in flight, the larger batches become.
 
 Invariants:
-- a batch is retried only if it was certainly not appended, and then under a new sequence number
-  (a stream that has seen a later one would take the old number for a repeat);
+- a batch goes to another stream only if it was certainly not appended (or the caller chose
+  retry="at-once"), and then under a new sequence number: a stream that has seen a later one would
+  take the old number for a repeat;
+- one that may have been appended keeps its bytes, its number and its place on its stream until a
+  Resolver has found out what became of it; others go to other streams meanwhile;
 - what is under way is bounded: batches per stream, and bytes in all (then `append` waits);
 - every outstanding batch ends by its deadline.
 """
@@ -18,14 +21,16 @@ import random
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 
 from loomlog import limits
-from loomlog.client import backoff
+from loomlog.client import backoff, resolving
 from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
 from loomlog.client.outgoing import Batch, Lane, Producer, Records, Whole, as_bytes, fail
-from loomlog.client.targets import AVOID_S, Stream, Targets
+from loomlog.client.resolving import Resolver
+from loomlog.client.targets import AVOID_S, SLOW_S, Stream, Targets
 from loomlog.config import ClientSettings
 from loomlog.errors import (
     AppendUnknown,
@@ -39,12 +44,12 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.net.connection import Connection
-from loomlog.types import Buffer, Position, StreamId
+from loomlog.types import Buffer, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 RECORD_OVERHEAD_BYTES: Final = 32  # so that empty values count, too
 FEW_IN_FLIGHT: Final = 2  # per stream: one on the disk, one on its way
-SWEEPS_PER_TIMEOUT: Final = 20  # how exactly append_timeout_s is kept
+TICK_S: Final = 0.05  # how exactly times are kept
 
 
 class Appender:
@@ -75,9 +80,10 @@ class Appender:
         # for room: size, who is told, and how it goes into a batch
         self._waiting: deque[tuple[int, asyncio.Future[Any], Callable[[], None]]] = deque()
         self._sending: dict[asyncio.Task[None], None] = {}  # batches that wait for a connection
+        self._resolvers: dict[Stream, asyncio.Task[None]] = {}
         self._refresher: asyncio.Task[None] | None = None
         self._refresh_wanted = asyncio.Event()
-        self._sweep: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
 
     # ---- callers
@@ -132,9 +138,13 @@ class Appender:
             if batch.connection is not None:
                 error = self._unknown(batch, "this client was closed")
             self._settle(batch, error)
-        if self._sweep is not None:
-            self._sweep.cancel()
-        tasks = [*self._sending, *([self._refresher] if self._refresher else [])]
+        if self._ticker is not None:
+            self._ticker.cancel()
+        tasks = [
+            *self._sending,
+            *self._resolvers.values(),
+            *([self._refresher] if self._refresher else []),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -247,7 +257,7 @@ class Appender:
     def _flush(self, lane: Lane) -> None:
         lane.flush_scheduled = False
         streams = self._targets.running(lane.stream) or 1
-        if lane.under_way < FEW_IN_FLIGHT * streams:
+        if lane.under_way - lane.stalled < FEW_IN_FLIGHT * streams:
             self._close_open(lane)
 
     def _close_open(self, lane: Lane) -> None:
@@ -259,8 +269,8 @@ class Appender:
         self._outstanding[batch] = None
         batch.lane.under_way += 1
         batch.lane.queue.append(batch)
-        if self._sweep is None:
-            self._schedule_sweep()
+        if self._ticker is None:
+            self._schedule_tick()
         self._pump(batch.lane)
 
     def _pump(self, lane: Lane) -> None:
@@ -268,12 +278,17 @@ class Appender:
             target = self._targets.pick(lane.stream, self._loop.time())
             if target is None:
                 if not self._targets.running(lane.stream):
-                    self._refresh_soon(at_once=self._targets.missing(lane.stream))
+                    self.refresh_soon(at_once=self._targets.missing(lane.stream))
                 return
             self._dispatch(lane.queue.popleft(), target)
 
+    def _pump_all(self) -> None:
+        for lane in list(self._lanes.values()):
+            if lane.queue:
+                self._pump(lane)
+
     def _dispatch(self, batch: Batch, target: Stream) -> None:
-        target.in_flight += 1
+        target.in_flight[batch] = self._loop.time()
         batch.target = target
         connection = self._connections.get(target.address)
         if connection is None or connection.congested:
@@ -284,53 +299,69 @@ class Appender:
             self._send(batch, target, connection)
 
     async def _connect_and_send(self, batch: Batch, target: Stream) -> None:
+        attempt = batch.attempts
+        connection: Connection | LoomError
         try:
             connection = await self._connections.connect(target.address)
             await connection.drain()
         except LoomError as error:
-            self._refused(batch, error)
-            return
-        if batch.settled:
-            return
-        if connection.closed:
+            connection = error
+        if batch.settled or batch.attempts != attempt:
+            return  # it did not wait for this connection
+        if isinstance(connection, LoomError):
+            self._refused(batch, connection)
+        elif connection.closed or target.doubtful:
             self._refused(batch, Unavailable(f"the connection to {target.address} was lost"))
         else:
             self._send(batch, target, connection)
 
     def _send(self, batch: Batch, target: Stream, connection: Connection) -> None:
         producer = self._producer
+        batch.sequence, batch.epoch = producer.next_sequence(), target.epoch
         try:
-            payload = batch.encode(
-                producer.id, producer.next_sequence(), self._settings.compression
-            )
+            batch.payload = batch.encode(producer.id, batch.sequence, self._settings.compression)
         except LoomError as error:
             # Not at once: settling sends the next batch, which may be as bad, and so on.
             self._loop.call_soon(self._refused, batch, error)
             return
+        self._transmit(batch, target, connection)
+
+    def _transmit(self, batch: Batch, target: Stream, connection: Connection) -> None:
         batch.connection = connection
         batch.request_id = connection.call(
-            pb.Frame(append=pb.Append(log_stream_id=target.id, seal_epoch=target.epoch)),
-            (payload,),
-            partial(self._answered, batch),
+            pb.Frame(append=pb.Append(log_stream_id=target.id, seal_epoch=batch.epoch)),
+            (batch.payload,),
+            partial(self._answered, batch, connection),
         )
 
     # ---- outcomes
 
-    def _answered(self, batch: Batch, reply: Any, payload: memoryview) -> None:
-        target = batch.target
-        if batch.settled or target is None:
+    def _answered(
+        self, batch: Batch, connection: Connection, reply: Any, payload: memoryview
+    ) -> None:
+        if batch.settled or batch.connection is not connection:
             return
         if isinstance(reply, LoomError):
-            if batch.connection is not None and batch.connection.closed:
-                self._lost(batch, str(reply))
-            else:
-                self._refused(batch, reply)
-            return
-        answer = reply.appended
-        if not answer.first_glsn:
-            self._lost(batch, f"stream {target.id} gave no position")
-            return
-        batch.succeed(answer.first_glsn, target.id, answer.first_llsn)
+            self._failed_there(batch, connection, reply)
+        elif reply.appended.first_glsn:
+            self.appended(batch, reply.appended.first_glsn, reply.appended.first_llsn)
+        else:
+            self._lost(batch, f"{connection.peer} gave no position")
+
+    def _failed_there(self, batch: Batch, connection: Connection, error: LoomError) -> None:
+        if connection.closed:
+            self._lost(batch, str(error))
+        elif not batch.doubtful:
+            self._refused(batch, error)
+        elif isinstance(error, AppendUnknown):
+            self._settle(batch, error)
+        else:
+            batch.connection = None  # of the first time that it was sent this says nothing
+
+    def appended(self, batch: Batch, first: Glsn, first_llsn: Llsn) -> None:
+        target = batch.target
+        assert target is not None
+        batch.succeed(first, target.id, first_llsn)
         self._settled(batch)
 
     def _refused(self, batch: Batch, error: LoomError) -> None:
@@ -343,18 +374,58 @@ class Appender:
         batch.refusal = error
         if batch.target is not None and not isinstance(error, Busy):
             self._avoid(batch.target)
+        self._retry(batch)
+
+    def _retry(self, batch: Batch) -> None:
         self._vacate(batch)
         wait_s = backoff.delay_s(batch.attempts, self._rng)
         batch.attempts += 1
         batch.retry = self._loop.call_later(wait_s, self._requeue, batch)
 
     def _lost(self, batch: Batch, why: str) -> None:
-        """Sent, and nobody will answer: it may or may not have been appended.
+        """Sent, and nobody will answer: it may or may not have been appended."""
+        target = batch.target
+        assert target is not None
+        batch.lost = why
+        self._avoid(target)
+        if self._settings.retry == "at-once":
+            self._retry(batch)
+            return
+        batch.connection = None
+        if not batch.doubtful:
+            batch.doubtful = True
+            target.doubtful += 1
+        self._work_around(target)
+        self._resolve(target)
 
-        The one place where that is decided; asking a replica of the sealed stream comes here."""
-        if batch.target is not None:
-            self._avoid(batch.target)
-        self._settle(batch, self._unknown(batch, why))
+    # ---- what a resolver found out
+
+    def _resolve(self, target: Stream) -> None:
+        if target in self._resolvers or self._closed:
+            return
+        resolver = Resolver(
+            target, self._connections, self._producer.id, self, self._rng, self._loop.time
+        )
+        task = self._resolvers[target] = self._loop.create_task(resolver.run())
+        task.add_done_callback(lambda _: self._resolvers.pop(target, None))
+
+    def resend(self, batch: Batch, connection: Connection) -> None:
+        target = batch.target
+        assert target is not None
+        target.in_flight[batch] = self._loop.time()
+        self._transmit(batch, target, connection)
+
+    def gone(self, batch: Batch) -> None:
+        batch.lost, batch.sequence = "", 0  # what others say about that number is old news
+        self._vacate(batch)
+        batch.attempts += 1
+        batch.lane.queue.appendleft(batch)
+        self._pump_all()
+
+    def unknown(self, batch: Batch, error: LoomError) -> None:
+        self._settle(batch, error)
+
+    # ---- where a batch is
 
     def _requeue(self, batch: Batch) -> None:
         batch.retry = None
@@ -363,17 +434,41 @@ class Appender:
 
     def _avoid(self, target: Stream) -> None:
         target.avoid_until_s = self._loop.time() + AVOID_S
-        self._refresh_soon()
+        self.refresh_soon()
+
+    def _work_around(self, target: Stream) -> None:
+        """What is under way there answers late or not at all: if there is another stream, what has
+        not been sent goes to it, and nothing new waits for the rest."""
+        if not self._targets.any_good(self._loop.time()):
+            return
+        for batch in list(target.in_flight):
+            if batch.lane.stream is not None:
+                continue
+            if batch.connection is None and not batch.doubtful:
+                self._refused(batch, Unavailable(f"no connection to {target.address} in time"))
+            elif not batch.stalled:
+                batch.stalled = True
+                batch.lane.stalled += 1
+        if self._any.open is not None:
+            self._schedule_flush(self._any)
 
     def _vacate(self, batch: Batch) -> None:
         """Give the place on its stream back."""
-        if batch.target is not None:
-            batch.target.in_flight -= 1
+        target = batch.target
+        if target is not None:
+            del target.in_flight[batch]
+            target.doubtful -= batch.doubtful
         if batch.connection is not None:
             batch.connection.forget(batch.request_id)
+        if batch.stalled:
+            batch.stalled = False
+            batch.lane.stalled -= 1
         batch.target = batch.connection = None
+        batch.doubtful = False
 
     def _settle(self, batch: Batch, error: LoomError) -> None:
+        if batch.lost and not isinstance(error, AppendUnknown):
+            error = self._unknown(batch, batch.lost)
         batch.fail(error, quietly=self._closed)
         self._settled(batch)
 
@@ -389,9 +484,7 @@ class Appender:
         self._release_bytes(batch.size)
         if self._closed:
             return
-        for other in list(self._lanes.values()):
-            if other.queue:
-                self._pump(other)
+        self._pump_all()
         if lane.open is not None:
             self._schedule_flush(lane)
         elif lane.stream is not None and not lane.under_way and not lane.flush_scheduled:
@@ -399,28 +492,40 @@ class Appender:
 
     # ---- time
 
-    def _schedule_sweep(self) -> None:
-        delay_s = self._settings.append_timeout_s / SWEEPS_PER_TIMEOUT
-        self._sweep = self._loop.call_later(delay_s, self._sweep_overdue)
+    def _schedule_tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
 
-    def _sweep_overdue(self) -> None:
-        self._sweep = None
+    def _tick(self) -> None:
+        self._ticker = None
         now_s = self._loop.time()
-        for batch in [b for b in self._outstanding if b.deadline_s <= now_s]:
-            if batch.settled:
-                continue
-            if batch.connection is not None:
-                self._lost(batch, f"no answer within {self._settings.append_timeout_s:g} s")
-                continue
-            if batch in batch.lane.queue:
-                batch.lane.queue.remove(batch)
-            self._settle(batch, self._overdue(batch))
+        for stream in self._targets.streams():
+            waited_s = stream.waited_s(now_s)
+            if waited_s > SLOW_S:
+                self._work_around(stream)
+            if waited_s > resolving.SILENT_S:
+                self._resolve(stream)
+        overdue = takewhile(lambda batch: batch.deadline_s <= now_s, self._outstanding)
+        for batch in list(overdue):
+            if not batch.settled:
+                self._end_overdue(batch)
         if self._outstanding and not self._closed:
-            self._schedule_sweep()
+            self._schedule_tick()
+
+    def _end_overdue(self, batch: Batch) -> None:
+        if batch in batch.lane.queue:
+            batch.lane.queue.remove(batch)
+        if batch.connection is None and not batch.lost:
+            self._settle(batch, self._overdue(batch))
+            return
+        if batch.target is not None:
+            self._avoid(batch.target)
+        lost = f" ({batch.lost})" if batch.lost else ""
+        why = f"no answer within {self._settings.append_timeout_s:g} s{lost}"
+        self._settle(batch, self._unknown(batch, why))
 
     # ---- which streams there are
 
-    def _refresh_soon(self, *, at_once: bool = True) -> None:
+    def refresh_soon(self, *, at_once: bool = True) -> None:
         """`at_once`: something new was learned, so a refresher that dozes has to wake up."""
         if self._refresher is None and not self._closed:
             self._refresher = self._loop.create_task(self._refresh())
@@ -441,8 +546,7 @@ class Appender:
                     self._give_up(error)
                     return
                 self._reject_unknown_lanes()
-                for lane in list(self._lanes.values()):
-                    self._pump(lane)
+                self._pump_all()
                 if not self._starved():
                     return
                 await self._doze(backoff.delay_s(attempts, self._rng))
@@ -474,6 +578,9 @@ class Appender:
         self._targets.clear()
         for lane in list(self._lanes.values()):
             self._fail_queue(lane, error)
+        for batch in list(self._outstanding):
+            if batch.doubtful:
+                self._settle(batch, self._unknown(batch, f"{batch.lost}, and then: {error}"))
 
     def _fail_queue(self, lane: Lane, error: LoomError) -> None:
         queue, lane.queue = lane.queue, deque()

@@ -33,6 +33,7 @@ from loomlog.wire.codec import Codec
 
 _SETTINGS = frozenset(field.name for field in fields(ClientSettings))
 _COMPRESSIONS = ("none", "lz4", "zstd")
+_RETRIES = ("exactly-once", "at-once")
 
 
 async def connect(
@@ -188,6 +189,12 @@ def client_settings(given: dict[str, Any]) -> ClientSettings:
         raise InvalidArgument(
             f"no compression {settings.compression!r}; use one of {', '.join(_COMPRESSIONS)}"
         )
+    if settings.retry not in _RETRIES:
+        raise InvalidArgument(f"no retry {settings.retry!r}; use one of {', '.join(_RETRIES)}")
+    # Not more: a stream remembers only so many batches of a producer to recognise repeats.
+    _check_count(
+        "appends_in_flight_max", settings.appends_in_flight_max, limits.APPENDS_IN_FLIGHT_MAX
+    )
     return settings
 
 

@@ -37,13 +37,14 @@ class Producer:
 class Lane:
     """Records for one choice of stream (None: any), in the order they came."""
 
-    __slots__ = ("flush_scheduled", "open", "queue", "stream", "under_way")
+    __slots__ = ("flush_scheduled", "open", "queue", "stalled", "stream", "under_way")
 
     def __init__(self, stream: StreamId | None) -> None:
         self.stream = stream
         self.open: Records | None = None
         self.queue: deque[Batch] = deque()  # closed, waiting for a stream with room
         self.under_way = 0  # closed and not yet settled
+        self.stalled = 0  # of those, on streams that others need not wait for
         self.flush_scheduled = False
 
 
@@ -54,12 +55,18 @@ class Batch:
         "attempts",
         "connection",
         "deadline_s",
+        "doubtful",
+        "epoch",
         "lane",
+        "lost",
+        "payload",
         "refusal",
         "request_id",
         "retry",
+        "sequence",
         "settled",
         "size",
+        "stalled",
         "target",
         "timestamp_us",
     )
@@ -72,8 +79,14 @@ class Batch:
         self.attempts = 0
         self.settled = False
         self.target: Stream | None = None  # it holds one of this stream's places
-        self.connection: Connection | None = None  # where it was sent; None: it is not under way
+        self.connection: Connection | None = None  # where its answer is to come from
         self.request_id = 0
+        self.payload: Buffer = b""  # as it was sent last: a repeat must be the same
+        self.sequence = 0
+        self.epoch = 0  # of the target when it was sent
+        self.lost = ""  # why an answer is missing: it may or may not have been appended
+        self.doubtful = False  # the same, and its target is asked about it
+        self.stalled = False  # new batches need not wait for it
         self.refusal: LoomError | None = None  # the last one: certainly not appended
         self.retry: asyncio.TimerHandle | None = None
 

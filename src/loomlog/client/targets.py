@@ -3,33 +3,56 @@
 from __future__ import annotations
 
 import random
-from typing import Final
+from typing import Any, Final
 
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 AVOID_S: Final = 1.0  # a stream that failed is left alone so long, or until its metadata changes
+SLOW_S: Final = 0.2  # far above a commit: who is silent so long may be dead
 
 
 class Stream:
     """A log stream as a target for appends."""
 
-    __slots__ = ("address", "avoid_until_s", "epoch", "id", "in_flight", "running")
+    __slots__ = (
+        "address",
+        "avoid_until_s",
+        "doubtful",
+        "epoch",
+        "id",
+        "in_flight",
+        "replicas",
+        "running",
+    )
 
     def __init__(self, stream_id: StreamId) -> None:
         self.id = stream_id
         self.address = ""
+        self.replicas: list[str] = []
         self.epoch = -1
         self.running = False
-        self.in_flight = 0
+        self.in_flight: dict[Any, float] = {}  # batches that hold a place, since when; oldest first
+        self.doubtful = 0  # so many of them may or may not have been appended
         self.avoid_until_s = float("-inf")
 
     def update(self, metadata: pb.LogStream) -> None:
-        address = metadata.replicas[0].address if metadata.replicas else ""
+        self.replicas = [replica.address for replica in metadata.replicas]
+        address = self.replicas[0] if self.replicas else ""
         if (address, metadata.seal_epoch) != (self.address, self.epoch):
             self.avoid_until_s = float("-inf")
         self.address, self.epoch = address, metadata.seal_epoch
         self.running = metadata.state == pb.RUNNING and bool(address)
+
+    def waited_s(self, now_s: float) -> float:
+        """How long its oldest batch has been under way."""
+        for since_s in self.in_flight.values():
+            return now_s - since_s
+        return 0.0
+
+    def good(self, now_s: float) -> bool:
+        """Nothing speaks against it."""
+        return self.avoid_until_s <= now_s and not self.doubtful and self.waited_s(now_s) <= SLOW_S
 
 
 class Targets:
@@ -57,8 +80,14 @@ class Targets:
         """A stream was named that is not known."""
         return wanted is not None and wanted not in self._streams
 
+    def streams(self) -> list[Stream]:
+        return list(self._streams.values())
+
+    def any_good(self, now_s: float) -> bool:
+        return any(stream.good(now_s) for stream in self._running)
+
     def pick(self, wanted: StreamId | None, now_s: float) -> Stream | None:
-        """A RUNNING stream with room: at random, those that failed lately only if need be."""
+        """A RUNNING stream with room: at random, slow ones and failed ones only if need be."""
         if wanted is not None:
             named = self._streams.get(wanted)
             return named if named is not None and named.running and self._room(named) else None
@@ -66,9 +95,9 @@ class Targets:
         if not running:
             return None
         chosen = running[0] if len(running) == 1 else self._rng.choice(running)
-        if chosen.avoid_until_s <= now_s and self._room(chosen):
+        if chosen.good(now_s) and self._room(chosen):
             return chosen
-        good = [stream for stream in running if stream.avoid_until_s <= now_s]
+        good = [stream for stream in running if stream.good(now_s)]
         with_room = [stream for stream in good or running if self._room(stream)]
         return self._rng.choice(with_room) if with_room else None
 
@@ -85,4 +114,6 @@ class Targets:
         self._streams, self._running = {}, []
 
     def _room(self, stream: Stream) -> bool:
-        return stream.in_flight < self._in_flight_max
+        """A stream remembers only so many batches of a producer as may be under way: nothing new
+        goes there while the outcome of one is unknown."""
+        return not stream.doubtful and len(stream.in_flight) < self._in_flight_max

@@ -51,9 +51,20 @@ class Stream:
     id: int
     addresses: list[str]
     running: bool = True
+    hangs: bool = False  # takes appends and does nothing
     epoch: int = 1
     batches: list[bytearray] = field(default_factory=list)
     headers: list[batch.Header] = field(default_factory=list)
+
+    def find(self, producer_id: int, sequence: int) -> batch.Header | None:
+        for header in self.headers:
+            if (header.producer_id, header.sequence) == (producer_id, sequence):
+                return header
+        return None
+
+    def seal(self) -> None:
+        self.running = False
+        self.epoch += 1
 
     @property
     def entries(self) -> int:
@@ -104,9 +115,12 @@ class FakeCluster:
     def __init__(self, nodes: int = 2) -> None:
         self.logs: dict[str, FakeLog] = {}
         self.faults: deque[Fault] = deque()  # each for one append
+        self.answer_faults: deque[Fault] = deque()  # after it was appended
+        self.resolve_faults: deque[Fault] = deque()
         self.read_faults: deque[Fault] = deque()
         self.metadata_faults: deque[Fault] = deque()
         self.appends = 0  # batches that arrived
+        self.resolves = 0
         self.reads = 0
         self.describes = 0
         self.sequences: list[int] = []
@@ -165,6 +179,7 @@ class FakeCluster:
     def _node_routes(self) -> dict[str, Route]:
         return {
             "append": self._append,
+            "resolve_append": self._resolve,
             "read": self._read,
             "subscribe": self._subscribe,
             "subscription_credit": self._credit,
@@ -176,12 +191,34 @@ class FakeCluster:
         if self.faults and self.faults.popleft()(connection):
             return
         log, stream = self._log_of(frame.append.log_stream_id)
-        if not stream.running:
+        if stream.hangs:
+            return
+        if not stream.running or stream.epoch != frame.append.seal_epoch:
             raise Sealed(f"stream {stream.id} is sealed")
-        header = self.store(log, stream, payload)
-        self.sequences.append(header.sequence)
+        sent = batch.check(payload)
+        header = stream.find(sent.producer_id, sent.sequence)
+        if header is None:
+            header = self.store(log, stream, payload)
+            self.sequences.append(header.sequence)
+        if self.answer_faults and self.answer_faults.popleft()(connection):
+            return
         answer = pb.Appended(first_glsn=header.first_position, first_llsn=header.first_llsn)
         connection.send(pb.Frame(id=frame.id, reply=True, appended=answer))
+
+    def _resolve(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self.resolves += 1
+        asked = frame.resolve_append
+        _, stream = self._log_of(asked.log_stream_id)
+        if self.resolve_faults and self.resolve_faults.popleft()(connection):
+            return
+        if stream.epoch <= asked.seal_epoch:
+            raise Unavailable(f"stream {stream.id} is still in that epoch")
+        answer = pb.AppendResolved()
+        header = stream.find(asked.producer_id, asked.sequence)
+        if header is not None:
+            answer.appended = True
+            answer.first_glsn, answer.first_llsn = header.first_position, header.first_llsn
+        connection.send(pb.Frame(id=frame.id, reply=True, append_resolved=answer))
 
     def _read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         self.reads += 1

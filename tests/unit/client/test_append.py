@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_cluster import FakeCluster, cut, ignore, refuse, until
+from fake_cluster import FakeCluster, ignore, refuse, until
 
 from loomlog import connect, errors, limits
 from loomlog.client import backoff
@@ -185,29 +185,6 @@ async def test_an_error_that_a_retry_cannot_mend_is_raised_as_it_is() -> None:
         fake.faults.append(refuse(errors.Corrupt("bad batch")))
         with pytest.raises(errors.Corrupt, match="bad batch"):
             await cluster.log("events").append(b"x")
-
-
-async def test_a_connection_lost_after_sending_leaves_the_outcome_unknown() -> None:
-    async with FakeCluster() as fake, await connect(fake.address) as cluster:
-        fake.add_log("events")
-        log = cluster.log("events")
-        fake.faults.append(cut)
-        with pytest.raises(errors.AppendUnknown, match="'events' stream 101"):
-            await log.append(b"x")
-        assert (await log.append(b"next")).position == 1
-
-
-async def test_no_answer_in_time_leaves_the_outcome_unknown() -> None:
-    async with (
-        FakeCluster() as fake,
-        await connect(fake.address, append_timeout_s=1.0) as cluster,
-    ):
-        fake.add_log("events")
-        fake.faults.append(ignore)
-        log = cluster.log("events")
-        with pytest.raises(errors.AppendUnknown, match="no answer"):
-            await log.append(b"x")
-        assert (await log.append(b"next")).position == 1
 
 
 async def test_a_sealed_log_says_so_in_the_end() -> None:
