@@ -9,9 +9,10 @@ PROTO  := src/loomlog/wire/loomlog.proto
 JOBS ?= 2
 SEED ?= 1
 RUNS ?= 500
+MINUTES ?= 0
 ARGS ?=
 
-.PHONY: help venv demo test lint types sim bench proto clean
+.PHONY: help venv demo test lint types sim soak bench proto clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -42,6 +43,10 @@ types: $(STAMP)  ## mypy --strict
 
 sim: $(STAMP)  ## simulate RUNS clusters with faults, from SEED on: make sim SEED=7 RUNS=100
 	$(BIN)/python -m loomlog.testing.sim --seed $(SEED) --runs $(RUNS) $(ARGS)
+
+soak: SEED = $(shell date +%s)
+soak: $(STAMP)  ## the same for MINUTES, or until Ctrl-C; seeds nobody ran before: make soak MINUTES=60
+	$(BIN)/python -m loomlog.testing.sim --jobs $(JOBS) --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 bench: $(STAMP)  ## measure a private cluster on this machine: make bench ARGS="--seconds 2"
 	$(BIN)/loom bench --up 3 $(ARGS)

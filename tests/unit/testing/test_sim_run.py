@@ -64,3 +64,30 @@ def test_seeds_that_hold_exit_with_zero(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert "server     start" in printed
     assert "2 seeds, 0 failed" in printed
+
+
+def test_a_soak_runs_until_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "workloads", lambda: {"fine": fine})
+    monkeypatch.setattr(runner, "SOAK_SEEDS", 3)
+    assert main(["--minutes", "0.0001"]) == 0
+    seeds, _, rest = capsys.readouterr().out.partition(" seeds, 0 failed")
+    assert int(seeds) >= 3
+    assert int(seeds) % 3 == 0
+    assert "seeds/minute" in rest
+
+
+def test_a_soak_that_is_stopped_says_what_it_did(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = iter(range(5))
+
+    def stopped(sim: Simulation, plan: FaultPlan) -> History:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return History()
+
+    monkeypatch.setattr(runner, "workloads", lambda: {"stopped": stopped})
+    assert main(["--minutes", "0"]) == 0
+    assert capsys.readouterr().out.startswith("5 seeds, 0 failed")

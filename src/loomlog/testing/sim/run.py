@@ -1,6 +1,7 @@
 """Runs many seeds: each is one workload (the cluster) under a plan of faults chosen by the seed.
 
     python -m loomlog.testing.sim --seed 1 --runs 500 [--workload W] [--faults F] [--jobs N]
+    python -m loomlog.testing.sim --seed 1 --minutes 60    (0: until Ctrl-C)
 
 A failing seed prints why and the one line that replays it; the exit code is then 1.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import time
 import traceback
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 VIOLATIONS_SHOWN_MAX = 10
 PROGRESS_EVERY_S = 5.0  # when nobody watches a progress bar
+SOAK_SEEDS = 40  # between two looks at the clock
 
 Workload = Callable[[Simulation, FaultPlan], History]
 """Builds hosts in the simulation, runs it under the faults, returns what was done and seen.
@@ -98,23 +101,23 @@ def _judge(history: History) -> str | None:
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    choices = [
-        Choice(seed, options.workload, options.faults, options.trace)
-        for seed in range(options.seed, options.seed + options.runs)
-    ]
     began = time.perf_counter()
-    failed = steps = 0
-    with _Progress(len(choices)) as progress:
-        for outcome in _outcomes(choices, options.jobs):
-            steps += outcome.steps
-            if outcome.error is not None:
-                failed += 1
-                progress.say(_story(outcome))
-            progress.advance(failed)
+    done = failed = steps = 0
+    with _Progress(options.runs if options.minutes is None else None) as progress:
+        try:
+            for outcome in _outcomes(_chunks(options), options.jobs):
+                done += 1
+                steps += outcome.steps
+                if outcome.error is not None:
+                    failed += 1
+                    progress.say(_story(outcome))
+                progress.advance(failed)
+        except KeyboardInterrupt:
+            pass  # how a soak is stopped; what was run counts
     took = max(time.perf_counter() - began, 1e-9)
     print(
-        f"{len(choices)} seeds, {failed} failed, {len(choices) / took:.1f} seeds/s, "
-        f"{steps / took / 1000:.0f}k steps/s, {took:.1f} s"
+        f"{done} seeds, {failed} failed, {done / took:.1f} seeds/s, {60 * done / took:.0f} seeds/"
+        f"minute, {steps / took / 1000:.0f}k steps/s, {took:.1f} s"
     )
     return 1 if failed else 0
 
@@ -124,6 +127,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--runs", type=int, default=100, help="how many seeds from there on")
+    parser.add_argument("--minutes", type=float, help="instead of --runs; 0: until stopped")
     parser.add_argument("--workload", choices=list(workloads()), help="default: the first")
     parser.add_argument("--faults", choices=list(FAULTS), help="default: by the seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run seeds in")
@@ -131,12 +135,37 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _outcomes(choices: Sequence[Choice], jobs: int) -> Iterator[Outcome]:
-    if jobs <= 1 or len(choices) == 1:
-        yield from map(run_seed, choices)
+def _chunks(options: argparse.Namespace) -> Iterator[list[Choice]]:
+    """All seeds at once, or some at a time until the time is over."""
+
+    def choices(first: int, count: int) -> list[Choice]:
+        return [
+            Choice(seed, options.workload, options.faults, options.trace)
+            for seed in range(first, first + count)
+        ]
+
+    if options.minutes is None:
+        yield choices(options.seed, options.runs)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run_seed, choices, chunksize=4)
+    end = time.perf_counter() + 60 * options.minutes if options.minutes else float("inf")
+    first = options.seed
+    while time.perf_counter() < end:
+        yield choices(first, SOAK_SEEDS)
+        first += SOAK_SEEDS
+
+
+def _outcomes(chunks: Iterator[list[Choice]], jobs: int) -> Iterator[Outcome]:
+    if jobs <= 1:
+        for chunk in chunks:
+            yield from map(run_seed, chunk)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, _leave_ctrl_c_to_parent) as pool:
+        for chunk in chunks:
+            yield from pool.imap_unordered(run_seed, chunk, chunksize=4)
+
+
+def _leave_ctrl_c_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _story(outcome: Outcome) -> str:
@@ -147,7 +176,7 @@ def _story(outcome: Outcome) -> str:
 class _Progress:
     """A progress bar for people, a line now and then for logs."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int | None) -> None:
         self._total = total
         self._done = 0
         self._told_at = time.perf_counter()
@@ -175,7 +204,8 @@ class _Progress:
             self._bar.update(self._task, advance=1, description=f"seeds, {failed} failed")
         elif time.perf_counter() - self._told_at >= PROGRESS_EVERY_S:
             self._told_at = time.perf_counter()
-            print(f"{self._done} of {self._total} seeds, {failed} failed", flush=True)
+            of = "" if self._total is None else f" of {self._total}"
+            print(f"{self._done}{of} seeds, {failed} failed", flush=True)
 
 
 def _bar() -> Progress:
