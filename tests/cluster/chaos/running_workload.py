@@ -1,0 +1,118 @@
+"""Writers and readers that go on whatever happens, and the proof at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+import loomlog
+from loomlog.client.cluster import Cluster
+from loomlog.client.log import Log
+from loomlog.errors import AppendUnknown, LoomError
+from loomlog.testing import History, check
+
+HEAL_S = 60.0
+
+
+class Workload:
+    """Use as a context manager: writers and readers run inside; leaving it proves the history."""
+
+    def __init__(self, address: str, *, streams: int = 2, writers: int = 6) -> None:
+        self._address = address
+        self._streams = streams
+        self._writers = writers
+        self._ops = count()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writing = True
+        self._acked = 0
+        self._progress = asyncio.Condition()
+        self.history = History()
+        self.unknown = 0
+        self.cluster: Cluster
+        self.log: Log
+
+    async def __aenter__(self) -> Workload:
+        self.cluster = await loomlog.connect(self._address)
+        self.log = await self.cluster.create_log("chaos", streams=self._streams, replicas=3)
+        for writer in range(self._writers):
+            self._tasks.append(asyncio.create_task(self._write(f"writer-{writer}")))
+        for reader in range(2):
+            self._tasks.append(asyncio.create_task(self._follow(f"reader-{reader}")))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                await self.acked(50)
+                await self._prove()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.cluster.close()
+
+    async def acked(self, more: int) -> None:
+        """Wait until so many more appends are acknowledged; a writer's crash is raised."""
+        goal = self._acked + more
+        async with asyncio.timeout(HEAL_S), self._progress:
+            await self._progress.wait_for(lambda: self._acked >= goal or self._broken())
+        self._raise_broken()
+
+    async def running(self) -> None:
+        """Wait until every stream runs again."""
+        async with asyncio.timeout(HEAL_S):
+            while True:
+                states = [stream.state for stream in (await self.log.describe()).streams]
+                if all(state == "running" for state in states):
+                    return
+                await asyncio.sleep(0.05)
+
+    # ---- writers and readers
+
+    async def _write(self, client: str) -> None:
+        while self._writing:
+            op = next(self._ops)
+            values = [f"{op}.{i}".encode() for i in range(1 + op % 5)]
+            self.history.invoke(client, op, values)
+            try:
+                positions = await self.log.append_many(values)
+            except AppendUnknown:
+                self.unknown += 1
+                self.history.unknown(op)
+            except LoomError:
+                self.history.fail(op)
+            else:
+                self.history.ack(op, positions)
+                async with self._progress:
+                    self._acked += 1
+                    self._progress.notify_all()
+
+    async def _follow(self, reader: str) -> None:
+        self.history.reader(reader)
+        async for entry in self.log.subscribe():
+            self.history.see_entries(reader, [entry])
+
+    def _broken(self) -> bool:
+        return any(task.done() and task.exception() for task in self._tasks)
+
+    def _raise_broken(self) -> None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    # ---- the proof
+
+    async def _prove(self) -> None:
+        self._writing = False
+        await asyncio.wait_for(asyncio.gather(*self._tasks[: self._writers]), HEAL_S)
+        self._raise_broken()
+        tail = await self.log.tail()
+        for number in range(2):
+            name = f"final-{number}"
+            self.history.reader(name)
+            async with asyncio.timeout(HEAL_S):
+                async for entry in self.log.subscribe(stop=tail):
+                    self.history.see_entries(name, [entry])
+            self.history.final(name)
+        violations = check(self.history)
+        assert not violations, "\n".join(map(str, violations[:10]))

@@ -1,0 +1,219 @@
+"""Real server processes for chaos tests: killed, frozen, cut off, out of disk, started again.
+
+Every storage node talks through proxies of the test (to it, and from it to the metadata
+repository), so that its network can be cut without touching this machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from loomlog.net.address import join_address
+
+CLUSTER_ID = "chaos"
+READY_S = 30.0
+
+
+def _free_address() -> str:
+    """For a server that must be found again after a restart."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return join_address(*listener.getsockname()[:2])
+
+
+class Proxy:
+    """Forwards TCP to a target; `cut` silences it both ways, `heal` resets what was cut."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.address = ""
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self.address = join_address(*self._server.sockets[0].getsockname()[:2])
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.heal()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """From now on nothing passes; connections stay open and silent."""
+        self._passing.clear()
+
+    def heal(self) -> None:
+        """What was cut is reset; new connections pass."""
+        self._passing.set()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._writers.add(writer)
+        try:
+            await self._passing.wait()
+            host, _, port = self.target.rpartition(":")
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            self._writers.add(far_writer)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pass(reader, far_writer))
+                    group.create_task(self._pass(far_reader, writer))
+            finally:
+                self._writers.discard(far_writer)
+                far_writer.transport.abort()
+        except* (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 18):
+            await self._passing.wait()
+            writer.write(data)
+            await writer.drain()
+        raise ConnectionResetError  # end both directions
+
+
+class ServerProcess:
+    """One vsn or vmr."""
+
+    def __init__(self, name: str, program: str, arguments: list[str], log: Path) -> None:
+        self.name = name
+        self._command = [sys.executable, "-m", f"loomlog.cli.{program}", "start", *arguments]
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(READY_S):
+            line = await self._process.stdout.readline()
+        assert line, f"{self.name} did not start: {self._log.read_text()[-2000:]}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def kill(self) -> None:
+        """kill -9; fine if it is gone already."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+    async def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.terminate()
+        return await process.wait()
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """From now on no write past what is written succeeds."""
+        resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+    def free_disk(self) -> None:
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(self._pid, resource.RLIMIT_FSIZE, unlimited)
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _signal(self, number: int) -> None:
+        os.kill(self._pid, number)
+
+
+class Servers:
+    """One vmr and some vsn, all behind proxies."""
+
+    def __init__(self, directory: Path, nodes: int, detection_s: float = 1.0) -> None:
+        self._directory = directory
+        self._count = nodes
+        metadata = _free_address()
+        self.to_metadata = Proxy(metadata)
+        arguments = ["--cluster-id", CLUSTER_ID, "--data", str(directory / "vmr")]
+        arguments += ["--listen", metadata, "--http", "none"]
+        arguments += ["--heartbeat-timeout", str(detection_s)]
+        self.vmr = ServerProcess("vmr", "vmr", arguments, directory / "vmr.log")
+        self.nodes: dict[int, ServerProcess] = {}
+        self._to_node: dict[int, Proxy] = {}
+        self._from_node: dict[int, Proxy] = {}
+
+    @property
+    def address(self) -> str:
+        return self.to_metadata.address
+
+    async def __aenter__(self) -> Servers:
+        await self.to_metadata.start()
+        try:
+            await self.vmr.start()
+            for number in range(1, self._count + 1):
+                await self._add_node(number)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in (*self.nodes.values(), self.vmr):
+            await server.kill()
+        for proxy in (self.to_metadata, *self._to_node.values(), *self._from_node.values()):
+            await proxy.stop()
+
+    async def _add_node(self, number: int) -> None:
+        listen = _free_address()
+        self._to_node[number] = proxy = Proxy(listen)
+        await proxy.start()
+        self._from_node[number] = outward = Proxy(self.to_metadata.target)
+        await outward.start()
+        volume = self._directory / f"vsn-{number}"
+        volume.mkdir()
+        arguments = ["--cluster-id", CLUSTER_ID, "--storage-node-id", str(number)]
+        arguments += ["--volumes", str(volume), "--mr", outward.address]
+        arguments += ["--listen", listen, "--advertise", proxy.address]
+        log = self._directory / f"vsn-{number}.log"
+        self.nodes[number] = ServerProcess(f"vsn-{number}", "vsn", arguments, log)
+        await self.start_node(number)
+
+    async def start_node(self, number: int) -> None:
+        await self.nodes[number].start()
+
+    def cut(self, number: int) -> None:
+        """The node hears nobody and nobody hears it."""
+        self._to_node[number].cut()
+        self._from_node[number].cut()
+
+    def heal(self, number: int) -> None:
+        self._to_node[number].heal()
+        self._from_node[number].heal()
