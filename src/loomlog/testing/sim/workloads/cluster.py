@@ -52,14 +52,15 @@ def cluster(sim: Simulation, plan: FaultPlan) -> History:
     for i in range(random.randint(1, 2)):
         sim.host(f"reader-{i}").start(run.follower(f"reader-{i}", from_start=i == 0))
     if random.random() < 0.5:
-        sim.host("trimmer").start(run.trim)
-    others = [sim.host("other").start(run.other_logs)] if random.random() < 0.3 else []
+        working.append(sim.host("trimmer").start(run.trim))
+    if random.random() < 0.3:
+        working.append(sim.host("other").start(run.other_logs))
 
     nemesis.start()
     sim.run(sim.world.now + TROUBLE_S)
     run.calm = True
     nemesis.stop()
-    _finish(sim, [*working, *others], ENDED_WITHIN_S)
+    _finish(sim, working, ENDED_WITHIN_S)
 
     _finish(sim, [sim.host("admin").start(run.healed)], HEALED_WITHIN_S)
     _finish(sim, [sim.host(client.name).start(client.last_words) for client in clients], 30.0)
