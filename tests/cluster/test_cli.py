@@ -7,84 +7,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-
-@dataclass(frozen=True)
-class Up:
-    """A running `loom up`."""
-
-    process: subprocess.Popen[str]
-    mr: str
-    http: str
-    pids: dict[str, int]
-
-
-@contextmanager
-def loom_up(data: Path, *arguments: str) -> Iterator[Up]:
-    command = program("loom", "up", "--port", "0", "--data", str(data), "--json", *arguments)
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, process.communicate()[1]
-            ready = json.loads(line)
-            yield Up(process, ready["mr"], ready["http"], ready["pids"])
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def program(name: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", f"loomlog.cli.{name}", *arguments]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "LOOM_CLUSTER"} | more
-
-
-@dataclass(frozen=True)
-class Loom:
-    """The command, pointed at a cluster."""
-
-    cluster: str
-
-    def run(self, *arguments: str, given: str | bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            program("loom", *arguments),
-            input=given.encode() if isinstance(given, str) else given,
-            capture_output=True,
-            timeout=60,
-            env=environment(LOOM_CLUSTER=self.cluster),
-        )
-
-    def says(self, *arguments: str, given: str | bytes = b"") -> str:
-        done = self.run(*arguments, given=given)
-        assert done.returncode == 0, done.stderr.decode()
-        assert done.stderr == b""
-        return done.stdout.decode()
-
-    def json(self, *arguments: str, given: str | bytes = b"") -> Any:
-        return json.loads(self.says(*arguments, "--json", given=given))
-
-    def fails(self, *arguments: str, given: str | bytes = b"") -> str:
-        done = self.run(*arguments, given=given)
-        assert done.returncode == 1
-        error = done.stderr.decode()
-        assert error.startswith("loom: ")
-        assert error.count("\n") == 1, "an error is one line"
-        return error
+from cli_rig import Loom, Up, loom_up, program
 
 
 @pytest.fixture(scope="module")
