@@ -123,8 +123,8 @@ def _log_table(logs: Sequence[LogInfo]) -> Table:
 
 
 def _stream_table(logs: Sequence[LogInfo]) -> Table:
-    replicas = "replicas (first: primary)"
-    table = _table("log", "stream", "state", "epoch", "entries", replicas, "condition")
+    nodes = "nodes (first: primary)"
+    table = _table("log", "stream", "state", "epoch", "entries", nodes, "condition")
     for info in logs:
         for stream in info.streams:
             table.add_row(
@@ -132,7 +132,7 @@ def _stream_table(logs: Sequence[LogInfo]) -> Table:
                 str(stream.id),
                 _colored(stream.state, good=stream.state == "running"),
                 *_numbers(stream.epoch, stream.entries),
-                "  ".join(f"{replica.node}@{replica.address}" for replica in stream.replicas),
+                ", ".join(str(replica.node) for replica in stream.replicas),
                 plain(condition(stream)),
             )
     return table
