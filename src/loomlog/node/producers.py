@@ -63,11 +63,15 @@ class ProducerTable:
             window = self._windows[producer_id] = _Window()
         else:
             self._windows.move_to_end(producer_id)
-        if len(window.marks) == APPENDS_IN_FLIGHT_MAX:
-            window.dropped = max(window.dropped, window.marks.popleft()[0])
-            self._count -= 1
-        window.marks.append((sequence, first_llsn))
-        window.highest = max(window.highest, sequence)
+        marks = window.marks
+        marks.append((sequence, first_llsn))
+        if sequence > window.highest:
+            window.highest = sequence
+        if len(marks) > APPENDS_IN_FLIGHT_MAX:
+            dropped, _ = marks.popleft()
+            if dropped > window.dropped:
+                window.dropped = dropped
+            return
         self._count += 1
         while self._count > self._marks_max and len(self._windows) > 1:
             self._count -= len(self._windows.popitem(last=False)[1].marks)
