@@ -31,6 +31,11 @@ STREAM_UNCOMMITTED_BYTES_MAX: Final = 128 * MIB  # beyond this a primary says Bu
 PRODUCER_MARKS_MAX: Final = 100_000  # batches by which a replica knows repeats: some 15 MB
 READ_CHUNK_BYTES: Final = 512 * KIB  # one answer of a subscription
 SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
+COPY_PART_BYTES: Final = 512 * KIB  # one message of a synchronisation
+COPY_PARTS_IN_FLIGHT: Final = 4  # so that reading, sending and writing go on side by side
+COPY_ANSWER_S: Final = 0.2  # a short copy is finished with the answer to its order
+SCRUB_BYTES: Final = MIB  # checked at a time, between two reads of others
+SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 
 # Times
 HEARTBEAT_S: Final = 1.0  # storage node to metadata repository when nothing changes

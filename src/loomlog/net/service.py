@@ -27,8 +27,11 @@ class Service:
         self._codec = codec
         self._routes = routes
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        if self._stopped:
+            return  # the connection is about to be closed
         kind = self._codec.kind(frame)
         route = self._routes.get(kind)
         try:
@@ -39,22 +42,26 @@ class Service:
             self.answer_error(connection, frame, kind, error)
             return
         if pending is not None:
-            self.spawn(self._answer(connection, frame, kind, pending))
+            task = self.spawn(self._answer(connection, frame, kind, pending))
+            if asyncio.iscoroutine(pending):  # a task that is stopped at once leaves it unstarted
+                task.add_done_callback(lambda _: pending.close())
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         """Nothing to do here; owners that care override it."""
 
     async def stop(self) -> None:
+        self._stopped = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work that belongs to this service and ends with it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _answer(
         self, connection: Connection, frame: Frame, kind: str, pending: Awaitable[Frame]

@@ -12,15 +12,27 @@ from collections.abc import Callable
 
 from loomlog import limits
 from loomlog.config import NodeSettings
-from loomlog.errors import AppendUnknown, Busy, InvalidArgument, LoomError, NotFound, Trimmed
+from loomlog.errors import (
+    AlreadyExists,
+    AppendUnknown,
+    Busy,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Trimmed,
+)
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import Server
 from loomlog.net.service import Service
+from loomlog.node.copying import Copy
 from loomlog.node.disks import Disks
+from loomlog.node.filling import Filling
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.node.reading import Reader, Subscription
+from loomlog.node.repairing import Repairer
 from loomlog.node.replica import ReplicaDriver
 from loomlog.node.replication import Backups
+from loomlog.node.scrubbing import Scrub
 from loomlog.node.translate import commit_from_wire, report_to_wire
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.stream_store import StreamStore
@@ -45,7 +57,12 @@ class StorageNode:
         self._codec = Codec("vsn", cluster_id=settings.cluster_id)
         self._disks = Disks(settings, files, new_worker)
         self._replicas: dict[StreamId, ReplicaDriver] = {}
+        self._left: dict[StreamId, ReplicaDriver] = {}  # unregistered; their data stays
         self._readers: dict[StreamId, Reader] = {}
+        self._fillings: dict[StreamId, Filling] = {}
+        self._repairers: dict[StreamId, Repairer] = {}
+        self._copies: dict[tuple[StreamId, str], Copy] = {}  # to an address
+        self._scrubs: dict[StreamId, Scrub] = {}
         self._subscriptions: dict[Connection, dict[int, Subscription]] = {}
         self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
         self._service = _Requests(self)
@@ -59,6 +76,8 @@ class StorageNode:
                 "unseal": self._unseal,
                 "trim_log_stream": self._trim,
                 "remove_log_stream": self._remove,
+                "synchronise": self._synchronise,
+                "scrub": self._scrub,
             },
         )
 
@@ -108,8 +127,12 @@ class StorageNode:
             for subscription in subscriptions.values():
                 subscription.cancel()
         await self._link.stop()
-        await self._service.stop()
         await self._orders.stop()
+        await self._service.stop()
+        for copy in self._copies.values():
+            await copy.stop()
+        for scrub in self._scrubs.values():
+            await scrub.stop()
         self._backups.close()
         for driver in self._replicas.values():
             driver.close()
@@ -121,9 +144,30 @@ class StorageNode:
         driver = ReplicaDriver(
             self._settings.node_id, store, self._backups, self._codec, self._changed
         )
-        self._replicas[driver.stream_id] = driver
-        self._readers[driver.stream_id] = Reader(driver, self._disks.reader)
+        stream_id = driver.stream_id
+        repairer = Repairer(driver, self._disks.reader, self._codec)
+        self._replicas[stream_id] = driver
+        self._repairers[stream_id] = repairer
+        self._readers[stream_id] = Reader(driver, self._disks.reader, repairer)
+        self._fillings[stream_id] = Filling(driver, self._codec)
         return driver
+
+    async def _let_go(self, stream_id: StreamId) -> ReplicaDriver | None:
+        """The replica leaves: nothing is asked of it any more."""
+        driver = self._replicas.pop(stream_id, None)
+        for others in (self._readers, self._fillings, self._repairers):
+            others.pop(stream_id, None)
+        if driver is not None:
+            driver.close()
+        for copy in self._copies_of(stream_id):
+            await copy.stop()
+        if stream_id in self._scrubs:
+            await self._scrubs.pop(stream_id).stop()
+        return driver
+
+    def _copies_of(self, stream_id: StreamId) -> list[Copy]:
+        keys = [key for key in self._copies if key[0] == stream_id]
+        return [self._copies.pop(key) for key in keys]
 
     def _replica(self, stream_id: StreamId) -> ReplicaDriver:
         driver = self._replicas.get(stream_id)
@@ -154,7 +198,10 @@ class StorageNode:
             node_secret=identity.node_secret,
             sync_mode=str(self._settings.storage.sync),
             volumes=self._settings.volumes,
-            uncommit_reports=[r for s in self._replicas if (r := self._report_of(s))],
+            uncommit_reports=[
+                report_to_wire(driver.core.report(), driver.store.stored_bytes)
+                for driver in (*self._replicas.values(), *self._left.values())
+            ],
         )
 
     def _registered(self, answer: pb.Registered) -> None:
@@ -179,9 +226,16 @@ class StorageNode:
     ) -> Frame:
         order = frame.add_log_stream
         async with self._coming_and_going:
-            if order.log_stream_id not in self._replicas:
+            known = self._replicas.get(order.log_stream_id)
+            if known is None:
                 store = await self._disks.create(order.log_id, order.log_stream_id)
                 self._link.changed(self._adopt(store).stream_id)
+            elif known.store.last_llsn or known.store.meta.log_id != order.log_id:
+                raise AlreadyExists(
+                    f"node {self._settings.node_id} has data of stream {order.log_stream_id} at "
+                    f"{known.store.path}; if nobody needs it, remove it with "
+                    f"`loom node cleanup {self._settings.node_id}`"
+                )
         return pb.Frame(done=pb.Done())
 
     async def _seal(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
@@ -203,14 +257,48 @@ class StorageNode:
     async def _remove(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.remove_log_stream
         async with self._coming_and_going:
-            driver = self._replicas.pop(order.log_stream_id, None)
-            self._readers.pop(order.log_stream_id, None)
+            driver = await self._let_go(order.log_stream_id)
+            driver = driver or self._left.get(order.log_stream_id)
             if driver is not None:
-                driver.close()
                 if order.delete_data:
+                    self._left.pop(order.log_stream_id, None)
                     await self._disks.delete(driver.store)
+                else:
+                    self._left[order.log_stream_id] = driver
                 logger.info("stream %d left this node", order.log_stream_id)
         return pb.Frame(done=pb.Done())
+
+    async def _synchronise(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.synchronise
+        driver = self._replica(order.log_stream_id)
+        key = (driver.stream_id, order.destination.address)
+        copy = self._copies.get(key)
+        if copy is not None and copy.epoch != order.seal_epoch:
+            await copy.stop()
+            copy = None
+        if copy is None:
+            copy = Copy(driver, self._readers[driver.stream_id], self._codec, order)
+            self._copies[key] = copy
+        copy.throttle.bytes_per_s = order.bytes_per_s
+        await copy.settled(limits.COPY_ANSWER_S)
+        if copy.done and self._copies.get(key) is copy:
+            del self._copies[key]  # told; who asks again starts it again
+        return pb.Frame(synchronise_response=copy.progress())
+
+    async def _scrub(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.scrub
+        driver = self._replica(order.log_stream_id)
+        scrub = self._scrubs.get(driver.stream_id)
+        if order.start and (scrub is None or scrub.done):
+            own = self._settings.node_id
+            peers = [r.address for r in order.replicas if r.storage_node_id != own]
+            scrub = Scrub(driver, self._repairers[driver.stream_id], peers)
+            self._scrubs[driver.stream_id] = scrub
+        if scrub is None:
+            raise NotFound(f"stream {driver.stream_id} was not scrubbed since this node started")
+        return pb.Frame(scrub_response=scrub.progress())
 
     # ---- what clients and peers ask
 
@@ -266,6 +354,31 @@ class StorageNode:
         order = frame.open_replication
         self._replica(order.log_stream_id).core.check_primary(order.seal_epoch, order.next_llsn)
         return pb.Frame(done=pb.Done())
+
+    async def sync_start(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.sync_start
+        driver = self._replica(order.log_stream_id)
+        started = await self._fillings[driver.stream_id].start(connection, order)
+        return pb.Frame(sync_started=started)
+
+    def sync_batches(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        driver = self._replica(frame.sync_batches.log_stream_id)
+        self._fillings[driver.stream_id].take(connection, frame, payload)
+
+    def fetch_batches(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._replica(frame.fetch_batches.log_stream_id)
+        self._service.spawn(self._fetch_batches(connection, frame))
+
+    async def _fetch_batches(self, connection: Connection, frame: Frame) -> None:
+        order = frame.fetch_batches
+        reader = self._readers[order.log_stream_id]
+        try:
+            batches = await reader.stored(order.first_llsn, order.last_llsn)
+        except Exception as error:
+            self._service.answer_error(connection, frame, "fetch_batches", error)
+            return
+        answer = pb.Frame(id=frame.id, reply=True, fetched_batches=pb.FetchedBatches())
+        connection.send(answer, [batches])
 
     def read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         self._replica(frame.read.log_stream_id)
@@ -324,6 +437,9 @@ class _Requests(Service):
                 "resolve_append": node.resolve_append,
                 "replicate": node.replicate,
                 "open_replication": node.open_replication,
+                "sync_start": node.sync_start,
+                "sync_batches": node.sync_batches,
+                "fetch_batches": node.fetch_batches,
                 "read": node.read,
                 "subscribe": node.subscribe,
                 "subscription_credit": node.add_credit,

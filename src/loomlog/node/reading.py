@@ -9,51 +9,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
 from loomlog import limits
-from loomlog.errors import LoomError, NotFound, Trimmed, Unavailable
+from loomlog.errors import Corrupt, LoomError, NotFound, Trimmed, Unavailable
 from loomlog.net.connection import Connection
+from loomlog.node.repairing import Repairer
 from loomlog.node.replica import ReplicaDriver
+from loomlog.node.workers import off_loop
 from loomlog.storage.files import Worker
+from loomlog.storage.parts import Beginning, Part
 from loomlog.storage.stream_store import Chunk, Miss
 from loomlog.types import CommitContext, Glsn, Llsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 
 logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
-
-
-async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
-    """Run blocking work in the worker and wait for its result."""
-    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    results: list[Result] = []
-
-    def on_finished(error: BaseException | None) -> None:
-        if finished.done():
-            return
-        if error is None:
-            finished.set_result(None)
-        else:
-            finished.set_exception(error)
-
-    worker.run([lambda: results.append(work())], on_finished)
-    await finished
-    return results[0]
 
 
 class Reader:
     """Reads committed entries of one replica, from memory if it can."""
 
-    def __init__(self, driver: ReplicaDriver, worker: Worker) -> None:
+    def __init__(self, driver: ReplicaDriver, worker: Worker, repairer: Repairer) -> None:
         self._driver = driver
         self._store = driver.store
         self._worker = worker
+        self._repairer = repairer
+
+    def _check_whole(self) -> None:
+        """What a damaged replica does not find may still be there: elsewhere."""
+        if self._store.context.damaged:
+            raise Unavailable(f"this replica of stream {self._driver.stream_id} is damaged")
 
     async def find(self, glsn: Glsn) -> CommitContext | None:
         """The commit that holds `glsn`, or the first one after it."""
+        self._check_whole()
         commit = self._store.find_cached(glsn)
         if not isinstance(commit, Miss):
             return commit
@@ -61,6 +50,7 @@ class Reader:
 
     async def position_of(self, llsn: Llsn) -> Glsn:
         """Where a committed entry stands in the log; raises Trimmed."""
+        self._check_whole()
         cached = self._store.find_llsn_cached(llsn)
         if isinstance(cached, Miss):
             commit = await off_loop(self._worker, lambda: self._store.find_llsn(llsn))
@@ -71,11 +61,52 @@ class Reader:
         return commit.glsn + llsn - commit.llsn
 
     async def chunk(self, first: Llsn, bytes_max: int) -> Chunk:
+        """Batches from the one that holds this LLSN on, repaired if they must be."""
+        self._check_whole()
+        try:
+            return await self._chunk(first, bytes_max)
+        except Corrupt:
+            if not await self._repairer.repair(first, bytes_max):
+                raise
+            return await self._chunk(first, bytes_max)
+
+    async def _chunk(self, first: Llsn, bytes_max: int) -> Chunk:
         last = self._driver.core.last_committed_llsn
         chunk = self._store.read_cached(first, last, bytes_max)
         if chunk is not None:
             return chunk
         return await off_loop(self._worker, lambda: self._store.read(first, last, bytes_max))
+
+    async def beginning(self) -> Beginning:
+        """Where a copy of this replica begins."""
+        try:
+            return await off_loop(self._worker, self._store.beginning)
+        except Corrupt:
+            if not await self._repairer.repair(self._store.first_kept, 1):
+                raise
+            return await off_loop(self._worker, self._store.beginning)
+
+    async def part(self, first: Llsn, bytes_max: int) -> Part:
+        """Batches from this LLSN on to be copied, repaired if they must be."""
+        try:
+            return await self._part(first, bytes_max)
+        except Corrupt:
+            if not await self._repairer.repair(first, bytes_max):
+                raise
+            return await self._part(first, bytes_max)
+
+    async def _part(self, first: Llsn, bytes_max: int) -> Part:
+        last = self._driver.core.last_committed_llsn
+        part = self._store.read_part_cached(first, last, bytes_max)
+        if part is not None:
+            return part
+        return await off_loop(self._worker, lambda: self._store.read_part(first, last, bytes_max))
+
+    async def stored(self, first: Llsn, last: Llsn) -> memoryview:
+        """Batches as they are stored, for a peer to repair its own; never repaired themselves."""
+        last = min(last, self._driver.core.last_committed_llsn)
+        size = limits.READ_CHUNK_BYTES
+        return await off_loop(self._worker, lambda: self._store.read_stored(first, last, size))
 
     async def read(self, glsn: Glsn) -> Chunk:
         """The batch with this position; precise about why not."""

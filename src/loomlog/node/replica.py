@@ -21,6 +21,7 @@ from loomlog.net.connection import Connection
 from loomlog.node.producers import ProducerTable
 from loomlog.node.replication import Backups
 from loomlog.node.translate import STATE_TO_WIRE
+from loomlog.storage.files import Finished
 from loomlog.storage.stream_store import StreamStore
 from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -60,11 +61,14 @@ class ReplicaDriver:
         self._outbox_first: Llsn = 0
         self._waiting: deque[WaitingAppend] = deque()
         self._waiting_bytes = 0
-        self.producers = ProducerTable(
-            (mark for marks in store.producers().values() for mark in marks), store.first_llsn
-        )
+        self.producers = _producers_of(store)
         self._addresses: dict[NodeId, str] = {}
-        self._sealing = asyncio.Lock()
+        self.core.damaged = store.context.damaged
+        self.sealing = asyncio.Lock()  # a seal, an unseal and the start of a copy take turns
+        self._trimming = asyncio.Lock()  # a trim and a wipe take turns
+        self._renewing = False
+        self.ran_in = -1  # the last epoch in which it was unsealed
+        self.source: object | None = None  # who fills this replica; a seal ends that
         self._watchers: dict[object, Callable[[], None]] = {}
         self.closed = False
 
@@ -148,7 +152,7 @@ class ReplicaDriver:
 
     def _written(self, last: Llsn, error: BaseException | None) -> None:
         if error is not None:
-            self.fail(f"cannot write: {error}")
+            self.disk_failed(f"cannot write: {error}")
             return
         self.core.written(last)
         self._on_change(self)
@@ -171,22 +175,31 @@ class ReplicaDriver:
     # ---- commits
 
     def commit(self, commit: CommitContext) -> None:
+        if self._renewing:
+            return  # what it holds is about to change; its reports will tell
         outcome = self.core.commit(commit)
         if outcome is CommitOutcome.APPLIED:
-            self.store.commit(commit, partial(self._stored, commit.high_watermark))
-            if commit.length:
-                self._answer(commit)
-            for wake in list(self._watchers.values()):
-                wake()
+            self.apply(commit)
         elif outcome is CommitOutcome.MISSED:
             self._on_change(self)
 
-    def _stored(self, high_watermark: Glsn, error: BaseException | None) -> None:
+    def apply(self, commit: CommitContext) -> None:
+        """Store a commit that the core has taken, and tell who waits for it."""
+        stored = partial(self._stored, self.core.context, commit.high_watermark)
+        self.store.commit(commit, stored)
+        if commit.length:
+            self._answer(commit)
+        for wake in list(self._watchers.values()):
+            wake()
+
+    def _stored(
+        self, context: ReplicaContext, high_watermark: Glsn, error: BaseException | None
+    ) -> None:
         if error is not None:
-            self.fail(f"cannot write a commit: {error}")
-            return
-        self.core.stored(high_watermark)
-        self._on_change(self)
+            self.disk_failed(f"cannot write a commit: {error}")
+        elif context is self.core.context:  # else it was wiped since
+            self.core.stored(high_watermark)
+            self._on_change(self)
 
     def _answer(self, commit: CommitContext) -> None:
         waiting, last = self._waiting, commit.last_llsn
@@ -217,8 +230,24 @@ class ReplicaDriver:
         self.core.self_seal()
         self._on_change(self)
 
+    def changed(self) -> None:
+        """There is something new to report."""
+        self._on_change(self)
+
+    def disk_failed(self, reason: str) -> None:
+        if self.store.error is not None:  # else it is only being closed
+            self.damage(reason)
+
+    def damage(self, reason: str) -> None:
+        """Nothing more can be stored here, or what was committed is lost: the MR has it filled
+        from a peer."""
+        if not self.core.damaged:
+            logger.error("stream %d on node %d: %s", self.stream_id, self.core.node_id, reason)
+            self.core.damage()
+            self._on_change(self)
+
     async def seal(self, epoch: int, last_committed_llsn: Llsn) -> pb.SealResponse:
-        async with self._sealing:
+        async with self.sealing:
             if epoch != self.core.epoch or self.core.state is not ReplicaState.SEALED:
                 await self._seal(epoch, last_committed_llsn)
         return pb.SealResponse(
@@ -229,15 +258,18 @@ class ReplicaDriver:
 
     async def _seal(self, epoch: int, last_committed_llsn: Llsn) -> None:
         self._flush()
-        written = self.core.next_llsn - 1
+        self.source = None
+        missed = epoch > self.core.epoch + 1
         keep = self.core.seal(epoch, last_committed_llsn)
         self.producers.cut(keep)
         self._refuse_waiting(last_committed_llsn)
+        if missed:
+            self._doubt_waiting()
         self._on_change(self)
-        if written > keep:
-            await self._done(partial(self.store.truncate, keep))
+        if self.store.last_llsn > keep:
+            await self.done(partial(self.store.truncate, keep))
         if epoch != self.store.meta.epoch:  # only after the leftovers of the old epoch are gone
-            await self._done(lambda done: self.store.set_meta(epoch=epoch, done=done))
+            await self.done(lambda done: self.store.set_meta(epoch=epoch, done=done))
         logger.info(
             "stream %d is %s in epoch %d after LLSN %d",
             self.stream_id,
@@ -256,8 +288,17 @@ class ReplicaDriver:
             frame.id, frame.reply = append.request_id, True
             append.connection.send(frame)
 
+    def _doubt_waiting(self) -> None:
+        """Their LLSNs may have been given to others since: without a position in the answer, the
+        clients find out what became of them."""
+        for append in self._waiting:
+            answer = pb.Frame(id=append.request_id, reply=True, appended=pb.Appended())
+            append.connection.send(answer)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
     async def unseal(self, epoch: int, replicas: Sequence[pb.Replica]) -> None:
-        async with self._sealing:
+        async with self.sealing:
             nodes = tuple(replica.storage_node_id for replica in replicas)
             self._addresses = {r.storage_node_id: r.address for r in replicas}
             if nodes[0] == self.core.node_id:
@@ -268,16 +309,43 @@ class ReplicaDriver:
                     [replica.address for replica in replicas[1:]],
                 )
             self.core.unseal(epoch, nodes)
+            self.ran_in = epoch
         self._on_change(self)
         logger.info("stream %d runs in epoch %d on nodes %s", self.stream_id, epoch, nodes)
+
+    # ---- beginning anew
+
+    async def wipe(self, first_llsn: Llsn, high_watermark: Glsn, trimmed_glsn: Glsn) -> None:
+        """Drop everything; the next entry will be `first_llsn`."""
+        logger.warning("stream %d is wiped, to begin at LLSN %d", self.stream_id, first_llsn)
+        await self._renew(partial(self.store.restart, first_llsn, high_watermark, trimmed_glsn))
+
+    async def recover(self) -> None:
+        """Get over a failed disk with what is stored, as a restart of the node would."""
+        await self._renew(self.store.reopen)
+
+    async def _renew(self, work: Callable[[Finished], None]) -> None:
+        async with self._trimming:
+            self._renewing = True
+            try:
+                await self.done(work)
+                self.core.recovered(_context_of(self.store), damaged=self.store.context.damaged)
+                self.producers = _producers_of(self.store)
+            finally:
+                self._renewing = False
+
+    def peers(self) -> list[str]:
+        """Addresses of the other replicas, as of the last time that this one ran."""
+        return [a for node, a in self._addresses.items() if node != self.core.node_id]
 
     # ---- trimming and the end
 
     async def trim(self, glsn: Glsn) -> None:
-        if glsn > self.trimmed:
-            await self._done(partial(self.store.trim, glsn))
-            low = self.core.context.local_low_watermark
-            self.core.context.local_low_watermark = max(low, glsn + 1) if low else 0
+        async with self._trimming:
+            if glsn > self.trimmed:
+                await self.done(partial(self.store.trim, glsn))
+                low = self.core.context.local_low_watermark
+                self.core.context.local_low_watermark = max(low, glsn + 1) if low else 0
 
     def check_kept(self, glsn: Glsn) -> None:
         if glsn <= self.trimmed:
@@ -292,7 +360,7 @@ class ReplicaDriver:
         self._watchers.clear()
         self._waiting.clear()
 
-    async def _done(self, start: Callable[[Callable[[BaseException | None], None]], None]) -> None:
+    async def done(self, start: Callable[[Finished], None]) -> None:
         """Wait for disk work that tells its end through a callback."""
         finished: asyncio.Future[None] = self._loop.create_future()
 
@@ -302,12 +370,18 @@ class ReplicaDriver:
             if error is None:
                 finished.set_result(None)
             else:
+                self.disk_failed(str(error))
                 finished.set_exception(
                     LoomError(f"stream {self.stream_id}: the disk failed: {error}")
                 )
 
         start(on_finished)
         await finished
+
+
+def _producers_of(store: StreamStore) -> ProducerTable:
+    marks = (mark for marks in store.producers().values() for mark in marks)
+    return ProducerTable(marks, store.first_llsn)
 
 
 def _context_of(store: StreamStore) -> ReplicaContext:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loomlog.core.ordered.replica import Report
-from loomlog.types import CommitContext, ReplicaState
+from loomlog.types import CommitContext, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 STATE_TO_WIRE = {
@@ -24,6 +24,19 @@ def report_to_wire(report: Report, stored_bytes: int) -> pb.LogStreamUncommitRep
         stored_high_watermark=report.stored_high_watermark,
         resend=report.resend,
         stored_bytes=stored_bytes,
+        damaged=report.damaged,
+    )
+
+
+def commit_to_wire(stream_id: StreamId, commit: CommitContext) -> pb.LogStreamCommitResult:
+    return pb.LogStreamCommitResult(
+        log_stream_id=stream_id,
+        committed_glsn_offset=commit.glsn,
+        committed_glsn_length=commit.length,
+        high_watermark=commit.high_watermark,
+        prev_high_watermark=commit.prev_high_watermark,
+        committed_llsn_offset=commit.llsn,
+        seal_epoch=commit.epoch,
     )
 
 

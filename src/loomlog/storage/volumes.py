@@ -83,7 +83,8 @@ class Volumes:
         """The path for a new replica: on the volume with the fewest bytes, then replicas."""
         if stream_id in self.streams:
             raise AlreadyExists(
-                f"log stream {stream_id} has data at {self.streams[stream_id]}; remove it first"
+                f"log stream {stream_id} has data at {self.streams[stream_id]}; if nobody needs "
+                f"it, remove it with `loom node cleanup {self.identity.node_id}`"
             )
         path = min(self._paths, key=lambda path: self._load(path, stored_bytes))
         self.streams[stream_id] = stream_path = f"{path}/lsid={stream_id}"

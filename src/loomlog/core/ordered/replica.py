@@ -224,6 +224,12 @@ class Replica:
         self._move(Event.UNSEALED)
         self.replicas = replicas
 
+    def damage(self) -> None:
+        """Committed entries cannot be read, or nothing can be written any more: as after a
+        restart, until it is synchronised."""
+        self.damaged = True
+        self.state = states.START
+
     # ---- being synchronised
 
     def begin_synchronise(self, source_first_llsn: Llsn) -> Llsn | None:
@@ -240,15 +246,11 @@ class Replica:
         self.next_llsn = self.context.uncommitted_llsn_end = keep + 1
         return keep
 
-    def restart(self, first_llsn: Llsn, high_watermark: Glsn) -> None:
-        """Everything was wiped; the next entry will be `first_llsn`."""
-        self.context = ReplicaContext(
-            high_watermark=high_watermark,
-            uncommitted_llsn_begin=first_llsn,
-            uncommitted_llsn_end=first_llsn,
-        )
-        self.next_llsn = first_llsn
-        self.damaged = False
+    def recovered(self, context: ReplicaContext, *, damaged: bool) -> None:
+        """What is stored was wiped, or read again after an error: this is what it is now."""
+        self.context = context
+        self.next_llsn = context.uncommitted_llsn_end
+        self.damaged = damaged
 
     def synchronised(self, commit: CommitContext) -> CommitContext:
         """A committed range was copied and is stored: apply its commit. Returns it as this
