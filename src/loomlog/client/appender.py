@@ -416,7 +416,7 @@ class Appender:
         self._transmit(batch, target, connection)
 
     def gone(self, batch: Batch) -> None:
-        batch.lost, batch.sequence = "", 0  # what others say about that number is old news
+        batch.lost = ""
         self._vacate(batch)
         batch.attempts += 1
         batch.lane.queue.appendleft(batch)
@@ -465,6 +465,7 @@ class Appender:
             batch.lane.stalled -= 1
         batch.target = batch.connection = None
         batch.doubtful = False
+        batch.sequence = 0  # what anybody still says about that number is old news
 
     def _settle(self, batch: Batch, error: LoomError) -> None:
         if batch.lost and not isinstance(error, AppendUnknown):
