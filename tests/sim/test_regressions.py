@@ -24,6 +24,9 @@ from loomlog.testing.sim.run import Choice, run_seed
         (48, "crashes"),  # ... brought replicas back that had been removed for good
         (80, "crashes"),
         (77, "crashes"),  # a primary asked its backup over a dead connection, again and again
+        # A primary refused an append for its seal while a replica was asked about it: both
+        # answers sent it elsewhere, and it was appended twice.
+        (241, "crashes"),
     ],
 )
 def test_seeds_that_failed_once(seed: int, faults: str) -> None:
