@@ -1,4 +1,4 @@
-"""Logs created, deleted and trimmed."""
+"""Logs created, deleted, trimmed, and given another stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from loomlog import limits
-from loomlog.core.ordered.rounds import LogRounds
+from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Timeout
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
@@ -17,8 +17,9 @@ from loomlog.metadata.members import Members
 from loomlog.metadata.orders import Orders
 from loomlog.metadata.placement import place
 from loomlog.metadata.reconcile import Reconciler
-from loomlog.metadata.records import LogRecord
-from loomlog.types import Glsn
+from loomlog.metadata.records import LogRecord, StreamRecord
+from loomlog.metadata.steps import adopt_wishes
+from loomlog.types import Glsn, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -55,28 +56,38 @@ class Admin:
         async with self._one_at_a_time(request.name):
             if request.name in self._catalog.logs:
                 raise AlreadyExists(f"there is a log {request.name!r} already: choose another name")
-            nodes = self._members.all_reachable()
-            if request.replicas > len(nodes):
-                raise InvalidArgument(
-                    f"{request.replicas} replicas need as many nodes, and {len(nodes)} are alive: "
-                    "ask for fewer replicas or start more nodes"
-                )
-            existing = [stream.replicas for stream in self._catalog.streams.values()]
-            placement = place(request.streams, request.replicas, nodes, existing)
+            placement = self._place(request.streams, request.replicas)
             log = await self._catalog.create_log(
                 request.name, request.protocol, request.replicas, placement
             )
             return await self._bring_up(log)
 
+    def _place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
+        alive = self._members.all_reachable()
+        nodes = [node for node in alive if not self._catalog.nodes[node].draining]
+        if replicas > len(nodes):
+            drained = f" ({len(alive) - len(nodes)} more are drained)" if alive != nodes else ""
+            raise InvalidArgument(
+                f"{replicas} replicas need as many nodes, and {len(nodes)} are alive{drained}: "
+                "ask for fewer replicas or start more nodes"
+            )
+        existing = [stream.replicas for stream in self._catalog.streams.values()]
+        return place(streams, replicas, nodes, existing)
+
     async def _bring_up(self, log: LogRecord) -> LogRecord:
         try:
             self._committer.add(self.rounds_of(log))
             await self._orders.add(log)
-            await self._run(log)
+            await self._run(log.streams)
             log = await self._catalog.log_created(log.name)
         except LoomError as error:
             logger.warning("log %r was not created: %s", log.name, error)
             await self._delete(log)
+            if isinstance(error, Timeout):
+                raise Timeout(
+                    f"the streams of log {log.name!r} did not run within {CREATE_TIMEOUT_S:g} s; "
+                    "the log was not created: look at the nodes' logs and try again"
+                ) from None
             raise
         logger.info(
             "log %r has id %d, streams %s, %d replicas each",
@@ -84,26 +95,65 @@ class Admin:
         )
         return log
 
-    async def _run(self, log: LogRecord) -> None:
+    async def _run(self, streams: tuple[StreamId, ...]) -> None:
         """New streams begin sealed; they are unsealed like any other."""
-        for stream_id in log.streams:
+        for stream_id in streams:
             self._reconciler.wake(stream_id)
         try:
             async with asyncio.timeout(CREATE_TIMEOUT_S):
-                await self._reconciler.running(log.streams)
+                for stream_id in streams:
+                    await self._reconciler.until(stream_id, lambda stream: not stream.sealed)
         except TimeoutError:
-            raise Timeout(
-                f"the streams of log {log.name!r} did not run within {CREATE_TIMEOUT_S:g} s; "
-                "the log was not created: look at the nodes' logs and try again"
-            ) from None
+            raise Timeout(f"not running within {CREATE_TIMEOUT_S:g} s") from None
 
     def rounds_of(self, log: LogRecord) -> LogRounds:
         """The log as the rounds see it, before any report."""
         rounds = LogRounds(log.log_id)
         for stream_id in log.streams:
-            stream = self._catalog.streams[stream_id]
-            rounds.add_stream(stream_id, stream.replicas, stream.epoch, sealed=stream.sealed)
+            self._add_stream(rounds, self._catalog.streams[stream_id])
         return rounds
+
+    def _add_stream(self, rounds: LogRounds, record: StreamRecord) -> StreamRounds:
+        stream = rounds.add_stream(
+            record.stream_id, record.replicas, record.epoch, sealed=record.sealed
+        )
+        stream.joining = record.joining
+        adopt_wishes(stream, self._catalog)
+        return stream
+
+    # ---- another stream
+
+    async def add_stream(self, name: str) -> tuple[StreamRecord, bool]:
+        """One more stream for a log that goes on meanwhile; and whether it runs already."""
+        async with self._one_at_a_time(name):
+            log = self._catalog.log(name)
+            if len(log.streams) >= limits.STREAMS_PER_LOG_MAX:
+                raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
+            (nodes,) = self._place(1, log.replicas)
+            record = await self._catalog.add_stream(name, nodes)
+            rounds = self._committer.logs[log.log_id]
+            self._committer.add_stream(rounds, self._add_stream(rounds, record))
+            try:
+                await self._orders.add_stream(log.log_id, record.stream_id)
+            except LoomError as error:
+                logger.warning("log %r gets no other stream: %s", name, error)
+                await self._take_back(rounds, name, record)
+                raise
+        logger.info("log %r has stream %d on nodes %s", name, record.stream_id, record.replicas)
+        try:
+            await self._run((record.stream_id,))
+        except Timeout:
+            return record, False
+        return record, True
+
+    async def _take_back(self, rounds: LogRounds, name: str, record: StreamRecord) -> None:
+        stream = rounds.streams[record.stream_id]
+        if not stream.sealed or stream.epoch != record.epoch:
+            return  # a node was slow to answer, and the stream has come to run nevertheless
+        self._committer.remove_stream(record.stream_id)
+        await self._catalog.take_back_stream(name, record.stream_id)
+        removals = (self._orders.remove_replica(n, record.stream_id) for n in record.replicas)
+        await asyncio.gather(*removals)
 
     # ---- delete
 

@@ -6,12 +6,14 @@ in an order that `load` can finish or take back after a crash:
 
     create a log    its streams, then the log (creating), … then the log (no longer creating)
     delete a log    its tombstone (this decides), then the log, then its streams
+    add a stream    the stream, then the log (this decides); taken back in reverse
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -42,8 +44,11 @@ class Catalog:
         self.cluster = ClusterRecord("", "")
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.logs: dict[str, LogRecord] = {}
+        self._logs_by_id: dict[LogId, LogRecord] = {}
         self.streams: dict[StreamId, StreamRecord] = {}
         self.tombstones: dict[LogId, TombstoneRecord] = {}
+        self.load_of: Counter[NodeId] = Counter()  # replicas, those that join included
+        self.filling: set[StreamId] = set()  # streams that somebody joins
 
     @classmethod
     async def load(
@@ -73,16 +78,40 @@ class Catalog:
         for log in list(self.logs.values()):
             if log.creating or log.log_id in self.tombstones:
                 await self.delete_log(log.name)
-        known = {log.log_id for log in self.logs.values()}
-        for stream in list(self.streams.values()):
-            if stream.log_id not in known:
-                await self._put(_stream_key(stream.stream_id), None)
+        known = {stream_id for log in self.logs.values() for stream_id in log.streams}
+        for stream_id in list(self.streams):
+            if stream_id not in known:
+                await self._put(_stream_key(stream_id), None)
 
     # ---- nodes
 
+    def node(self, node_id: NodeId) -> NodeRecord:
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise NotFound(f"there is no node {node_id}: look at `loom node list`")
+        return node
+
     async def put_node(self, node: NodeRecord) -> None:
-        if self.nodes.get(node.node_id) != node:
-            await self._put(f"node/{node.node_id}", node)
+        """A node as it says it is; what operators want of it stays, unless it began anew."""
+        async with self._writing:
+            known = self.nodes.get(node.node_id)
+            if known is not None and known.node_secret == node.node_secret:
+                node = replace(node, draining=known.draining, removing=known.removing)
+            if known != node:
+                await self._write(_node_key(node.node_id), node)
+
+    async def update_node(self, node_id: NodeId, **changes: Any) -> NodeRecord:
+        async with self._writing:
+            changed = replace(self.node(node_id), **changes)
+            await self._write(_node_key(node_id), changed)
+            return changed
+
+    async def remove_node(self, node_id: NodeId) -> None:
+        await self._put(_node_key(node_id), None)
+
+    def streams_on(self, node_id: NodeId) -> list[StreamRecord]:
+        """Those with a replica there, or with one that is being made."""
+        return [s for s in self.streams.values() if node_id in (*s.replicas, s.joining)]
 
     # ---- logs
 
@@ -124,7 +153,7 @@ class Catalog:
         """From the first write on the log is gone, whatever happens."""
         log = self.logs[name]
         streams = [self.streams[stream_id] for stream_id in log.streams]
-        remains = tuple((stream.stream_id, stream.replicas) for stream in streams)
+        remains = tuple((stream.stream_id, _holders(stream)) for stream in streams)
         tombstone = self.tombstones.get(log.log_id) or TombstoneRecord(log.log_id, name, remains)
         await self._put(_tombstone_key(log.log_id), tombstone)
         await self._put(_log_key(name), None)
@@ -148,27 +177,113 @@ class Catalog:
 
     # ---- streams
 
-    async def update_stream(self, stream_id: StreamId, *, epoch: int, sealed: bool) -> None:
+    def stream(self, stream_id: StreamId) -> StreamRecord:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            raise NotFound(f"there is no stream {stream_id}: look at `loom stream list`")
+        return stream
+
+    def log_of(self, stream: StreamRecord) -> LogRecord | None:
+        return self._logs_by_id.get(stream.log_id)
+
+    def wanted_replicas(self, stream: StreamRecord) -> int:
+        log = self.log_of(stream)
+        return stream.wanted_replicas or (log.replicas if log else len(stream.replicas))
+
+    def leaving(self, stream: StreamRecord) -> NodeId | None:
+        """The replica whose place another one takes next: an operator named it or its node."""
+        if stream.leaving in stream.replicas:
+            return stream.leaving
+        for node in stream.replicas:
+            if node in self.nodes and self.nodes[node].draining:
+                return node
+        return None
+
+    async def update_stream(self, stream_id: StreamId, **changes: Any) -> StreamRecord:
+        return await self._change_stream(stream_id, lambda stream: replace(stream, **changes))
+
+    async def swap_replicas(
+        self, stream_id: StreamId, replicas: tuple[NodeId, ...], dropping: Iterable[NodeId]
+    ) -> StreamRecord:
+        """Other replicas from now on. Who is not one of them does not leave or join any more."""
+
+        def swapped(stream: StreamRecord) -> StreamRecord:
+            return replace(
+                stream,
+                replicas=replicas,
+                joining=None,
+                leaving=stream.leaving if stream.leaving in replicas else None,
+                dropping=tuple(dict.fromkeys((*stream.dropping, *dropping))),
+            )
+
+        return await self._change_stream(stream_id, swapped)
+
+    async def drop_joining(self, stream_id: StreamId, node: NodeId) -> None:
+        """The newcomer is given up; whatever it holds is to be deleted."""
+
+        def dropped(stream: StreamRecord) -> StreamRecord:
+            dropping = tuple(dict.fromkeys((*stream.dropping, node)))
+            return replace(stream, joining=None, dropping=dropping)
+
+        await self._change_stream(stream_id, dropped)
+
+    async def replica_dropped(self, stream_id: StreamId, node: NodeId) -> None:
+        """The node has deleted what it held."""
+
+        def gone(stream: StreamRecord) -> StreamRecord:
+            return replace(stream, dropping=tuple(n for n in stream.dropping if n != node))
+
+        await self._change_stream(stream_id, gone)
+
+    async def add_stream(self, name: str, replicas: tuple[NodeId, ...]) -> StreamRecord:
+        """One more stream for a log, sealed."""
+        log = self.log(name)
+        _, stream_id = await self._take_ids(1, logs=0)
+        stream = StreamRecord(stream_id, log.log_id, replicas, epoch=1, sealed=True)
+        await self._put(_stream_key(stream_id), stream)
+        await self._change_log(name, lambda log: replace(log, streams=(*log.streams, stream_id)))
+        return stream
+
+    async def take_back_stream(self, name: str, stream_id: StreamId) -> None:
+        """A stream that never ran."""
+
+        def without(log: LogRecord) -> LogRecord:
+            return replace(log, streams=tuple(s for s in log.streams if s != stream_id))
+
+        await self._change_log(name, without)
+        await self._put(_stream_key(stream_id), None)
+
+    async def _change_stream(
+        self, stream_id: StreamId, change: Callable[[StreamRecord], StreamRecord]
+    ) -> StreamRecord:
         async with self._writing:
             stream = self.streams.get(stream_id)
             if stream is None:
                 raise NotFound(f"stream {stream_id} was deleted")
-            await self._write(_stream_key(stream_id), replace(stream, epoch=epoch, sealed=sealed))
+            changed = change(stream)
+            if changed != stream:
+                await self._write(_stream_key(stream_id), changed)
+            return changed
 
     # ---- writing
 
-    async def _take_ids(self, streams: int) -> tuple[LogId, StreamId]:
+    async def _take_ids(self, streams: int, logs: int = 1) -> tuple[LogId, StreamId]:
+        """The first ones of those that were taken."""
         async with self._writing:
             last = self._counters
-            await self._write("counters", CountersRecord(last.log_id + 1, last.stream_id + streams))
+            taken = CountersRecord(last.log_id + logs, last.stream_id + streams)
+            await self._write("counters", taken)
             return last.log_id + 1, last.stream_id + 1
 
     async def _update_log(self, name: str, **changes: Any) -> LogRecord:
+        return await self._change_log(name, lambda log: replace(log, **changes))
+
+    async def _change_log(self, name: str, change: Callable[[LogRecord], LogRecord]) -> LogRecord:
         async with self._writing:
             log = self.logs.get(name)
             if log is None:
                 raise NotFound(f"log {name!r} was deleted")
-            changed = replace(log, **changes)
+            changed = change(log)
             await self._write(_log_key(name), changed)
             return changed
 
@@ -197,9 +312,11 @@ class Catalog:
             case NodeRecord():
                 self.nodes[record.node_id] = record
             case LogRecord():
-                self.logs[record.name] = record
+                self.logs[record.name] = self._logs_by_id[record.log_id] = record
             case StreamRecord():
+                self._count(self.streams.get(record.stream_id), -1)
                 self.streams[record.stream_id] = record
+                self._count(record, 1)
             case TombstoneRecord():
                 self.tombstones[record.log_id] = record
 
@@ -207,11 +324,21 @@ class Catalog:
         del self._versions[key]
         kind, _, name = key.partition("/")
         if kind == "log":
-            del self.logs[name]
+            del self._logs_by_id[self.logs.pop(name).log_id]
         elif kind == "stream":
-            del self.streams[int(name)]
+            self._count(self.streams.pop(int(name)), -1)
+        elif kind == "node":
+            del self.nodes[int(name)]
         elif kind == "tombstone":
             del self.tombstones[int(name)]
+
+    def _count(self, stream: StreamRecord | None, by: int) -> None:
+        if stream is None:
+            return
+        self.load_of.update(dict.fromkeys(stream.replicas, by))
+        if stream.joining is not None:
+            self.load_of[stream.joining] += by
+            (self.filling.add if by > 0 else self.filling.discard)(stream.stream_id)
 
 
 _KINDS: dict[str, type[Record]] = {
@@ -222,6 +349,16 @@ _KINDS: dict[str, type[Record]] = {
     "stream": StreamRecord,
     "tombstone": TombstoneRecord,
 }
+
+
+def _holders(stream: StreamRecord) -> tuple[NodeId, ...]:
+    """Every node that may have something of it on disk, as far as it is known."""
+    joining = () if stream.joining is None else (stream.joining,)
+    return tuple(dict.fromkeys((*stream.replicas, *joining, *stream.dropping)))
+
+
+def _node_key(node_id: NodeId) -> str:
+    return f"node/{node_id}"
 
 
 def _log_key(name: str) -> str:

@@ -80,6 +80,16 @@ class Committer:
         for stream_id in log.streams:
             self._log_of[stream_id] = log
 
+    def add_stream(self, log: LogRounds, stream: StreamRounds) -> None:
+        """A log that is here already has one more."""
+        self._log_of[stream.stream_id] = log
+
+    def remove_stream(self, stream_id: StreamId) -> None:
+        """One that never ran."""
+        log = self._log_of.pop(stream_id, None)
+        if log is not None:
+            log.streams.pop(stream_id, None)
+
     def remove(self, log_id: LogId) -> None:
         log = self.logs.pop(log_id, None)
         if log is None:

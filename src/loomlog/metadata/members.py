@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loomlog import limits
+from loomlog.core.ordered.replica import Report
 from loomlog.errors import Unavailable
 from loomlog.net.connection import Connection
 from loomlog.types import NodeId, StreamId
@@ -28,6 +29,8 @@ class Member:
     heard_at: float  # on the loop's clock; also when the connection was lost
     silence_s: float  # that makes it silent, from `heard_at` on
     alive: bool = True  # as last told to `changed`
+    # Of all that it holds, also of streams that are not its own any more:
+    reports: dict[StreamId, Report] = field(default_factory=dict)
     stored_bytes: dict[StreamId, int] = field(default_factory=dict)
 
 
@@ -62,6 +65,16 @@ class Members:
         if member is None:
             return False
         return self._loop.time() - member.heard_at < member.silence_s
+
+    def silent_s(self, node: NodeId) -> float:
+        """How long ago it was heard, or its connection was lost."""
+        member = self._members.get(node)
+        return self._loop.time() - member.heard_at if member else float("inf")
+
+    def report_of(self, node: NodeId, stream_id: StreamId) -> Report | None:
+        """The last one on its connection: whether, and in what state, it holds a replica."""
+        member = self._members.get(node)
+        return member.reports.get(stream_id) if member else None
 
     def reachable(self, node: NodeId) -> bool:
         return self.connected(node) and self.alive(node)
@@ -116,6 +129,22 @@ class Members:
             member.alive = True
             self._changed(node, True)
         return member
+
+    def removed(self, node: NodeId, stream_id: StreamId) -> None:
+        """The node does not hold this replica any more."""
+        member = self._members.get(node)
+        if member is not None:
+            member.reports.pop(stream_id, None)
+            member.stored_bytes.pop(stream_id, None)
+
+    def forget(self, node: NodeId) -> None:
+        """The node is not part of the cluster any more."""
+        member = self._members.pop(node, None)
+        if (timer := self._grace_timers.pop(node, None)) is not None:
+            timer.cancel()
+        if member is not None and member.connection is not None:
+            self._node_of.pop(member.connection, None)
+            member.connection.close(Unavailable(f"node {node} was removed from the cluster"))
 
     # ---- silence
 

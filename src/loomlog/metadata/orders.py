@@ -1,14 +1,15 @@
 """Orders to storage nodes about whole replicas: add, trim, remove.
 
 Trims and removals are written down first (catalog), so that a node that is away now is told when
-it registers; here is only the telling.
+it registers, and one that fails is told again for as long as it is connected; here is only the
+telling.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loomlog.core.ordered import states
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 ORDER_TIMEOUT_S: Final = 5.0  # less than what a client waits for its own answer
 ORDERS_UNDER_WAY_MAX: Final = 64  # each makes or removes files on a node
+RETRY_FIRST_S: Final = 0.5
+RETRY_MAX_S: Final = 30.0
 
 
 class Orders:
@@ -37,12 +40,17 @@ class Orders:
         self._members = members
         self._background = background
         self._room = asyncio.Semaphore(ORDERS_UNDER_WAY_MAX)
+        self._insisting: set[tuple[str, NodeId, StreamId]] = set()
 
     def greet(self, node: NodeId) -> None:
         """A node registered: tell it what it may have missed."""
         for log in self._catalog.logs.values():
-            if log.trimmed and any(node in self._replicas(s) for s in log.streams):
-                self._background.spawn(self._trim_on(node, log), f"trim on node {node}")
+            for stream_id in log.streams if log.trimmed else ():
+                if node in self._replicas(stream_id):
+                    self.trim_soon(node, stream_id)
+        for stream in self._catalog.streams.values():
+            if node in stream.dropping:
+                self.drop_soon(node, stream.stream_id)
         for tombstone in self._catalog.tombstones.values():
             if any(node in nodes for _, nodes in tombstone.remains):
                 self._background.spawn(
@@ -53,13 +61,18 @@ class Orders:
 
     async def add(self, log: LogRecord) -> None:
         """Every replica of the log comes into being; the first refusal is raised."""
-        targets = [(s, node) for s in log.streams for node in self._replicas(s)]
-        orders = (self._add_replica(log.log_id, stream, node) for stream, node in targets)
+        orders = (self.add_stream(log.log_id, stream_id) for stream_id in log.streams)
         for failure in await asyncio.gather(*orders, return_exceptions=True):
             if failure is not None:
                 raise failure
 
-    async def _add_replica(self, log_id: LogId, stream_id: StreamId, node: NodeId) -> None:
+    async def add_stream(self, log_id: LogId, stream_id: StreamId) -> None:
+        orders = (self.add_replica(log_id, stream_id, n) for n in self._replicas(stream_id))
+        for failure in await asyncio.gather(*orders, return_exceptions=True):
+            if failure is not None:
+                raise failure
+
+    async def add_replica(self, log_id: LogId, stream_id: StreamId, node: NodeId) -> None:
         replicas = [
             pb.Replica(storage_node_id=n, address=self._catalog.nodes[n].address)
             for n in self._replicas(stream_id)
@@ -75,13 +88,22 @@ class Orders:
 
     async def trim(self, log: LogRecord) -> None:
         """Tell every replica that can be reached."""
-        await asyncio.gather(*(self._trim_on(node, log) for node in self._nodes(log.streams)))
+        targets = [(node, s) for s in log.streams for node in self._replicas(s)]
+        trimmed = await asyncio.gather(*(self._trim_replica(*target) for target in targets))
+        for target, done in zip(targets, trimmed, strict=True):
+            if not done:
+                self.trim_soon(*target)
 
-    async def _trim_on(self, node: NodeId, log: LogRecord) -> None:
-        mine = [stream_id for stream_id in log.streams if node in self._replicas(stream_id)]
-        await asyncio.gather(*(self._trim_replica(node, s, log) for s in mine))
+    def trim_soon(self, node: NodeId, stream_id: StreamId) -> None:
+        """As far as its log is trimmed."""
+        self._insist("trim", node, stream_id, self._trim_replica)
 
-    async def _trim_replica(self, node: NodeId, stream_id: StreamId, log: LogRecord) -> None:
+    async def _trim_replica(self, node: NodeId, stream_id: StreamId) -> bool:
+        """True when there is nothing to trim any more."""
+        stream = self._catalog.streams.get(stream_id)
+        log = self._catalog.log_of(stream) if stream else None
+        if log is None or not log.trimmed or node not in self._replicas(stream_id):
+            return True
         order = pb.TrimLogStream(log_stream_id=stream_id, glsn=log.trimmed)
         try:
             await self._order(node, pb.Frame(trim_log_stream=order))
@@ -90,6 +112,8 @@ class Orders:
                 "stream %d is not trimmed to %d on node %d yet: %s",
                 *(stream_id, log.trimmed, node, error),
             )
+            return False
+        return True
 
     # ---- remove
 
@@ -100,20 +124,35 @@ class Orders:
 
     async def _remove_from(self, node: NodeId, tombstone: TombstoneRecord) -> None:
         mine = [stream_id for stream_id, nodes in tombstone.remains if node in nodes]
-        gone = await asyncio.gather(*(self._remove_replica(node, s) for s in mine))
+        gone = await asyncio.gather(*(self.remove_replica(node, s) for s in mine))
         streams = {stream_id for stream_id, done in zip(mine, gone, strict=True) if done}
         if streams:
             await self._catalog.replicas_gone(tombstone.log_id, streams, node)
 
-    async def _remove_replica(self, node: NodeId, stream_id: StreamId) -> bool:
+    def drop_soon(self, node: NodeId, stream_id: StreamId) -> None:
+        """Delete what the node holds of a stream that is not its own (any more)."""
+        self._insist("removal", node, stream_id, self._drop)
+
+    async def _drop(self, node: NodeId, stream_id: StreamId) -> bool:
+        stream = self._catalog.streams.get(stream_id)
+        if stream is None or node not in stream.dropping:
+            return True
+        if not await self.remove_replica(node, stream_id):
+            return False
+        await self._catalog.replica_dropped(stream_id, node)
+        return True
+
+    async def remove_replica(self, node: NodeId, stream_id: StreamId) -> bool:
+        """With its data; True if it is gone."""
         order = pb.RemoveLogStream(log_stream_id=stream_id, delete_data=True)
         try:
             await self._order(node, pb.Frame(remove_log_stream=order))
         except NotFound:
-            return True
+            pass
         except LoomError as error:
             logger.warning("stream %d is not removed from node %d yet: %s", stream_id, node, error)
             return False
+        self._members.removed(node, stream_id)
         return True
 
     # ---- all
@@ -122,8 +161,28 @@ class Orders:
         stream = self._catalog.streams.get(stream_id)
         return stream.replicas if stream else ()
 
-    def _nodes(self, streams: Iterable[StreamId]) -> dict[NodeId, None]:
-        return dict.fromkeys(node for s in streams for node in self._replicas(s))
+    def _insist(
+        self,
+        what: str,
+        node: NodeId,
+        stream_id: StreamId,
+        order: Callable[[NodeId, StreamId], Awaitable[bool]],
+    ) -> None:
+        """Give the order until it is done, or the node is away: then it hears it on its return."""
+
+        async def insist() -> None:
+            delay_s = RETRY_FIRST_S
+            try:
+                while self._members.connected(node) and not await order(node, stream_id):
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(2 * delay_s, RETRY_MAX_S)
+            finally:
+                self._insisting.discard(key)
+
+        key = (what, node, stream_id)
+        if key not in self._insisting:
+            self._insisting.add(key)
+            self._background.spawn(insist(), f"{what} of stream {stream_id} on node {node}")
 
     async def _order(self, node: NodeId, frame: pb.Frame) -> None:
         async with self._room:

@@ -1,35 +1,36 @@
-"""Keeps every stream running: asks core.ordered.repair what to do, and does it.
+"""Keeps every stream as it should be: asks core.ordered.repair what to do, and has it done.
 
 Nothing runs while nothing is to be done. Events wake a stream (a node registered, fell silent or
-came back, a replica reported another state); then one task per stream works until there is nothing
-to do but wait. A failed step is tried again, later and later; an event cuts that short.
-
-Seams for repair by replacement: `repair.decide` will name more actions, `_carry_out` does them.
+came back, a replica reported another state, an operator wants something); then one task per stream
+works until there is nothing to do but wait. A failed step is tried again, later and later; an event
+cuts that short.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from loomlog.core.ordered import repair
-from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError, NotFound
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
+from loomlog.metadata.conditions import RUNNING, condition
 from loomlog.metadata.members import Members
-from loomlog.metadata.translate import state_from_wire
-from loomlog.types import NodeId, ReplicaState, StreamId
-from loomlog.wire import loomlog_pb2 as pb
+from loomlog.metadata.node_choice import UNABLE_S, NodeChoice
+from loomlog.metadata.steps import Steps, adopt_wishes, first
+from loomlog.types import NodeId, StreamId
 
 logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 5.0
+MOVES_MAX: Final = 4  # streams that are moved at one time although they run well
 
 
 class Reconciler:
@@ -39,17 +40,26 @@ class Reconciler:
         committer: Committer,
         members: Members,
         background: Background,
-        request_timeout_s: float,
+        nodes: NodeChoice,
+        steps: Steps,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._committer = committer
         self._members = members
         self._background = background
-        self._request_timeout_s = request_timeout_s
+        self._nodes = nodes
+        self._steps = steps
         self._woken: dict[StreamId, None] = {}  # an ordered set
         self._at_work: dict[StreamId, asyncio.Event] = {}  # set: look again at once
+        self._waiting: dict[StreamId, None] = {}  # would do something if they could
+        self._trouble: dict[StreamId, str] = {}  # why the last step failed
         self._awaited: dict[StreamId, list[asyncio.Future[None]]] = {}
+        self._timers: dict[object, asyncio.TimerHandle] = {}
+
+    def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
 
     # ---- waking
 
@@ -59,11 +69,42 @@ class Reconciler:
             self._loop.call_soon(self._look)
         self._woken[stream_id] = None
 
-    def wake_node(self, node: NodeId) -> None:
+    def wake_waiting(self) -> None:
+        """Something changed that streams may have waited for, such as another node."""
+        for stream_id in self._waiting:
+            self.wake(stream_id)
+
+    def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        """It registered, fell silent, or speaks again."""
+        self._wake_node(node)
+        if alive:
+            self.wake_waiting()
+        else:
+            delay_s = max(0.0, self._nodes.lost_in_s(node))
+            self._wake_later(("node", node), delay_s, lambda: self._wake_node(node))
+
+    def _wake_node(self, node: NodeId) -> None:
         for log in self._committer.logs.values():
             for stream in log.streams.values():
-                if node in stream.replicas:
+                if node in stream.replicas or node == stream.joining:
                     self.wake(stream.stream_id)
+
+    def _wake_later(self, key: object, delay_s: float, wake: Callable[[], None]) -> None:
+        if key in self._timers:
+            self._timers[key].cancel()
+
+        def due() -> None:
+            self._timers.pop(key, None)
+            wake()
+
+        self._timers[key] = self._loop.call_later(delay_s, due)
+
+    def wishes_changed(self, stream_id: StreamId) -> None:
+        """An operator wants something else of the stream, or of a node that it is on."""
+        stream = self._committer.stream(stream_id)
+        if stream is not None:
+            adopt_wishes(stream, self._catalog)
+            self.wake(stream_id)
 
     def _look(self) -> None:
         woken, self._woken = self._woken, {}
@@ -72,189 +113,124 @@ class Reconciler:
                 self._at_work[stream_id].set()
                 continue
             log = self._committer.log_of(stream_id)
-            if log is None or isinstance(self._decide(log.streams[stream_id]), repair.Wait):
-                continue
-            self._at_work[stream_id] = asyncio.Event()
-            self._background.spawn(self._repair(log, stream_id), f"repair of stream {stream_id}")
+            if log is None:
+                self._forget(stream_id)
+            elif not self._waits(stream_id, self.decide(log.streams[stream_id])):
+                self._at_work[stream_id] = asyncio.Event()
+                self._background.spawn(
+                    self._repair(log, stream_id), f"repair of stream {stream_id}"
+                )
 
-    async def running(self, stream_ids: Iterable[StreamId]) -> None:
-        """Wait until all these streams run."""
-        for stream_id in stream_ids:
+    def _waits(self, stream_id: StreamId, action: repair.Action) -> bool:
+        if not isinstance(action, repair.Wait):
+            return False
+        self._trouble.pop(stream_id, None)
+        if action.reason == RUNNING:
+            self._waiting.pop(stream_id, None)
+        else:
+            self._waiting[stream_id] = None
+        self._stepped(stream_id)
+        return True
+
+    def _forget(self, stream_id: StreamId) -> None:
+        self._waiting.pop(stream_id, None)
+        self._trouble.pop(stream_id, None)
+        self._stepped(stream_id)
+
+    # ---- who wants to know
+
+    async def until(self, stream_id: StreamId, true: Callable[[StreamRounds], bool]) -> None:
+        """Wait until some step made it true of the stream."""
+        while True:
             stream = self._committer.stream(stream_id)
             if stream is None:
                 raise NotFound(f"stream {stream_id} was deleted")
-            if stream.sealed:
-                waiting: asyncio.Future[None] = self._loop.create_future()
-                self._awaited.setdefault(stream_id, []).append(waiting)
-                await waiting
+            if true(stream):
+                return
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._awaited.setdefault(stream_id, []).append(waiting)
+            await waiting
 
-    # ---- one stream
-
-    def _decide(self, stream: StreamRounds) -> repair.Action:
-        if stream.sealed:  # nothing can be asked of a node in its grace
-            return repair.decide(stream, _Nodes(self._members.reachable))
-        for node in stream.replicas:
-            if self._members.connected(node) and node not in stream.reports:
-                return repair.BeginSeal(f"node {node} came back without its replica")
-        return repair.decide(stream, _Nodes(self._members.alive))
-
-    async def _repair(self, log: LogRounds, stream_id: StreamId) -> None:
-        stream = log.streams[stream_id]
-        woken = self._at_work[stream_id]
-        delay = RETRY_FIRST_S
-        try:
-            while self._committer.stream(stream_id) is stream:
-                woken.clear()
-                action = self._decide(stream)
-                if isinstance(action, repair.Wait):
-                    logger.info("stream %d: %s", stream_id, action.reason)
-                    return
-                if await self._tried(log, stream, action):
-                    delay = RETRY_FIRST_S
-                    continue
-                await _first(woken, delay)
-                delay = min(2 * delay, RETRY_MAX_S)
-        finally:
-            del self._at_work[stream_id]
-
-    async def _tried(self, log: LogRounds, stream: StreamRounds, action: repair.Action) -> bool:
-        """Carry it out; False if that did not bring us on."""
-        try:
-            return await self._carry_out(log, stream, action)
-        except LoomError as error:
-            logger.warning("stream %d: %s failed: %s", stream.stream_id, action, error)
-            return False
-
-    async def _carry_out(self, log: LogRounds, stream: StreamRounds, action: repair.Action) -> bool:
-        match action:
-            case repair.BeginSeal(reason):
-                return await self._begin_seal(log, stream, reason)
-            case repair.SendSeal(nodes):
-                return await self._send_seal(log, stream, nodes)
-            case repair.Unseal():
-                return await self._unseal(log, stream)
-            case repair.Wait():
-                return True
-            case _:
-                return False
-
-    async def _begin_seal(self, log: LogRounds, stream: StreamRounds, reason: str) -> bool:
-        """Decide the last commit, then raise the epoch: what is durable first counts."""
-        stream.sealed = True
-        await self._committer.settled(log)
-        epoch = 1 + max(stream.epoch, *(report.epoch for report in stream.reports.values()), 0)
-        await self._catalog.update_stream(stream.stream_id, epoch=epoch, sealed=True)
-        stream.epoch = epoch
-        logger.info(
-            "stream %d is sealed in epoch %d after LLSN %d: %s",
-            *(stream.stream_id, epoch, stream.committed_llsn_end - 1, reason),
-        )
-        return True
-
-    async def _send_seal(
-        self, log: LogRounds, stream: StreamRounds, nodes: tuple[NodeId, ...]
-    ) -> bool:
-        answers = await asyncio.gather(
-            *(self._seal_replica(log, stream, node) for node in nodes), return_exceptions=True
-        )
-        for node, answer in zip(nodes, answers, strict=True):
-            if isinstance(answer, LoomError):
-                logger.warning("stream %d: node %d: %s", stream.stream_id, node, answer)
-            elif isinstance(answer, BaseException):
-                raise answer
-        return all(answer is ReplicaState.SEALED for answer in answers)
-
-    async def _seal_replica(
-        self, log: LogRounds, stream: StreamRounds, node: NodeId
-    ) -> ReplicaState:
-        self._committer.tell(node, log, empty=False)  # on the same connection: comes first
-        epoch = stream.epoch
-        order = pb.Seal(
-            log_stream_id=stream.stream_id,
-            seal_epoch=epoch,
-            last_committed_llsn=stream.committed_llsn_end - 1,
-            last_committed_glsn=log.high_watermark,
-        )
-        answer = await self._ask(node, pb.Frame(seal=order))
-        response = answer.seal_response
-        state = state_from_wire(response.state)
-        known = stream.reports.get(node)
-        # Whatever it had reported beyond its last commit is gone: it must not be counted later.
-        sealed = Report(
-            stream.stream_id,
-            uncommitted_llsn_offset=response.last_committed_llsn + 1,
-            uncommitted_llsn_length=0,
-            high_watermark=response.high_watermark,
-            epoch=epoch,
-            state=state,
-            stored_high_watermark=known.stored_high_watermark if known else 0,
-            resend=True,
-        )
-        self._committer.report(node, sealed)
-        return state
-
-    async def _unseal(self, log: LogRounds, stream: StreamRounds) -> bool:
-        stream_id, epoch = stream.stream_id, stream.epoch
-        await self._catalog.update_stream(stream_id, epoch=epoch, sealed=False)
-        replicas = [
-            pb.Replica(storage_node_id=node, address=self._catalog.nodes[node].address)
-            for node in stream.replicas
-        ]
-        order = pb.Unseal(log_stream_id=stream_id, seal_epoch=epoch, replicas=replicas)
-        try:
-            await self._unseal_replicas(stream, order)
-        except LoomError as error:
-            await self._begin_seal(log, stream, f"cannot unseal: {error}")
-            return False
-        stream.sealed = False
-        logger.info("stream %d runs in epoch %d on nodes %s", stream_id, epoch, stream.replicas)
-        self._committer.look(log)
-        self._runs(stream_id)
-        return True
-
-    async def _unseal_replicas(self, stream: StreamRounds, order: pb.Unseal) -> None:
-        """The backups first: a primary that runs writes to them."""
-        primary, *backups = stream.replicas
-        orders = (self._unseal_replica(stream, node, order) for node in backups)
-        for failure in await asyncio.gather(*orders, return_exceptions=True):
-            if failure is not None:
-                raise failure
-        await self._unseal_replica(stream, primary, order)
-
-    async def _unseal_replica(self, stream: StreamRounds, node: NodeId, order: pb.Unseal) -> None:
-        await self._ask(node, pb.Frame(unseal=order))
-        report = stream.reports.get(node)
-        if report is None or report.epoch != order.seal_epoch:
-            return
-        if report.state is ReplicaState.SEALED:
-            stream.reports[node] = report._replace(state=ReplicaState.RUNNING)
-
-    async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
-        return await self._members.request(node, frame, self._request_timeout_s)
-
-    def _runs(self, stream_id: StreamId) -> None:
+    def _stepped(self, stream_id: StreamId) -> None:
         for waiting in self._awaited.pop(stream_id, ()):
             if not waiting.done():
                 waiting.set_result(None)
 
+    def condition(self, stream: StreamRounds) -> str:
+        """What is the matter with it, in words; empty: nothing."""
+        stream_id = stream.stream_id
+        copying, trouble = self._steps.copying.get(stream_id), self._trouble.get(stream_id)
+        return condition(self.decide(stream), copying, trouble)
 
-class _Nodes:
-    """The nodes as they are; replacement is not built yet."""
+    def copied_entries(self, stream: StreamRounds) -> int:
+        """What the newcomer has so far, if there is one."""
+        if stream.joining is None:
+            return 0
+        report = stream.reports.get(stream.joining)
+        copying = self._steps.copying.get(stream.stream_id)
+        told = copying.copied_llsn if copying and copying.destination == stream.joining else 0
+        return max(told, report.uncommitted_llsn_offset - 1 if report else 0)
 
-    def __init__(self, alive: Callable[[NodeId], bool]) -> None:
-        self.alive = alive
+    # ---- one stream
 
-    def lost(self, node: NodeId) -> bool:
-        return False
+    def decide(self, stream: StreamRounds) -> repair.Action:
+        if not stream.sealed:
+            for node in stream.replicas:
+                if self._members.connected(node) and node not in stream.reports:
+                    return repair.BeginSeal(f"node {node} came back without its replica")
+        action = repair.decide(stream, self._nodes.of(stream))
+        if isinstance(action, repair.Join) and self._must_queue(stream):
+            return repair.Wait(f"{RUNNING}; waits until other streams have moved")
+        return action
 
-    def spare(self, stream: StreamRounds) -> NodeId | None:
-        return None
+    def _must_queue(self, stream: StreamRounds) -> bool:
+        """A stream that runs can wait to be moved."""
+        moving = len(self._catalog.filling)
+        return not stream.sealed and stream.joining is None and moving >= MOVES_MAX
 
+    async def _repair(self, log: LogRounds, stream_id: StreamId) -> None:
+        stream = log.streams[stream_id]
+        woken = self._at_work[stream_id]
+        attempts: Counter[type[repair.Action]] = Counter()  # in a row, of each kind of step
+        try:
+            while self._committer.stream(stream_id) is stream:
+                woken.clear()
+                action = self.decide(stream)
+                if self._waits(stream_id, action):
+                    logger.info("stream %d: %s", stream_id, action)
+                    return
+                kind = type(action)
+                attempt = attempts[kind]
+                if await self._tried(log, stream, action, attempt, woken):
+                    attempts[kind] = 0
+                else:
+                    attempts[kind] += 1
+                    await first(woken, min(RETRY_FIRST_S * 2 ** min(attempt, 10), RETRY_MAX_S))
+        finally:
+            del self._at_work[stream_id]
+            self._stepped(stream_id)
 
-async def _first(woken: asyncio.Event, delay_s: float) -> None:
-    """Wait for the event or the end of the delay."""
-    try:
-        async with asyncio.timeout(delay_s):
-            await woken.wait()
-    except TimeoutError:
-        pass
+    async def _tried(
+        self,
+        log: LogRounds,
+        stream: StreamRounds,
+        action: repair.Action,
+        attempt: int,
+        woken: asyncio.Event,
+    ) -> bool:
+        """Carry it out; False if that did not bring us on."""
+        stream_id = stream.stream_id
+        try:
+            done = await self._steps.carry_out(log, stream, action, attempt, self.decide, woken)
+        except LoomError as error:
+            logger.warning("stream %d: %s failed: %s", stream_id, action, error)
+            self._trouble[stream_id] = str(error)
+            done = False
+        if done:
+            self._trouble.pop(stream_id, None)
+        else:  # a node that was found unable is tried again some time
+            self._wake_later(("stream", stream_id), UNABLE_S, lambda: self.wake(stream_id))
+        if isinstance(action, repair.Swap | repair.DropJoining):
+            self.wake_waiting()
+        self._stepped(stream_id)
+        return done

@@ -31,6 +31,8 @@ class NodeRecord:
     node_secret: str
     sync_mode: str
     volumes: tuple[str, ...]
+    draining: bool = False  # takes nothing new; what it has moves away
+    removing: bool = False  # dead, and forgotten once nothing is left there
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class StreamRecord:
     replicas: tuple[NodeId, ...]  # the first is the primary
     epoch: int
     sealed: bool
+    wanted_running: bool = True  # False: an operator sealed it
+    wanted_replicas: int = 0  # 0: as many as its log says
+    joining: NodeId | None = None  # is being filled, to become a replica
+    leaving: NodeId | None = None  # an operator wants this replica elsewhere, or gone
+    dropping: tuple[NodeId, ...] = ()  # what these hold of it is to be deleted
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,12 @@ class Registration:
         asyncio.get_running_loop().call_soon(self._joined, node)
 
     def take_reports(self, node: NodeId, reports: Iterable[pb.LogStreamUncommitReport]) -> None:
-        stored = self._members.heard(node).stored_bytes
-        for report in reports:
-            stored[report.log_stream_id] = report.stored_bytes
-            self._committer.report(node, report_from_wire(report))
+        member = self._members.heard(node)
+        for message in reports:
+            report = report_from_wire(message)
+            member.reports[report.stream_id] = report
+            member.stored_bytes[report.stream_id] = message.stored_bytes
+            self._committer.report(node, report)
 
     # ---- checks
 
@@ -84,8 +86,13 @@ class Registration:
             return
         _compare("cluster secret", cluster.secret, request.cluster_secret, node, _short)
         known = self._catalog.nodes.get(node)
-        if known is not None:
-            _compare("node secret", known.node_secret, request.node_secret, node, _short)
+        if known is None or known.removing:
+            # Who knows the secret was a member once: somebody removed it.
+            raise Unauthorized(
+                f"node {node} was removed from this cluster: to use it again, start it with empty "
+                "volumes"
+            )
+        _compare("node secret", known.node_secret, request.node_secret, node, _short)
 
     def _check_not_connected(self, connection: Connection, request: pb.Register) -> None:
         node = request.storage_node_id

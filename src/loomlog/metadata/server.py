@@ -21,9 +21,12 @@ from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.file_round_log import FILE_BYTES, FileRoundLog
 from loomlog.metadata.members import Members
+from loomlog.metadata.node_choice import NodeChoice
+from loomlog.metadata.operator import Operator
 from loomlog.metadata.orders import Orders
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.registration import Registration
+from loomlog.metadata.steps import Steps
 from loomlog.metadata.store import MetaStore
 from loomlog.metadata.view import View
 from loomlog.net.address import split_address
@@ -120,15 +123,8 @@ class MetadataRepository:
             lambda stream_id: self._reconciler.wake(stream_id),
             self._fail,
         )
-        self._reconciler = Reconciler(
-            catalog,
-            self._committer,
-            self._members,
-            self._background,
-            settings.failure_detection_s,
-        )
         self._orders = Orders(catalog, self._committer, self._members, self._background)
-        self._admin = Admin(catalog, self._committer, self._members, self._orders, self._reconciler)
+        self._wire_up_repair()
         self._registration = Registration(
             catalog, self._committer, self._members, settings.heartbeat_s, self._node_joined
         )
@@ -138,13 +134,37 @@ class MetadataRepository:
         self._at_stop.callback(self._committer.stop)
         self._members.start(catalog.nodes)
         self._at_stop.callback(self._members.stop)
+        self._at_stop.callback(self._reconciler.stop)
         self._at_stop.push_async_callback(self._background.stop)
+
+    def _wire_up_repair(self) -> None:
+        settings, catalog = self._settings, self._catalog
+        committer, members, orders = self._committer, self._members, self._orders
+        replace_after_s = settings.replace_after_s
+        if replace_after_s is None:
+            replace_after_s = settings.failure_detection_s
+        self._nodes = NodeChoice(catalog, members, replace_after_s)
+        steps = Steps(
+            *(catalog, committer, members, orders, self._nodes),
+            request_timeout_s=settings.failure_detection_s,
+            sync_bytes_per_s=settings.sync_bytes_per_s,
+        )
+        self._reconciler = Reconciler(
+            catalog, committer, members, self._background, self._nodes, steps
+        )
+        self._admin = Admin(catalog, committer, members, orders, self._reconciler)
+        self._operator = Operator(
+            *(catalog, committer, members, orders, self._nodes),
+            *(steps, self._reconciler, self._admin),
+        )
 
     async def _listen(self) -> None:
         codec = Codec("vmr", cluster_id=self._settings.cluster_id)
         self._service = _Requests(self, codec)
         self._server = Server(codec, self._service)
-        self._view = View(self._catalog, self._committer, self._members)
+        self._view = View(
+            *(self._catalog, self._committer, self._members, self._reconciler, self._operator)
+        )
         await self._server.start(self._settings.listen)
         self._at_stop.push_async_callback(self._server.stop)
         self._at_stop.push_async_callback(self._service.stop)
@@ -195,11 +215,12 @@ class MetadataRepository:
 
     def _liveness_changed(self, node: NodeId, alive: bool) -> None:
         logger.info("node %d is %s", node, "alive" if alive else "silent")
-        self._reconciler.wake_node(node)
+        self._reconciler.node_changed(node, alive=alive)
 
     def _node_joined(self, node: NodeId) -> None:
         self._committer.catch_up(node)
-        self._reconciler.wake_node(node)
+        self._nodes.came_back(node)
+        self._reconciler.node_changed(node, alive=True)
         self._orders.greet(node)
 
     def connection_closed(self, connection: Connection) -> None:
@@ -259,6 +280,14 @@ class MetadataRepository:
     async def get_bounds(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         return pb.Frame(bounds=self._view.bounds(self._catalog.log(frame.get_bounds.name)))
 
+    async def change_stream(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        return pb.Frame(changed=await self._operator.change_stream(frame.change_stream))
+
+    async def change_node(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        return pb.Frame(changed=await self._operator.change_node(frame.change_node))
+
     async def get_status(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         return pb.Frame(status=self._view.status())
 
@@ -280,6 +309,8 @@ class _Requests(Service):
                 "trim_log": repository.trim_log,
                 "get_bounds": repository.get_bounds,
                 "get_status": repository.get_status,
+                "change_stream": repository.change_stream,
+                "change_node": repository.change_node,
             },
         )
 

@@ -29,6 +29,7 @@ def report_from_wire(report: pb.LogStreamUncommitReport) -> Report:
         state_from_wire(report.state),
         report.stored_high_watermark,
         report.resend,
+        report.damaged,
     )
 
 

@@ -10,6 +10,8 @@ from loomlog.errors import NotFound
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.members import Members
+from loomlog.metadata.operator import Operator
+from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, NodeRecord
 from loomlog.metadata.translate import STATE_TO_WIRE
 from loomlog.types import NodeId, ReplicaState, StreamId
@@ -19,11 +21,20 @@ _STATE_NAMES = {wire: str(state) for state, wire in STATE_TO_WIRE.items()}
 
 
 class View:
-    def __init__(self, catalog: Catalog, committer: Committer, members: Members) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        committer: Committer,
+        members: Members,
+        reconciler: Reconciler,
+        operator: Operator,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._committer = committer
         self._members = members
+        self._reconciler = reconciler
+        self._operator = operator
         self.address = ""  # of this repository, once it listens
         self._started_at = self._loop.time()
 
@@ -43,7 +54,7 @@ class View:
             replicas=log.replicas,
             head=bounds.head,
             tail=bounds.tail,
-            streams=[self._stream(stream_id) for stream_id in log.streams],
+            streams=[s for stream_id in log.streams if (s := self._stream(stream_id))],
             version=self._catalog.version_of(log),
         )
 
@@ -53,9 +64,10 @@ class View:
             raise NotFound(f"log {log.name!r} was deleted")
         return pb.Bounds(head=log.trimmed + 1, tail=rounds.high_watermark)
 
-    def _stream(self, stream_id: StreamId) -> pb.LogStream:
+    def _stream(self, stream_id: StreamId) -> pb.LogStream | None:
         stream = self._committer.stream(stream_id)
-        assert stream is not None
+        if stream is None:  # it is just being deleted
+            return None
         return pb.LogStream(
             log_stream_id=stream_id,
             state=STATE_TO_WIRE[self.state(stream)],
@@ -65,6 +77,9 @@ class View:
                 for node in stream.replicas
             ],
             entries=stream.committed_llsn_end - 1,
+            condition=self._reconciler.condition(stream),
+            joining_node=stream.joining or 0,
+            copied_entries=self._reconciler.copied_entries(stream),
         )
 
     def state(self, stream: StreamRounds) -> ReplicaState:
@@ -103,6 +118,8 @@ class View:
             sync_mode=node.sync_mode,
             replicas=len(streams),
             stored_bytes=sum(stored.get(stream_id, 0) for stream_id in streams),
+            draining=node.draining,
+            unknown_streams=self._operator.unknown_streams(node.node_id),
         )
 
     def _streams_on(self, node: NodeId) -> list[StreamId]:
@@ -139,19 +156,43 @@ class View:
             ),
             "# TYPE loomlog_log_tail counter",
             *(_sample("log_tail", log.tail, log=log.name) for log in status.logs),
+            "# TYPE loomlog_node_draining gauge",
+            *(
+                _sample("node_draining", int(n.draining), node=n.storage_node_id)
+                for n in status.nodes
+            ),
+            "# TYPE loomlog_node_unknown_streams gauge",
+            *(
+                _sample("node_unknown_streams", len(n.unknown_streams), node=n.storage_node_id)
+                for n in status.nodes
+            ),
+            "# TYPE loomlog_nodes_silent gauge",
+            f"loomlog_nodes_silent {sum(not n.alive for n in status.nodes)}",
+            "# TYPE loomlog_streams_sealed gauge",
+            f"loomlog_streams_sealed {sum(s.state != pb.RUNNING for _, s in _streams(status))}",
             "# TYPE loomlog_stream_running gauge",
             *(
-                _sample(
-                    "stream_running",
-                    int(s.state == pb.RUNNING),
-                    log=log.name,
-                    stream=s.log_stream_id,
-                )
-                for log in status.logs
-                for s in log.streams
+                _stream_sample("stream_running", log, s, int(s.state == pb.RUNNING))
+                for log, s in _streams(status)
+            ),
+            "# TYPE loomlog_stream_entries counter",
+            *(_stream_sample("stream_entries", log, s, s.entries) for log, s in _streams(status)),
+            "# TYPE loomlog_stream_copied_entries gauge",
+            *(
+                _stream_sample("stream_copied_entries", log, s, s.copied_entries)
+                for log, s in _streams(status)
+                if s.joining_node
             ),
         ]
         return "\n".join(lines) + "\n"
+
+
+def _streams(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
+    return [(log, stream) for log in status.logs for stream in log.streams]
+
+
+def _stream_sample(name: str, log: pb.Log, stream: pb.LogStream, value: int) -> str:
+    return _sample(name, value, log=log.name, stream=stream.log_stream_id)
 
 
 def _sample(name: str, value: int, **labels: object) -> str:
@@ -168,6 +209,8 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
         "sync_mode": node.sync_mode,
         "replicas": node.replicas,
         "stored_bytes": node.stored_bytes,
+        "draining": node.draining,
+        "unknown_streams": list(node.unknown_streams),
     }
 
 
@@ -189,6 +232,9 @@ def _log_dict(log: pb.Log) -> dict[str, Any]:
                     for replica in stream.replicas
                 ],
                 "entries": stream.entries,
+                "condition": stream.condition,
+                "joining": stream.joining_node or None,
+                "copied_entries": stream.copied_entries,
             }
             for stream in log.streams
         ],

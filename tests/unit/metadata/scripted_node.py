@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
-from loomlog.errors import LoomError, NotFound
+from loomlog.errors import AlreadyExists, LoomError, NotFound, Unavailable
 from loomlog.metadata.translate import STATE_TO_WIRE
 from loomlog.net.connection import Connection
 from loomlog.net.endpoints import connect
@@ -73,6 +73,9 @@ class ScriptedNode(Peer):
         self.applies_commits = True
         self.reports_orders = True  # what an order changed; else only its answer tells
         self.unsealed: Callable[[int], None] = lambda node_id: None
+        self.peers: dict[str, ScriptedNode] = {}  # by address: where copies go to
+        self.copies_at_once: int | None = None  # commits per order to synchronise; None: all
+        self.scrubs: dict[StreamId, pb.ScrubResponse] = {}
         self.heartbeat_s = 0.0
         self._heart: asyncio.Task[None] | None = None
 
@@ -151,6 +154,7 @@ class ScriptedNode(Peer):
             stored_high_watermark=report.stored_high_watermark,
             resend=report.resend,
             stored_bytes=100,
+            damaged=report.damaged,
         )
 
     # ---- orders
@@ -199,6 +203,8 @@ class ScriptedNode(Peer):
     def _add_log_stream(self, order: pb.AddLogStream) -> pb.Frame:
         stream_id = order.log_stream_id
         self.orders.append(f"add {stream_id}")
+        if stream_id in self.replicas:
+            raise AlreadyExists(f"stream {stream_id} is here already")
         self.replicas[stream_id] = Replica(stream_id, self.node_id, 0, ReplicaContext())
         return pb.Frame(done=pb.Done())
 
@@ -233,6 +239,48 @@ class ScriptedNode(Peer):
         self.orders.append(f"remove {order.log_stream_id}")
         self.replicas.pop(order.log_stream_id, None)
         return pb.Frame(done=pb.Done())
+
+    def _synchronise(self, order: pb.Synchronise) -> pb.Frame:
+        """Copies in no time, but only so many commits each time that it is asked."""
+        source = self._replica(order.log_stream_id)
+        self.orders.append(f"copy {source.stream_id} to {order.destination.storage_node_id}")
+        peer = self.peers[order.destination.address]
+        response = pb.SynchroniseResponse(last_llsn=source.last_committed_llsn)
+        try:
+            peer.take_copy(source.stream_id, self.commits, self.copies_at_once)
+        except LoomError as error:
+            response.error = str(error)
+        else:
+            response.copied_llsn = peer.replicas[source.stream_id].last_committed_llsn
+            response.finished = response.copied_llsn >= response.last_llsn
+        return pb.Frame(synchronise_response=response)
+
+    def take_copy(
+        self,
+        stream_id: StreamId,
+        commits: list[tuple[StreamId, CommitContext]],
+        at_once: int | None,
+    ) -> None:
+        if self.connection is None:
+            raise Unavailable("nobody is there")
+        if "sync_start" in self.refuse:
+            raise self.refuse["sync_start"]
+        replica = self._replica(stream_id)
+        replica.begin_synchronise(1)
+        begin = replica.context.uncommitted_llsn_begin
+        missing = [c for s, c in commits if s == stream_id and c.length and c.llsn >= begin]
+        for commit in missing[:at_once]:
+            self.commits.append((stream_id, replica.synchronised(commit)))
+            replica.stored(commit.high_watermark)
+        self.report(stream_id)
+
+    def _scrub(self, order: pb.Scrub) -> pb.Frame:
+        stream_id = order.log_stream_id
+        if order.start:
+            self.orders.append(f"scrub {stream_id}")
+        peers = [replica.storage_node_id for replica in order.replicas]
+        assert self.node_id not in peers
+        return pb.Frame(scrub_response=self.scrubs.get(stream_id, pb.ScrubResponse()))
 
     def _report_order(self, stream_id: StreamId) -> None:
         if self.reports_orders:

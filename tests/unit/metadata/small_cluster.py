@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from scripted_node import Peer, ScriptedNode
+from scripted_node import PATIENCE_S, Peer, ScriptedNode
 
 from loomlog.config import MetadataSettings
 from loomlog.metadata import MetadataRepository
@@ -28,6 +30,7 @@ class SmallCluster:
         worker: Worker | None = None,
         failure_detection_s: float = 30.0,
         heartbeat_s: float = 1.0,
+        replace_after_s: float | None = None,
         round_file_bytes: int = 64 * 1024,
     ) -> None:
         self.settings = MetadataSettings(
@@ -37,11 +40,13 @@ class SmallCluster:
             http=None,
             failure_detection_s=failure_detection_s,
             heartbeat_s=heartbeat_s,
+            replace_after_s=replace_after_s,
         )
         self._worker = worker
         self._store = MemoryStore() if worker is not None else None
         self._round_file_bytes = round_file_bytes
         self.nodes: list[ScriptedNode] = []
+        self._addresses: dict[str, ScriptedNode] = {}
         self.client = Peer()
 
     async def __aenter__(self) -> SmallCluster:
@@ -82,9 +87,24 @@ class SmallCluster:
     async def add_nodes(self, count: int) -> list[ScriptedNode]:
         for _ in range(count):
             node = ScriptedNode(len(self.nodes) + 1)
+            node.peers = self._addresses
+            self._addresses[f"node-{node.node_id}:1"] = node
             await node.join(self.address)
             self.nodes.append(node)
         return self.nodes
+
+    async def add_beating_nodes(self, count: int) -> list[ScriptedNode]:
+        for node in (await self.add_nodes(count))[-count:]:
+            node.start_heartbeat()
+        return self.nodes
+
+    async def rejoin(self, *nodes: ScriptedNode) -> None:
+        """After a restart of the repository, or of the nodes' processes."""
+        for node in nodes:
+            if node.connection is None:
+                await node.join(self.address)
+            node.stop_heartbeat()
+            node.start_heartbeat()
 
     # ---- what a client asks
 
@@ -114,6 +134,44 @@ class SmallCluster:
 
     async def status(self) -> pb.Status:
         return (await self.client.ask(pb.Frame(get_status=pb.GetStatus()))).status
+
+    async def stream(self, stream_id: int = 1) -> pb.LogStream:
+        logs = (await self.status()).logs
+        (found,) = (s for log in logs for s in log.streams if s.log_stream_id == stream_id)
+        return found
+
+    async def until(self, true: Callable[[pb.LogStream], bool], stream_id: int = 1) -> pb.LogStream:
+        """Wait until the metadata repository says so about a stream."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not true(found := await self.stream(stream_id)):
+                pass
+        return found
+
+    async def runs_on(self, *nodes: int, stream_id: int = 1) -> pb.LogStream:
+        return await self.until(lambda s: s.state == pb.RUNNING and replicas(s) == nodes, stream_id)
+
+    # ---- what an operator asks
+
+    async def change(
+        self, action: pb.ChangeStream.Action, stream_id: int = 1, **more: Any
+    ) -> pb.Changed:
+        request = pb.ChangeStream(action=action, log_stream_id=stream_id, **more)
+        return (await self.client.ask(pb.Frame(change_stream=request))).changed
+
+    async def change_node(
+        self, action: pb.ChangeNode.Action, node: int, *, force: bool = False
+    ) -> pb.Changed:
+        request = pb.ChangeNode(action=action, storage_node_id=node, force=force)
+        return (await self.client.ask(pb.Frame(change_node=request))).changed
+
+    async def node(self, node_id: int) -> pb.NodeStatus:
+        nodes = (await self.status()).nodes
+        (found,) = (node for node in nodes if node.storage_node_id == node_id)
+        return found
+
+
+def replicas(stream: pb.LogStream) -> tuple[int, ...]:
+    return tuple(replica.storage_node_id for replica in stream.replicas)
 
 
 async def all_run(nodes: list[ScriptedNode], stream_id: int, *, epoch: int | None = None) -> None:

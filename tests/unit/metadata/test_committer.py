@@ -175,6 +175,7 @@ async def test_a_replica_that_cannot_use_its_commits_is_not_flooded(tmp_path: Pa
         await cluster.create(replicas=2)
         write_all(nodes, 1, 3)
         await told(nodes[1], 1, 3)
+        nodes[1].refuse["sync_start"] = Unavailable("not now")
         # It lost what it had written; every commit sent to it makes it ask again.
         await nodes[1].crash()
         context = nodes[1].replicas[1].context

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hand_worker import HandWorker
-from small_cluster import SmallCluster, all_run, told, write_all
+from scripted_node import ScriptedNode
+from small_cluster import SmallCluster, all_run, commits, told, write_all
 
 from loomlog.errors import Unavailable
 from loomlog.types import ReplicaState
@@ -43,7 +44,9 @@ async def test_backups_are_unsealed_before_the_primary(tmp_path: Path) -> None:
 async def test_a_node_that_stays_away_leaves_its_streams_sealed_and_the_others_running(
     tmp_path: Path,
 ) -> None:
-    async with SmallCluster(tmp_path, failure_detection_s=0.3, heartbeat_s=0.05) as cluster:
+    async with SmallCluster(
+        tmp_path, failure_detection_s=0.3, heartbeat_s=0.05, replace_after_s=60.0
+    ) as cluster:
         nodes = await cluster.add_nodes(3)
         for node in nodes:
             node.start_heartbeat()
@@ -130,19 +133,46 @@ async def test_a_seal_that_was_begun_before_a_restart_is_finished_after_it(
         await told(nodes[0], 1, 1)
 
 
-async def test_a_node_that_comes_back_empty_leaves_the_stream_sealed(tmp_path: Path) -> None:
+async def test_a_node_that_comes_back_empty_is_filled_again(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         nodes = await cluster.add_nodes(2)
         await cluster.create(replicas=2)
-        await nodes[1].crash()
-        nodes[1].replicas.clear()
-        nodes[1].cluster_secret, nodes[1].node_secret = "", "another"
+        write_all(nodes, 1, 3)
+        await told(nodes[1], 1, 3)
+        await lose_disk(nodes[1])
         await nodes[1].join(cluster.address)
-        replica = nodes[0].replicas[1]
-        await nodes[0].until(lambda: replica.state is ReplicaState.SEALED)
-        while (await cluster.describe()).streams[0].state != pb.STREAM_SEALED:
-            pass
-        assert nodes[0].orders[-1] == "seal 1 epoch 2"
+        await all_run(nodes, 1, epoch=2)
+        assert nodes[1].orders[-4:] == [
+            "add 1",
+            "seal 1 epoch 2",
+            "seal 1 epoch 2",
+            "unseal 1 epoch 2",
+        ]
+        assert commits(nodes[1], 1) == [(1, 1, 3)]
+        write_all(nodes, 1, 1)
+        await told(nodes[1], 1, 4)
+
+
+async def test_the_only_replica_that_comes_back_empty_leaves_the_stream_sealed(
+    tmp_path: Path,
+) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        await cluster.create(replicas=1)
+        node.write(1, 3)
+        await told(node, 1, 3)
+        await lose_disk(node)
+        await node.join(cluster.address)
+        stream = await cluster.until(lambda s: "no live replica has every" in s.condition)
+        assert stream.state != pb.RUNNING
+        assert node.replicas == {}, "an empty one would hide the loss"
+
+
+async def lose_disk(node: ScriptedNode) -> None:
+    await node.crash()
+    node.replicas.clear()
+    node.commits.clear()
+    node.cluster_secret, node.node_secret = "", "another"
 
 
 async def test_a_seal_waits_for_the_round_that_is_under_way(tmp_path: Path) -> None:
