@@ -121,9 +121,3 @@ class ProducerTable:
                 emptied.append(producer_id)
         for producer_id in emptied:
             del self._windows[producer_id]
-
-    def restart(self, first_llsn: Llsn) -> None:
-        """Everything was wiped; the next entry will be `first_llsn`."""
-        self._windows.clear()
-        self._count = 0
-        self._known_from = first_llsn
