@@ -235,7 +235,7 @@ class ReplicaDriver:
         self._on_change(self)
 
     def disk_failed(self, reason: str) -> None:
-        if self.store.error is not None:  # else it is only being closed
+        if self.store.error is not None and not self.closed:  # else its files are only closed
             self.damage(reason)
 
     def damage(self, reason: str) -> None:
