@@ -285,8 +285,10 @@ class StreamStore:
             return MISS
 
     def _find_llsn(self, llsn: Llsn, read: Read) -> CommitContext | None:
-        _, commit = next(self._commits.walk(llsn, read), (0, None))
-        return commit if commit is not None and commit.llsn <= llsn <= commit.last_llsn else None
+        for _, commit in self._commits.walk(llsn, read):
+            if llsn <= commit.last_llsn:  # a reader may have left its mark one commit before
+                return commit if commit.llsn <= llsn else None
+        return None
 
     def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk:
         """Committed batches from the one that holds `first_llsn`; none that starts above
