@@ -103,3 +103,16 @@ def test_a_disk_that_is_too_small_is_said_before_it_is_filled(tmp_path: Path) ->
     assert "free space" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_node_costs_is_measured(tmp_path: Path) -> None:
+    arguments = ("--failover", "--fill-megabytes", "2", "--sync", "none", "--data", str(tmp_path))
+    done = bench(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [kill["streams_hit"] for kill in report["kills"]] == [1, 2]
+    for kill in report["kills"]:
+        assert kill["failed_appends"] == 0
+        assert len(kill["copies"]) == kill["streams_hit"]
+        assert kill["repaired_s"] > 0
+    assert list(tmp_path.iterdir()) == []
