@@ -23,10 +23,12 @@ class Background:
             return
         task = asyncio.get_running_loop().create_task(_watched(work, what))
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.pop(task, None)
+            work.close()  # a task that is cancelled before its first step has not touched it
+
+        task.add_done_callback(ended)
 
     async def stop(self) -> None:
         self._stopped = True

@@ -135,6 +135,7 @@ def test_find_gives_the_commit_of_a_position_or_the_next(rig: Rig) -> None:
 def test_the_commit_of_an_entry_is_found_also_where_a_reader_waits(rig: Rig) -> None:
     rig.append(100, 100, count=2)
     rig.commit(glsn=11, length=2)
+    rig.settle()
     rig.store.read(1, 2, 1 << 20)  # the reader goes on at LLSN 3
     assert rig.store.find_llsn(3) is None
     rig.commit(glsn=21, length=2)
@@ -142,7 +143,6 @@ def test_the_commit_of_an_entry_is_found_also_where_a_reader_waits(rig: Rig) -> 
         found = rig.store.find_llsn(llsn)
         assert found is not None
         assert found.glsn == glsn
-    rig.settle()
 
 
 def test_old_commits_are_found_in_the_files_not_in_memory(tmp_path: Path) -> None:
