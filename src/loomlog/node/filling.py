@@ -77,6 +77,8 @@ class Filling:
         error = self._driver.store.error
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             await self._driver.recover()
+        elif error is not None:
+            self._driver.damage(f"the disk failed: {error}")
 
     async def _make_ready(self, order: pb.SyncStart) -> None:
         """Drop what does not count; everything, if what follows cannot be had or trusted."""

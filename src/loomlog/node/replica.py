@@ -266,7 +266,9 @@ class ReplicaDriver:
         if missed:
             self._doubt_waiting()
         self._on_change(self)
-        if self.store.last_llsn > keep:
+        if self.store.error is not None:  # it can drop nothing; the MR has it filled or replaced
+            raise LoomError(f"stream {self.stream_id}: the disk failed: {self.store.error}")
+        if self.store.last_llsn > keep and not self.core.damaged:
             await self.done(partial(self.store.truncate, keep))
         if epoch != self.store.meta.epoch:  # only after the leftovers of the old epoch are gone
             await self.done(lambda done: self.store.set_meta(epoch=epoch, done=done))
