@@ -117,6 +117,8 @@ class FakeCluster:
         self.faults: deque[Fault] = deque()  # each for one append
         self.answer_faults: deque[Fault] = deque()  # after it was appended
         self.resolve_faults: deque[Fault] = deque()
+        self.may_resolve = asyncio.Event()
+        self.may_resolve.set()
         self.read_faults: deque[Fault] = deque()
         self.metadata_faults: deque[Fault] = deque()
         self.appends = 0  # batches that arrived
@@ -126,9 +128,10 @@ class FakeCluster:
         self.sequences: list[int] = []
         self.subscribers: list[Subscriber] = []
         self.connections: dict[int, set[Connection]] = {}
-        codec = Codec("vmr", cluster_id="fake")
-        self.vmr = Server(codec, Service(codec, self._metadata_routes()))
-        self.nodes = [Server(codec, Service(codec, self._node_routes())) for _ in range(nodes)]
+        codec = self.codec = Codec("vmr", cluster_id="fake")
+        self._services = [Service(codec, self._metadata_routes())]
+        self._services += [Service(codec, self._node_routes()) for _ in range(nodes)]
+        self.vmr, *self.nodes = [Server(codec, service) for service in self._services]
 
     async def __aenter__(self) -> Self:
         for server in (self.vmr, *self.nodes):
@@ -138,6 +141,8 @@ class FakeCluster:
     async def __aexit__(self, *_: object) -> None:
         for server in (self.vmr, *self.nodes):
             await server.stop()
+        for service in self._services:
+            await service.stop()
 
     @property
     def address(self) -> str:
@@ -205,12 +210,13 @@ class FakeCluster:
         answer = pb.Appended(first_glsn=header.first_position, first_llsn=header.first_llsn)
         connection.send(pb.Frame(id=frame.id, reply=True, appended=answer))
 
-    def _resolve(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    async def _resolve(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         self.resolves += 1
         asked = frame.resolve_append
         _, stream = self._log_of(asked.log_stream_id)
         if self.resolve_faults and self.resolve_faults.popleft()(connection):
-            return
+            await asyncio.Event().wait()
+        await self.may_resolve.wait()
         if stream.epoch <= asked.seal_epoch:
             raise Unavailable(f"stream {stream.id} is still in that epoch")
         answer = pb.AppendResolved()
@@ -218,7 +224,7 @@ class FakeCluster:
         if header is not None:
             answer.appended = True
             answer.first_glsn, answer.first_llsn = header.first_position, header.first_llsn
-        connection.send(pb.Frame(id=frame.id, reply=True, append_resolved=answer))
+        return pb.Frame(append_resolved=answer)
 
     def _read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         self.reads += 1

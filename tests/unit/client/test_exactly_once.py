@@ -167,6 +167,33 @@ async def test_no_answer_over_a_seal_is_asked_for() -> None:
         assert fake.resolves > 0
 
 
+async def test_what_is_refused_while_replicas_are_asked_is_sent_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Simulation seed 1055: refused by its primary, then gone at a replica, and queued twice."""
+    monkeypatch.setattr(resolving, "SILENT_S", 0.05)
+    async with events(streams=2) as (fake, log, client):
+        waiting: list[Connection] = []
+        fake.faults.append(lambda connection: waiting.append(connection) or True)  # type: ignore
+        fake.resolve_faults.extend([waiting.append] * 100)  # type: ignore[list-item]
+        fake.may_resolve.clear()
+        append = asyncio.ensure_future(client.append(b"x"))
+        await until(lambda: len(waiting) == 1)
+        for stream in log.streams:
+            stream.seal()
+        await until(lambda: any(asking is not waiting[0] for asking in waiting))
+        refusal = fake.codec.failure_frame(errors.Sealed("sealed"))
+        refusal.id, refusal.reply = 1, True  # the append was the first request
+        waiting[0].send(refusal)
+        await asyncio.sleep(0.05)
+        fake.may_resolve.set()
+        await asyncio.sleep(0.05)
+        log.streams[1].running = True
+        assert (await append) == Position(1, 102, 1)
+        await client.append(b"after")
+        assert log.tail == 2
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_connection_on_which_nothing_is_heard_is_made_anew() -> None:
     async with events() as (fake, _, client):
