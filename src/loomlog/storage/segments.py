@@ -260,12 +260,13 @@ class Segment:
     ) -> list[Batch]:
         batches: list[Batch] = []
         at, llsn = 0, first_llsn
-        while at + HEADER_BYTES <= len(data):
+        # What follows `last_llsn` may still be on its way to the disk: not even its header counts.
+        while at + HEADER_BYTES <= len(data) and (not batches or llsn <= last_llsn):
             try:
                 header = read_header(data, at)
                 view = data[at : at + header.size]
                 if batches:
-                    if header.first_llsn > last_llsn or len(view) < header.size:
+                    if len(view) < header.size:
                         break
                     self._expect(header, llsn)
                 elif not header.first_llsn <= llsn <= header.last_llsn:

@@ -87,6 +87,14 @@ def test_uncommitted_entries_are_not_read(rig: Rig) -> None:
         rig.store.read(1, 3, 1 << 20)
 
 
+def test_what_is_still_on_its_way_to_the_disk_does_not_disturb_a_read(rig: Rig) -> None:
+    rig.fill(2)
+    rig.append(100)  # not settled: its place in the file holds zeros
+    assert rig.read_all(1, 2) == [1, 2]
+    assert rig.store.read(1, 2, 1 << 20).last_llsn == 2
+    rig.settle()
+
+
 def test_a_commit_that_splits_a_batch_is_corrupt(rig: Rig) -> None:
     rig.append(100, count=10)
     rig.commit(glsn=1, length=5)
