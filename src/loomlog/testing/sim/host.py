@@ -106,6 +106,11 @@ class Host:
             self.network.end_process(process.loop, power_loss=power_loss)
         self.disk.unmount()
 
+    def forget_lives(self) -> None:
+        """The simulation is over: what its processes still held is let go."""
+        self.process = None
+        self.lives.clear()
+
     def strike_after(
         self, strike: Callable[[], None] | None, *, turns: int = 0, changes: int = 0
     ) -> None:

@@ -92,6 +92,8 @@ class Simulation:
             for life in lives:
                 life.loop.bury()
             self.world.clear()
+            for host in self.hosts.values():
+                host.forget_lives()
             gc.collect(1)  # all that is left of this run, and nothing of before
 
 
