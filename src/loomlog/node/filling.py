@@ -49,6 +49,8 @@ class Filling:
         """A source wants to fill this replica; tell it where to begin."""
         driver = self._driver
         async with driver.sealing:
+            if driver.core.state is ReplicaState.SEALED and order.seal_epoch == driver.core.epoch:
+                return pb.SyncStarted(next_llsn=driver.core.next_llsn)  # it has everything
             self._check_epoch(order.seal_epoch)
             driver.source = None
             await self._get_over_errors()
