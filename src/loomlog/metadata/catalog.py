@@ -108,6 +108,9 @@ class Catalog:
 
     async def remove_node(self, node_id: NodeId) -> None:
         await self._put(_node_key(node_id), None)
+        for tombstone in list(self.tombstones.values()):
+            streams = {stream_id for stream_id, _ in tombstone.remains}
+            await self.replicas_gone(tombstone.log_id, streams, node_id)
 
     def streams_on(self, node_id: NodeId) -> list[StreamRecord]:
         """Those with a replica there, or with one that is being made."""
@@ -153,13 +156,19 @@ class Catalog:
         """From the first write on the log is gone, whatever happens."""
         log = self.logs[name]
         streams = [self.streams[stream_id] for stream_id in log.streams]
-        remains = tuple((stream.stream_id, _holders(stream)) for stream in streams)
+        remains = tuple((stream.stream_id, self._holders(stream)) for stream in streams)
         tombstone = self.tombstones.get(log.log_id) or TombstoneRecord(log.log_id, name, remains)
         await self._put(_tombstone_key(log.log_id), tombstone)
         await self._put(_log_key(name), None)
         for stream_id in log.streams:
             await self._put(_stream_key(stream_id), None)
         return tombstone
+
+    def _holders(self, stream: StreamRecord) -> tuple[NodeId, ...]:
+        """Every node that may have something of it on disk, as far as it is known."""
+        joining = () if stream.joining is None else (stream.joining,)
+        holders = dict.fromkeys((*stream.replicas, *joining, *stream.dropping, *stream.left))
+        return tuple(node for node in holders if node in self.nodes)
 
     async def replicas_gone(self, log_id: LogId, streams: set[StreamId], node: NodeId) -> None:
         """A node has removed its replicas of these streams of a deleted log."""
@@ -206,14 +215,17 @@ class Catalog:
         self, stream_id: StreamId, replicas: tuple[NodeId, ...], dropping: Iterable[NodeId]
     ) -> StreamRecord:
         """Other replicas from now on. Who is not one of them does not leave or join any more."""
+        dropping = tuple(dropping)
 
         def swapped(stream: StreamRecord) -> StreamRecord:
+            left = dict.fromkeys((*stream.left, *stream.replicas))
             return replace(
                 stream,
                 replicas=replicas,
                 joining=None,
                 leaving=stream.leaving if stream.leaving in replicas else None,
                 dropping=tuple(dict.fromkeys((*stream.dropping, *dropping))),
+                left=tuple(n for n in left if n not in replicas and n not in dropping),
             )
 
         return await self._change_stream(stream_id, swapped)
@@ -223,7 +235,8 @@ class Catalog:
 
         def dropped(stream: StreamRecord) -> StreamRecord:
             dropping = tuple(dict.fromkeys((*stream.dropping, node)))
-            return replace(stream, joining=None, dropping=dropping)
+            left = tuple(n for n in stream.left if n != node)
+            return replace(stream, joining=None, dropping=dropping, left=left)
 
         await self._change_stream(stream_id, dropped)
 
@@ -231,9 +244,13 @@ class Catalog:
         """The node has deleted what it held."""
 
         def gone(stream: StreamRecord) -> StreamRecord:
-            return replace(stream, dropping=tuple(n for n in stream.dropping if n != node))
+            dropping = tuple(n for n in stream.dropping if n != node)
+            return replace(
+                stream, dropping=dropping, left=tuple(n for n in stream.left if n != node)
+            )
 
-        await self._change_stream(stream_id, gone)
+        if stream_id in self.streams:
+            await self._change_stream(stream_id, gone)
 
     async def add_stream(self, name: str, replicas: tuple[NodeId, ...]) -> StreamRecord:
         """One more stream for a log, sealed."""
@@ -349,12 +366,6 @@ _KINDS: dict[str, type[Record]] = {
     "stream": StreamRecord,
     "tombstone": TombstoneRecord,
 }
-
-
-def _holders(stream: StreamRecord) -> tuple[NodeId, ...]:
-    """Every node that may have something of it on disk, as far as it is known."""
-    joining = () if stream.joining is None else (stream.joining,)
-    return tuple(dict.fromkeys((*stream.replicas, *joining, *stream.dropping)))
 
 
 def _node_key(node_id: NodeId) -> str:

@@ -296,7 +296,7 @@ class Operator:
         unknown = self.unknown_streams(node)
         kept = [stream_id for stream_id in unknown if self._may_be_needed(stream_id)]
         going = [stream_id for stream_id in unknown if stream_id not in kept]
-        gone = await asyncio.gather(*(self._orders.remove_replica(node, s) for s in going))
+        gone = await asyncio.gather(*(self._orders.clean_up(node, s) for s in going))
         removed = [s for s, is_gone in zip(going, gone, strict=True) if is_gone]
         done = (
             f"node {node} deleted its data of {_streams(removed)}"

@@ -137,6 +137,10 @@ class Orders:
         stream = self._catalog.streams.get(stream_id)
         if stream is None or node not in stream.dropping:
             return True
+        return await self.clean_up(node, stream_id)
+
+    async def clean_up(self, node: NodeId, stream_id: StreamId) -> bool:
+        """Delete what the node holds of a stream that it is no replica of."""
         if not await self.remove_replica(node, stream_id):
             return False
         await self._catalog.replica_dropped(stream_id, node)

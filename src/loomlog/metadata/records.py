@@ -58,6 +58,7 @@ class StreamRecord:
     joining: NodeId | None = None  # is being filled, to become a replica
     leaving: NodeId | None = None  # an operator wants this replica elsewhere, or gone
     dropping: tuple[NodeId, ...] = ()  # what these hold of it is to be deleted
+    left: tuple[NodeId, ...] = ()  # were replicas, and keep what they have until the log is deleted
 
 
 @dataclass(frozen=True, slots=True)

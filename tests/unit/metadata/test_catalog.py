@@ -49,6 +49,11 @@ async def test_everything_is_read_back() -> None:
     assert again.version_of(again.log("events")) == catalog.version_of(catalog.log("events"))
 
 
+async def know_nodes(catalog: Catalog, count: int) -> None:
+    for node in range(1, count + 1):
+        await catalog.put_node(NodeRecord(node, f"n{node}:1", "s", "always", ()))
+
+
 async def create(catalog: Catalog) -> None:
     await catalog.create_log("events", "ordered", 1, [(1,), (2,), (3,)])
     await catalog.log_created("events")
@@ -58,6 +63,7 @@ async def create(catalog: Catalog) -> None:
 async def test_a_creation_cut_at_any_write_is_taken_back_or_whole(writes: int) -> None:
     store = DyingStore()
     catalog = await load(store)
+    await know_nodes(catalog, 3)
     store.writes_left = writes
     with pytest.raises(PowerLoss):
         await create(catalog)
@@ -76,6 +82,7 @@ async def test_a_creation_cut_at_any_write_is_taken_back_or_whole(writes: int) -
 async def test_a_deletion_cut_at_any_write_happened_or_not(writes: int) -> None:
     store = DyingStore()
     catalog = await load(store)
+    await know_nodes(catalog, 2)
     await catalog.create_log("events", "ordered", 1, [(1,), (2,)])
     await catalog.log_created("events")
     store.writes_left = writes
@@ -96,6 +103,7 @@ async def test_a_deletion_cut_at_any_write_happened_or_not(writes: int) -> None:
 async def test_a_tombstone_goes_with_the_last_replica() -> None:
     store = MemoryStore()
     catalog = await load(store)
+    await know_nodes(catalog, 3)
     await catalog.create_log("events", "ordered", 2, [(1, 2), (2, 3)])
     await catalog.delete_log("events")
     await catalog.replicas_gone(1, {1, 2}, 2)
@@ -123,3 +131,69 @@ async def test_metadata_of_another_cluster_or_shape_is_refused() -> None:
     await store.compare_and_swap("log/x", 0, b'{"surprise": 1}')
     with pytest.raises(Corrupt, match="log/x"):
         await load(store)
+
+
+# ---- streams that change
+
+
+async def test_old_records_load_with_what_was_added_later() -> None:
+    store = MemoryStore()
+    await load(store)
+    old = b'{"stream_id":1,"log_id":1,"replicas":[1,2],"epoch":3,"sealed":false}'
+    await store.compare_and_swap("stream/1", 0, old)
+    log = b'{"log_id":1,"name":"a","protocol":"ordered","replicas":2,"streams":[1]}'
+    await store.compare_and_swap("log/a", 0, log)
+    node = b'{"node_id":1,"address":"a:1","node_secret":"s","sync_mode":"none","volumes":[]}'
+    await store.compare_and_swap("node/1", 0, node)
+    catalog = await load(store)
+    stream = catalog.streams[1]
+    assert (stream.wanted_running, stream.joining, stream.leaving) == (True, None, None)
+    assert catalog.wanted_replicas(stream) == 2
+    assert catalog.leaving(stream) is None
+    assert not catalog.nodes[1].draining
+
+
+async def test_whoever_may_hold_something_of_a_log_hears_of_its_deletion() -> None:
+    store = MemoryStore()
+    catalog = await load(store)
+    await know_nodes(catalog, 5)
+    await catalog.create_log("events", "ordered", 2, [(1, 2)])
+    await catalog.log_created("events")
+    await catalog.swap_replicas(1, (1, 3), dropping=[])  # 2 died, and keeps what it has
+    assert catalog.streams[1].left == (2,)
+    await catalog.swap_replicas(1, (1, 4), dropping=[3])  # 3 was moved away
+    await catalog.update_stream(1, joining=5)
+    assert catalog.load_of == {1: 1, 2: 0, 3: 0, 4: 1, 5: 1}
+    again = await load(store)
+    assert again.streams == catalog.streams
+    assert (again.load_of, again.filling) == (+catalog.load_of, {1})
+    tombstone = await again.delete_log("events")
+    assert tombstone.remains == ((1, (1, 4, 5, 3, 2)),)
+    assert +again.load_of == {}
+    await again.remove_node(2)
+    assert again.tombstones[1].remains == ((1, (1, 4, 5, 3)),)
+
+
+async def test_what_was_cleaned_up_is_not_looked_for_any_more() -> None:
+    catalog = await load(MemoryStore())
+    await know_nodes(catalog, 3)
+    await catalog.create_log("events", "ordered", 2, [(1, 2)])
+    await catalog.swap_replicas(1, (1, 3), dropping=[])
+    await catalog.replica_dropped(1, 2)
+    assert (catalog.streams[1].left, catalog.streams[1].dropping) == ((), ())
+
+
+async def test_a_stream_that_was_being_added_in_a_crash_is_there_or_not() -> None:
+    for writes in range(3):
+        store = DyingStore()
+        catalog = await load(store)
+        await catalog.create_log("events", "ordered", 1, [(1,)])
+        await catalog.log_created("events")
+        store.writes_left = writes
+        with pytest.raises(PowerLoss):
+            await catalog.add_stream("events", (1,))
+        store.writes_left = 1_000_000
+        again = await load(store)
+        assert list(again.streams) == [1]
+        added = await again.add_stream("events", (1,))
+        assert again.log("events").streams == (1, added.stream_id)

@@ -471,3 +471,13 @@ async def test_nodes_and_streams_that_do_not_exist_are_named(tmp_path: Path) -> 
                 await cluster.change(change, 7)
         with pytest.raises(InvalidArgument, match="no change 0"):
             await cluster.change(CHANGE.ACTION_UNSPECIFIED, 7)
+
+
+async def test_remains_of_a_log_go_with_it(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4, replicas=3)
+        await nodes[2].crash()
+        await cluster.runs_on(1, 2, 4)
+        await cluster.delete()
+        await nodes[2].restart(cluster.address)
+        await nodes[2].until(lambda: not nodes[2].replicas)
