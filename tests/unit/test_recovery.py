@@ -104,3 +104,16 @@ def test_no_more_commits_are_read_than_needed() -> None:
         raise AssertionError("one commit is enough here")
 
     assert recover(commits(), 5).high_watermark == 30
+
+
+def test_a_replica_that_began_above_the_first_entry() -> None:
+    context = recover([], 100, base=(500, 101))
+    assert (context.high_watermark, context.uncommitted_begin, context.uncommitted_end) == (
+        500,
+        101,
+        101,
+    )
+    assert not context.damaged
+    partly = recover([cc(510, 500, 501, 101, 2)], 101, base=(500, 101))
+    assert (partly.high_watermark, partly.uncommitted_begin) == (500, 101)
+    assert not partly.damaged

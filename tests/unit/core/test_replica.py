@@ -198,3 +198,53 @@ def test_unseal_may_be_repeated() -> None:
     replica = running()
     replica.unseal(1, NODES)
     assert state(replica) is ReplicaState.RUNNING
+
+
+def test_a_damaged_replica_does_not_run_before_it_is_synchronised() -> None:
+    replica = running()
+    write(replica, 3)
+    replica.commit(commit(1, 3, 3, 0))
+    replica.damage()
+    assert replica.report().damaged
+    assert state(replica) is ReplicaState.SEALING
+    replica.seal(2, 3)  # it has every commit, and yet:
+    assert state(replica) is ReplicaState.SEALING
+    assert replica.begin_synchronise(1) is None
+    replica.recovered(ReplicaContext(), damaged=False)
+    replica.synchronised(commit(1, 3, 3, 0))
+    replica.seal(2, 3)
+    assert state(replica) is ReplicaState.SEALED
+
+
+def test_a_replica_that_is_found_damaged_when_sealed_is_not_unsealed() -> None:
+    replica = running()
+    replica.seal(2, 0)
+    replica.damage()
+    with pytest.raises(Unavailable, match="damaged"):
+        replica.unseal(2, NODES)
+    replica.seal(3, 0)
+    assert state(replica) is ReplicaState.SEALING
+
+
+def test_a_replica_behind_keeps_its_commits_when_it_is_synchronised() -> None:
+    replica = running()
+    write(replica, 5)
+    replica.commit(commit(1, 3, 3, 0))
+    replica.self_seal()
+    assert replica.begin_synchronise(2) == 3
+    assert replica.report().uncommitted_llsn_length == 0
+    linked = replica.synchronised(commit(4, 6, 20, 15))
+    assert linked.prev_high_watermark == 3
+    assert replica.last_committed_llsn == 9
+    with pytest.raises(InvalidArgument):
+        replica.synchronised(commit(4, 6, 20, 15))
+
+
+def test_a_replica_behind_a_hole_begins_anew() -> None:
+    replica = running()
+    write(replica, 5)
+    replica.commit(commit(1, 3, 3, 0))
+    with pytest.raises(InvalidArgument, match="only a sealing replica"):
+        replica.begin_synchronise(1)
+    replica.self_seal()
+    assert replica.begin_synchronise(5) is None

@@ -1,0 +1,74 @@
+"""A service that is stopped while requests come in."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from loomlog.errors import Unavailable
+from loomlog.net.connection import Connection, Frame
+from loomlog.net.endpoints import Server, connect
+from loomlog.net.service import Service
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+
+class Silent:
+    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        raise AssertionError(frame)
+
+    def connection_closed(self, connection: Connection, error: Exception) -> None:
+        pass
+
+
+async def test_requests_in_the_moment_of_a_stop_are_dropped_without_a_trace() -> None:
+    """A coroutine that was made and never awaited would warn, and warnings are errors here."""
+    arrived: list[int] = []
+    codec = Codec("vsn")
+
+    async def answer(connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        await asyncio.sleep(60)
+        return pb.Frame(done=pb.Done())
+
+    class Stopped(Service):
+        def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+            super().frame_received(connection, frame, payload)
+            arrived.append(frame.id)
+            if len(arrived) == 1:  # its task has not begun
+                stopping.append(asyncio.ensure_future(self.stop()))
+
+    stopping: list[asyncio.Future[None]] = []
+    service = Stopped(codec, {"read": answer})
+    server = Server(codec, service)
+    await server.start("127.0.0.1:0")
+    client = await connect(server.address, Codec("client"), Silent())
+    requests = [client.request(pb.Frame(read=pb.Read(glsn=n))) for n in (1, 2)]
+    pending = asyncio.gather(*requests, return_exceptions=True)
+    while len(arrived) < 2:  # noqa: ASYNC110 - the service tells nobody
+        await asyncio.sleep(0)
+    await stopping[0]
+    await server.stop()
+    for result in await pending:
+        assert isinstance(result, Unavailable)
+    gc.collect()
+
+
+async def test_a_request_after_a_stop_is_dropped() -> None:
+    codec = Codec("vsn")
+
+    async def answer(connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        return pb.Frame(done=pb.Done())
+
+    service = Service(codec, {"read": answer})
+    server = Server(codec, service)
+    await server.start("127.0.0.1:0")
+    client = await connect(server.address, Codec("client"), Silent())
+    await client.request(pb.Frame(read=pb.Read(glsn=1)))
+    await service.stop()
+    late = asyncio.ensure_future(client.request(pb.Frame(read=pb.Read(glsn=2))))
+    await asyncio.sleep(0.01)
+    await server.stop()
+    with pytest.raises(Unavailable):
+        await late
