@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from loomlog.core.ordered import states
@@ -128,6 +129,17 @@ class Orders:
         streams = {stream_id for stream_id, done in zip(mine, gone, strict=True) if done}
         if streams:
             await self._catalog.replicas_gone(tombstone.log_id, streams, node)
+        for stream_id in mine:
+            if stream_id not in streams:
+                remove = partial(self._remove_remains, tombstone.log_id)
+                self._insist("deletion", node, stream_id, remove)
+
+    async def _remove_remains(self, log_id: LogId, node: NodeId, stream_id: StreamId) -> bool:
+        """What a deleted log left on a node; True if it is gone."""
+        gone = await self.remove_replica(node, stream_id)
+        if gone:
+            await self._catalog.replicas_gone(log_id, {stream_id}, node)
+        return gone
 
     def drop_soon(self, node: NodeId, stream_id: StreamId) -> None:
         """Delete what the node holds of a stream that is not its own (any more)."""
