@@ -27,6 +27,8 @@ from loomlog.testing.sim.run import Choice, run_seed
         # A primary refused an append for its seal while a replica was asked about it: both
         # answers sent it elsewhere, and it was appended twice.
         (241, "crashes"),
+        # A node was too slow to remove a deleted log's replica; nobody asked it again.
+        (40121, "pauses"),
     ],
 )
 def test_seeds_that_failed_once(seed: int, faults: str) -> None:
