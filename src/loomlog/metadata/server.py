@@ -26,6 +26,7 @@ from loomlog.metadata.operator import Operator
 from loomlog.metadata.orders import Orders
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.registration import Registration
+from loomlog.metadata.relief import Relief
 from loomlog.metadata.steps import Steps
 from loomlog.metadata.store import MetaStore
 from loomlog.metadata.view import View
@@ -153,6 +154,7 @@ class MetadataRepository:
             catalog, committer, members, self._background, self._nodes, steps
         )
         self._admin = Admin(catalog, committer, members, orders, self._reconciler)
+        self._relief = Relief(catalog, committer, members, self._admin, self._background)
         self._operator = Operator(
             *(catalog, committer, members, orders, self._nodes),
             *(steps, self._reconciler, self._admin),
@@ -216,6 +218,8 @@ class MetadataRepository:
     def _liveness_changed(self, node: NodeId, alive: bool) -> None:
         logger.info("node %d is %s", node, "alive" if alive else "silent")
         self._reconciler.node_changed(node, alive=alive)
+        if not alive:
+            self._relief.node_silent(node)
 
     def _node_joined(self, node: NodeId) -> None:
         self._committer.catch_up(node)
