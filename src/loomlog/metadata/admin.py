@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 PROTOCOLS: Final = ("ordered",)
 CREATE_TIMEOUT_S: Final = 8.0  # less than what a client waits for the answer
+ADD_WAIT_S: Final = 4.0  # for a stream that is there already, and will run
 _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.LOG_NAME_CHARS_MAX}}}")
 
 
@@ -78,16 +79,15 @@ class Admin:
         try:
             self._committer.add(self.rounds_of(log))
             await self._orders.add(log)
-            await self._run(log.streams)
+            if not await self._run(log.streams, CREATE_TIMEOUT_S):
+                raise Timeout(
+                    f"the streams of log {log.name!r} did not run within {CREATE_TIMEOUT_S:g} s; "
+                    "the log was not created: look at the nodes' logs and try again"
+                )
             log = await self._catalog.log_created(log.name)
         except LoomError as error:
             logger.warning("log %r was not created: %s", log.name, error)
             await self._delete(log)
-            if isinstance(error, Timeout):
-                raise Timeout(
-                    f"the streams of log {log.name!r} did not run within {CREATE_TIMEOUT_S:g} s; "
-                    "the log was not created: look at the nodes' logs and try again"
-                ) from None
             raise
         logger.info(
             "log %r has id %d, streams %s, %d replicas each",
@@ -95,16 +95,17 @@ class Admin:
         )
         return log
 
-    async def _run(self, streams: tuple[StreamId, ...]) -> None:
-        """New streams begin sealed; they are unsealed like any other."""
+    async def _run(self, streams: tuple[StreamId, ...], timeout_s: float) -> bool:
+        """New streams begin sealed; they are unsealed like any other. False: not in time."""
         for stream_id in streams:
             self._reconciler.wake(stream_id)
         try:
-            async with asyncio.timeout(CREATE_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 for stream_id in streams:
                     await self._reconciler.until(stream_id, lambda stream: not stream.sealed)
         except TimeoutError:
-            raise Timeout(f"not running within {CREATE_TIMEOUT_S:g} s") from None
+            return False
+        return True
 
     def rounds_of(self, log: LogRecord) -> LogRounds:
         """The log as the rounds see it, before any report."""
@@ -140,11 +141,7 @@ class Admin:
                 await self._take_back(rounds, name, record)
                 raise
         logger.info("log %r has stream %d on nodes %s", name, record.stream_id, record.replicas)
-        try:
-            await self._run((record.stream_id,))
-        except Timeout:
-            return record, False
-        return record, True
+        return record, await self._run((record.stream_id,), ADD_WAIT_S)
 
     async def _take_back(self, rounds: LogRounds, name: str, record: StreamRecord) -> None:
         stream = rounds.streams[record.stream_id]
@@ -165,6 +162,7 @@ class Admin:
     async def _delete(self, log: LogRecord) -> None:
         tombstone = await self._catalog.delete_log(log.name)
         self._committer.remove(log.log_id)
+        self._reconciler.wake_waiting()  # others may move now
         await self._orders.remove(tombstone)
 
     # ---- trim

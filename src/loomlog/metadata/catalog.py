@@ -214,7 +214,8 @@ class Catalog:
     async def swap_replicas(
         self, stream_id: StreamId, replicas: tuple[NodeId, ...], dropping: Iterable[NodeId]
     ) -> StreamRecord:
-        """Other replicas from now on. Who is not one of them does not leave or join any more."""
+        """Other replicas from now on. Who is one of them does not join any more, and who is not
+        does not leave."""
         dropping = tuple(dropping)
 
         def swapped(stream: StreamRecord) -> StreamRecord:
@@ -222,7 +223,7 @@ class Catalog:
             return replace(
                 stream,
                 replicas=replicas,
-                joining=None,
+                joining=None if stream.joining in replicas else stream.joining,
                 leaving=stream.leaving if stream.leaving in replicas else None,
                 dropping=tuple(dict.fromkeys((*stream.dropping, *dropping))),
                 left=tuple(n for n in left if n not in replicas and n not in dropping),

@@ -32,6 +32,16 @@ class Member:
     # Of all that it holds, also of streams that are not its own any more:
     reports: dict[StreamId, Report] = field(default_factory=dict)
     stored_bytes: dict[StreamId, int] = field(default_factory=dict)
+    stored_bytes_total: int = 0
+
+    def take(self, report: Report, stored_bytes: int) -> None:
+        self.reports[report.stream_id] = report
+        self.stored_bytes_total += stored_bytes - self.stored_bytes.get(report.stream_id, 0)
+        self.stored_bytes[report.stream_id] = stored_bytes
+
+    def drop(self, stream_id: StreamId) -> None:
+        self.reports.pop(stream_id, None)
+        self.stored_bytes_total -= self.stored_bytes.pop(stream_id, 0)
 
 
 class Members:
@@ -134,8 +144,7 @@ class Members:
         """The node does not hold this replica any more."""
         member = self._members.get(node)
         if member is not None:
-            member.reports.pop(stream_id, None)
-            member.stored_bytes.pop(stream_id, None)
+            member.drop(stream_id)
 
     def forget(self, node: NodeId) -> None:
         """The node is not part of the cluster any more."""

@@ -70,7 +70,7 @@ class NodeChoice:
 
     def _burden(self, stream_id: StreamId, node: NodeId) -> tuple[bool, int, int, NodeId]:
         member = self._members.get(node)
-        stored = sum(member.stored_bytes.values()) if member else 0
+        stored = member.stored_bytes_total if member else 0
         has_remains = self._members.report_of(node, stream_id) is not None
         return has_remains, self._catalog.load_of[node], stored, node
 

@@ -219,7 +219,7 @@ class Reconciler:
         woken: asyncio.Event,
     ) -> bool:
         """Carry it out; False if that did not bring us on."""
-        stream_id = stream.stream_id
+        stream_id, joining = stream.stream_id, stream.joining
         try:
             done = await self._steps.carry_out(log, stream, action, attempt, self.decide, woken)
         except LoomError as error:
@@ -230,7 +230,7 @@ class Reconciler:
             self._trouble.pop(stream_id, None)
         else:  # a node that was found unable is tried again some time
             self._wake_later(("stream", stream_id), UNABLE_S, lambda: self.wake(stream_id))
-        if isinstance(action, repair.Swap | repair.DropJoining):
-            self.wake_waiting()
+        if joining is not None and stream.joining is None:
+            self.wake_waiting()  # others may move now
         self._stepped(stream_id)
         return done

@@ -69,8 +69,7 @@ class Registration:
         member = self._members.heard(node)
         for message in reports:
             report = report_from_wire(message)
-            member.reports[report.stream_id] = report
-            member.stored_bytes[report.stream_id] = message.stored_bytes
+            member.take(report, message.stored_bytes)
             self._committer.report(node, report)
 
     # ---- checks

@@ -337,8 +337,9 @@ class Steps:
         # Who was moved away is not needed any more. Who was away, or unregistered, keeps its data.
         moved = len(replicas) == len(before)
         dropping = [node for node in gone if moved and node == stream.leaving]
-        await self._catalog.swap_replicas(stream.stream_id, replicas, dropping)
+        record = await self._catalog.swap_replicas(stream.stream_id, replicas, dropping)
         log.change_replicas(stream.stream_id, replicas)
+        stream.joining = record.joining
         adopt_wishes(stream, self._catalog)
         logger.info(
             "stream %d goes on with nodes %s instead of %s", stream.stream_id, replicas, before
