@@ -181,7 +181,11 @@ class Subscription:
             self._wake.clear()
             if self._credit > 0 and next_llsn <= self._driver.core.last_committed_llsn:
                 size = min(limits.READ_CHUNK_BYTES, self._credit)
-                chunk = await self._reader.chunk(next_llsn, size)
+                try:
+                    chunk = await self._reader.chunk(next_llsn, size)
+                except Trimmed:
+                    next_llsn = await self._skip_trimmed(next_llsn)
+                    continue
                 next_llsn = chunk.last_llsn + 1
                 self._credit -= len(chunk.buffer)
                 self._send(chunk)
@@ -191,6 +195,15 @@ class Subscription:
                 self._tell_high_watermark()
                 await self._wake.wait()
         raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
+
+    async def _skip_trimmed(self, next_llsn: Llsn) -> Llsn:
+        """On a replica that lagged, a subscription begins where the replica ended: below the
+        position asked for. What was trimmed there is not wanted; else it is an error."""
+        wanted = self._wanted.first_glsn
+        first = await self._reader.first_llsn(wanted) if wanted else 0
+        if first <= next_llsn:
+            raise Trimmed(f"stream {self._driver.stream_id}: LLSN {next_llsn} was trimmed")
+        return first
 
     def _send(self, chunk: Chunk) -> None:
         caught_up = chunk.last_llsn == self._driver.core.last_committed_llsn
