@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from loomlog.batch import read_header
+from loomlog.config import StorageSettings
+from loomlog.errors import LoomError, Trimmed
 from loomlog.metadata.file_round_log import FileRoundLog
+from loomlog.net import endpoints
+from loomlog.net.connection import Connection
 from loomlog.storage.volumes import Volumes
 from loomlog.testing.sim import Process, SimFiles, Simulation
+from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.run import Choice, run_seed
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
 
 
 @pytest.mark.parametrize(
@@ -29,6 +38,8 @@ from loomlog.testing.sim.run import Choice, run_seed
         (241, "crashes"),
         # A node was too slow to remove a deleted log's replica; nobody asked it again.
         (40121, "pauses"),
+        # A reader that began at a lagging replica was told that its position was trimmed.
+        (60469, "all"),
     ],
 )
 def test_seeds_that_failed_once(seed: int, faults: str) -> None:
@@ -124,3 +135,46 @@ def test_bytes_for_a_process_that_dies_as_they_arrive_come_back_as_a_reset(
     writing = sim.host("client").start(client)
     sim.world.after(0.1, host.start, server)
     sim.run(lambda: writing.finished, timeout_s=60)
+
+
+class _Nobody:
+    """A handler of connections that wants to hear nothing."""
+
+    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+        pass
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        pass
+
+
+def test_a_subscription_skips_what_is_trimmed_below_its_position(sim: Simulation) -> None:
+    """As at a replica that lags: it begins with LLSN 3, is asked for position 5, and 4 is trimmed
+    before it comes to send."""
+    shape = Shape(1, 1, 1, StorageSettings(), 4096, failure_detection_s=1.0, heartbeat_s=0.25)
+    servers = SimCluster(sim, shape)
+    servers.start()
+    answers: list[Any] = []
+
+    async def client(process: Process) -> None:
+        async with await servers.connect(process) as cluster:
+            await asyncio.sleep(1.0)  # the node registers
+            log = await cluster.create_log("log", streams=1, replicas=1)
+            await log.append_many([b"1", b"2"])
+            connection = await endpoints.connect("vsn-1:7401", Codec("client"), _Nobody())
+            order = pb.Subscribe(log_stream_id=1, first_glsn=5, credit_bytes=0)
+            subscription = connection.call(
+                pb.Frame(subscribe=order), (), lambda *answer: answers.append(answer), many=True
+            )
+            await asyncio.sleep(0.1)
+            await log.append_many([b"3", b"4"])
+            await log.append(b"5")
+            await log.trim(4)
+            credit = pb.SubscriptionCredit(subscription_id=subscription, bytes=1000)
+            connection.send(pb.Frame(subscription_credit=credit))
+            await asyncio.sleep(0.1)
+            connection.close()
+
+    process = sim.host("client").start(client)
+    sim.run(lambda: process.finished, timeout_s=60)
+    assert not [answer for answer, _ in answers if isinstance(answer, Trimmed)]
+    assert [read_header(payload).first_position for _, payload in answers if payload] == [5]
