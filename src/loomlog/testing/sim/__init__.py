@@ -12,6 +12,7 @@ callbacks never run again. One thread, one seed, the same run every time. Start 
     SimDisk      what a power loss leaves       disk.py, blocks.py
     Nemesis      faults at random times         faults.py
     Workload     what runs under the faults     run.py, workloads/
+    SimCluster   the real servers on all this   cluster.py (not imported here: it needs them all)
 """
 
 from loomlog.testing.sim.disk import DiskSettings, SimDisk, SimFiles, SimWorker
