@@ -77,3 +77,21 @@ class CommitContext(NamedTuple):
     def last_llsn(self) -> Llsn:
         """The last entry committed in the stream once this commit is applied."""
         return self.llsn + self.length - 1
+
+
+class Report(NamedTuple):
+    """What a replica tells the metadata repository."""
+
+    stream_id: StreamId
+    uncommitted_llsn_offset: Llsn
+    uncommitted_llsn_length: int
+    high_watermark: Glsn
+    epoch: int
+    state: ReplicaState
+    stored_high_watermark: Glsn
+    resend: bool
+    damaged: bool = False
+
+    @property
+    def written_end(self) -> Llsn:
+        return self.uncommitted_llsn_offset + self.uncommitted_llsn_length

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
 from loomlog.errors import LoomError
 from loomlog.metadata.members import Members
 from loomlog.metadata.round_log import RoundLog
-from loomlog.metadata.translate import commit_to_wire
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import commit_to_wire
 
 logger = logging.getLogger(__name__)
 

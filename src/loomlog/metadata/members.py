@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.ordered.replica import Report
 from loomlog.errors import Unavailable
 from loomlog.net.connection import Connection
-from loomlog.types import NodeId, StreamId
+from loomlog.types import NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound, Unavailable
 from loomlog.metadata.admin import Admin
@@ -24,7 +23,7 @@ from loomlog.metadata.orders import Orders
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import StreamRecord
 from loomlog.metadata.steps import Steps
-from loomlog.types import NodeId, ReplicaState, StreamId
+from loomlog.types import NodeId, ReplicaState, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)

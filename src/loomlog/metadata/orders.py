@@ -14,14 +14,13 @@ from functools import partial
 from typing import Final
 
 from loomlog.core.ordered import states
-from loomlog.core.ordered.replica import Report
 from loomlog.errors import LoomError, NotFound
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.members import Members
 from loomlog.metadata.records import LogRecord, TombstoneRecord
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)

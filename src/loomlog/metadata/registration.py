@@ -15,10 +15,10 @@ from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.members import Members
 from loomlog.metadata.records import NodeRecord
-from loomlog.metadata.translate import report_from_wire
 from loomlog.net.connection import Connection
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import report_from_wire
 
 logger = logging.getLogger(__name__)
 

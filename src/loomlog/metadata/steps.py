@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final
 
 from loomlog.core.ordered import repair
-from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import DataLoss, InvalidArgument, LoomError, NotFound, Retryable, Unavailable
 from loomlog.metadata.catalog import Catalog
@@ -21,9 +20,9 @@ from loomlog.metadata.conditions import Copying
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
 from loomlog.metadata.orders import Orders
-from loomlog.metadata.translate import state_from_wire
-from loomlog.types import NodeId, ReplicaState, StreamId
+from loomlog.types import NodeId, ReplicaState, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import state_from_wire
 
 logger = logging.getLogger(__name__)
 

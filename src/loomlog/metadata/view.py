@@ -13,9 +13,9 @@ from loomlog.metadata.members import Members
 from loomlog.metadata.operator import Operator
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, NodeRecord
-from loomlog.metadata.translate import STATE_TO_WIRE
 from loomlog.types import NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import STATE_TO_WIRE
 
 _STATE_NAMES = {wire: str(state) for state, wire in STATE_TO_WIRE.items()}
 

@@ -19,11 +19,11 @@ from loomlog.net.endpoints import connect
 from loomlog.node.reading import Reader
 from loomlog.node.replica import ReplicaDriver
 from loomlog.node.throttle import Throttle
-from loomlog.node.translate import commit_to_wire
 from loomlog.storage.parts import Part
 from loomlog.types import Llsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.translate import commit_to_wire
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from loomlog.config import NodeSettings
+from loomlog.node.workers import finish
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.journal import Channel, Journal
 from loomlog.storage.stream_meta import StreamMeta
@@ -138,18 +139,7 @@ class Disks:
 
     async def _in_order(self, journal: Journal, step: Callable[[], None]) -> None:
         """Run blocking work in the journal, behind all that was asked of it before."""
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_finished(error: BaseException | None) -> None:
-            if finished.done():
-                return
-            if error is None:
-                finished.set_result(None)
-            else:
-                finished.set_exception(error)
-
-        journal.call(Channel("replica"), [step], on_finished)
-        await finished
+        await finish(lambda done: journal.call(Channel("replica"), [step], done))
 
 
 def _thread_worker() -> Worker:

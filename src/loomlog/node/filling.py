@@ -18,11 +18,11 @@ from loomlog import batch
 from loomlog.errors import Corrupt, LoomError, Unavailable
 from loomlog.net.connection import Connection
 from loomlog.node.replica import ReplicaDriver
-from loomlog.node.translate import commit_from_wire
 from loomlog.storage.parts import check_cover
 from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.translate import commit_from_wire
 
 logger = logging.getLogger(__name__)
 

@@ -33,12 +33,12 @@ from loomlog.node.repairing import Repairer
 from loomlog.node.replica import ReplicaDriver
 from loomlog.node.replication import Backups
 from loomlog.node.scrubbing import Scrub
-from loomlog.node.translate import commit_from_wire, report_to_wire
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.stream_store import StreamStore
 from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.translate import commit_from_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
 

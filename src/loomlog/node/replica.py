@@ -20,12 +20,13 @@ from loomlog.errors import Busy, Corrupt, LoomError, Sealed, Trimmed, Unavailabl
 from loomlog.net.connection import Connection
 from loomlog.node.producers import ProducerTable
 from loomlog.node.replication import Backups
-from loomlog.node.translate import STATE_TO_WIRE
+from loomlog.node.workers import finish
 from loomlog.storage.files import Finished
 from loomlog.storage.stream_store import StreamStore
 from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.translate import STATE_TO_WIRE
 
 logger = logging.getLogger(__name__)
 
@@ -363,22 +364,12 @@ class ReplicaDriver:
         self._waiting.clear()
 
     async def done(self, start: Callable[[Finished], None]) -> None:
-        """Wait for disk work that tells its end through a callback."""
-        finished: asyncio.Future[None] = self._loop.create_future()
-
-        def on_finished(error: BaseException | None) -> None:
-            if finished.done():
-                return
-            if error is None:
-                finished.set_result(None)
-            else:
-                self.disk_failed(str(error))
-                finished.set_exception(
-                    LoomError(f"stream {self.stream_id}: the disk failed: {error}")
-                )
-
-        start(on_finished)
-        await finished
+        """Wait for disk work of this replica."""
+        try:
+            await finish(start)
+        except Exception as error:
+            self.disk_failed(str(error))
+            raise LoomError(f"stream {self.stream_id}: the disk failed: {error}") from error
 
 
 def _producers_of(store: StreamStore) -> ProducerTable:

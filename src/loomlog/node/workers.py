@@ -1,4 +1,4 @@
-"""Waiting for a worker."""
+"""Waiting for work that tells its end through a callback."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from loomlog.storage.files import Worker
+from loomlog.storage.files import Finished, Worker
 
 Result = TypeVar("Result")
 
 
-async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
-    """Run blocking work in the worker and wait for its result."""
+async def finish(start: Callable[[Finished], None]) -> None:
+    """Start the work and wait for its end; its error is raised."""
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    results: list[Result] = []
 
     def on_finished(error: BaseException | None) -> None:
         if finished.done():
@@ -24,6 +23,12 @@ async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
         else:
             finished.set_exception(error)
 
-    worker.run([lambda: results.append(work())], on_finished)
+    start(on_finished)
     await finished
+
+
+async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
+    """Run blocking work in the worker and wait for its result."""
+    results: list[Result] = []
+    await finish(lambda done: worker.run([lambda: results.append(work())], done))
     return results[0]

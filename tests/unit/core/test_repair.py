@@ -15,9 +15,8 @@ from loomlog.core.ordered.repair import (
     Unseal,
     Wait,
 )
-from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.types import NodeId, ReplicaState
+from loomlog.types import NodeId, ReplicaState, Report
 
 SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
 EPOCH = 3

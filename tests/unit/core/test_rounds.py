@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext, Report
+from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.core.ordered.rounds import LogRounds, Part, Round
 from loomlog.errors import Corrupt
-from loomlog.types import ReplicaState
+from loomlog.types import ReplicaState, Report
 
 NODES = (1, 2, 3)
 

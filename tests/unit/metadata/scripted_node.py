@@ -9,12 +9,12 @@ from typing import Any
 
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import AlreadyExists, LoomError, NotFound, Unavailable
-from loomlog.metadata.translate import STATE_TO_WIRE
 from loomlog.net.connection import Connection
 from loomlog.net.endpoints import connect
 from loomlog.types import CommitContext, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.translate import STATE_TO_WIRE
 
 PATIENCE_S = 20.0  # never waited for in full, unless something is broken
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from loomlog.core.ordered.replica import Report
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.types import NodeId, ReplicaState
+from loomlog.types import NodeId, ReplicaState, Report
 
 NEARLY_ENTRIES: Final = 10_000  # a newcomer this near to the end is worth a short seal
 FAR_ENTRIES: Final = 200_000  # and one this far from it is not worth a long one

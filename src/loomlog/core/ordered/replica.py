@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
 
 from loomlog.core.ordered import states
 from loomlog.core.ordered.states import Event
 from loomlog.errors import DataLoss, InvalidArgument, LoomError, Sealed, Unavailable
-from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, StreamId
+from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Report, StreamId
 
 
 @dataclass(slots=True)
@@ -42,24 +41,6 @@ class ReplicaContext:
     def committed_llsn_end(self) -> Llsn:
         """One past the last committed entry."""
         return self.uncommitted_llsn_begin
-
-
-class Report(NamedTuple):
-    """What a replica tells the metadata repository."""
-
-    stream_id: StreamId
-    uncommitted_llsn_offset: Llsn
-    uncommitted_llsn_length: int
-    high_watermark: Glsn
-    epoch: int
-    state: ReplicaState
-    stored_high_watermark: Glsn
-    resend: bool
-    damaged: bool = False
-
-    @property
-    def written_end(self) -> Llsn:
-        return self.uncommitted_llsn_offset + self.uncommitted_llsn_length
 
 
 class CommitOutcome(Enum):

@@ -15,9 +15,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loomlog.core.ordered.replica import Report
 from loomlog.errors import Corrupt
-from loomlog.types import CommitContext, Glsn, Llsn, LogId, NodeId, StreamId
+from loomlog.types import CommitContext, Glsn, Llsn, LogId, NodeId, Report, StreamId
 
 _ROUND = struct.Struct("<IIQQ")
 _PART = struct.Struct("<IIQQQ")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loomlog.core.ordered.replica import Report
-from loomlog.types import CommitContext, ReplicaState, StreamId
+from loomlog.types import CommitContext, ReplicaState, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 STATE_TO_WIRE = {
@@ -11,6 +10,12 @@ STATE_TO_WIRE = {
     ReplicaState.SEALED: pb.STREAM_SEALED,
     ReplicaState.RUNNING: pb.RUNNING,
 }
+# What a newer node might call its state is none that we may append in.
+_STATE_FROM_WIRE = {wire: state for state, wire in STATE_TO_WIRE.items()}
+
+
+def state_from_wire(state: pb.StreamState) -> ReplicaState:
+    return _STATE_FROM_WIRE.get(state, ReplicaState.SEALING)
 
 
 def report_to_wire(report: Report, stored_bytes: int) -> pb.LogStreamUncommitReport:
@@ -25,6 +30,20 @@ def report_to_wire(report: Report, stored_bytes: int) -> pb.LogStreamUncommitRep
         resend=report.resend,
         stored_bytes=stored_bytes,
         damaged=report.damaged,
+    )
+
+
+def report_from_wire(report: pb.LogStreamUncommitReport) -> Report:
+    return Report(
+        report.log_stream_id,
+        report.uncommitted_llsn_offset,
+        report.uncommitted_llsn_length,
+        report.high_watermark,
+        report.seal_epoch,
+        state_from_wire(report.state),
+        report.stored_high_watermark,
+        report.resend,
+        report.damaged,
     )
 
 
