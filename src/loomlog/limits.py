@@ -41,6 +41,7 @@ SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 HEARTBEAT_S: Final = 1.0  # storage node to metadata repository when nothing changes
 FAILURE_DETECTION_S: Final = 3.0  # silence after which a storage node counts as dead
 CONNECT_TIMEOUT_S: Final = 5.0
+TCP_SILENCE_S: Final = 10  # whole seconds; a host that vanished without a word ends a connection
 REQUEST_TIMEOUT_S: Final = 10.0
 APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this, whatever it tried
 

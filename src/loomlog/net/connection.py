@@ -11,6 +11,7 @@ cut off.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
@@ -21,6 +22,16 @@ from loomlog.types import Buffer
 Frame = Any  # a message of the codec with the fields `id` and `reply`
 OnReply = Callable[[Frame | LoomError, memoryview], None]
 _NOTHING = memoryview(b"")
+_SILENCE_OPTIONS = [
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", limits.TCP_SILENCE_S // 2),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", limits.TCP_SILENCE_S // 2),
+        ("TCP_USER_TIMEOUT", limits.TCP_SILENCE_S * 1000),
+    )
+    if hasattr(socket, name)  # some are Linux's own
+]
 
 
 class FrameReader(Protocol):
@@ -78,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_BYTES)
+        _detect_silence(transport.get_extra_info("socket"))
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
         self.send(self._codec.greeting())
@@ -241,6 +253,15 @@ class Connection(asyncio.BufferedProtocol):
         for on_reply in pending.values():
             on_reply(error, _NOTHING)
         self._handler.connection_closed(self, error)
+
+
+def _detect_silence(connected: Any) -> None:
+    """Let the kernel end a connection whose peer's host is gone without a word."""
+    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _SILENCE_OPTIONS:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _retrieve(greeted: asyncio.Future[str]) -> None:

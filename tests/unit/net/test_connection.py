@@ -198,6 +198,15 @@ async def test_a_peer_that_does_not_read_is_cut_off(
     silent.close()
 
 
+async def test_the_kernel_watches_for_hosts_that_vanish(echo: tuple[Server, Echo]) -> None:
+    connection = await client(echo[0])
+    assert connection._transport is not None
+    own = connection._transport.get_extra_info("socket")
+    assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    connection.close()
+
+
 @pytest.mark.parametrize("text", ["nonsense", "host:", "host:http", "host:70000", ""])
 def test_bad_addresses_say_how_to_write_one(text: str) -> None:
     with pytest.raises(InvalidArgument, match="host:port"):
