@@ -8,6 +8,7 @@ metadata repository all nodes that it knows have the whole detection time to com
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +18,8 @@ from loomlog.errors import Unavailable
 from loomlog.net.connection import Connection
 from loomlog.types import NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
 
@@ -48,6 +51,8 @@ class Members:
         self._loop = asyncio.get_running_loop()
         self._failure_detection_s = failure_detection_s
         self._grace_s = min(RECONNECT_GRACE_S, failure_detection_s)
+        self._check_every_s = failure_detection_s / 4
+        self._due = float("inf")  # of the next check
         self._changed = changed
         self._members: dict[NodeId, Member] = {}
         self._node_of: dict[Connection, NodeId] = {}
@@ -73,7 +78,8 @@ class Members:
         member = self._members.get(node)
         if member is None:
             return False
-        return self._loop.time() - member.heard_at < member.silence_s
+        silent_s = self._loop.time() - member.heard_at - self._slept_s()
+        return silent_s < member.silence_s
 
     def silent_s(self, node: NodeId) -> float:
         """How long ago it was heard, or its connection was lost."""
@@ -161,9 +167,20 @@ class Members:
         self._check(self._members[node])
 
     def _schedule(self) -> None:
-        self._timer = self._loop.call_later(self._failure_detection_s / 4, self._check_all)
+        self._due = self._loop.time() + self._check_every_s
+        self._timer = self._loop.call_later(self._check_every_s, self._check_all)
+
+    def _slept_s(self) -> float:
+        """How long this process itself was stopped or held up: what the nodes said meanwhile is
+        still to be read, so it is not their silence."""
+        return max(0.0, self._loop.time() - self._due - self._check_every_s)
 
     def _check_all(self) -> None:
+        slept_s, now = self._slept_s(), self._loop.time()
+        if slept_s:
+            logger.warning("this process was held up for %.1f s", slept_s)
+            for member in self._members.values():
+                member.heard_at = min(now, member.heard_at + slept_s)
         self._schedule()
         for member in list(self._members.values()):
             self._check(member)

@@ -84,3 +84,19 @@ async def test_a_replaced_connection_speaks_for_nobody() -> None:
     story.members.lost(old)
     assert story.members.connected(1)
     story.members.stop()
+
+
+async def test_our_own_sleep_is_not_the_nodes_silence() -> None:
+    """A frozen process wakes up to old clocks and unread reports: nobody is dead for that."""
+    story = Story()
+    story.members.start([])
+    story.members.joined(1, connection())
+    story.silence(1, 60.0)
+    story.members._due -= 60.0  # the check should have come a minute ago
+    assert story.members.alive(1)
+    story.members._check_all()
+    assert story.told == [(1, True)]
+    story.silence(1, 11.0)  # a real silence afterwards
+    story.members._check_all()
+    assert story.told == [(1, True), (1, False)]
+    story.members.stop()
