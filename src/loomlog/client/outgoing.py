@@ -1,6 +1,7 @@
 """What waits to be appended: records in batches, batches in lanes, and who hears of them.
 
-No I/O and no decisions: appender.py makes them. A batch is settled once, for all its callers.
+No I/O and no decisions: appender.py and delivery.py make them. A batch is settled once, for all
+its callers.
 """
 
 from __future__ import annotations
@@ -89,6 +90,42 @@ class Batch:
         self.stalled = False  # new batches need not wait for it
         self.refusal: LoomError | None = None  # the last one: certainly not appended
         self.retry: asyncio.TimerHandle | None = None
+
+    # ---- its place on a stream
+
+    def occupy(self, target: Stream, now_s: float) -> None:
+        """Take a place, or the same one again."""
+        target.in_flight[self] = now_s
+        self.target = target
+
+    def doubt(self) -> None:
+        """It was sent, and its answer is lost."""
+        self.connection = None
+        if not self.doubtful and self.target is not None:
+            self.doubtful = True
+            self.target.doubtful += 1
+
+    def stall(self) -> None:
+        """Nothing new waits for it any more."""
+        if not self.stalled:
+            self.stalled = True
+            self.lane.stalled += 1
+
+    def vacate(self) -> None:
+        """Give the place back."""
+        if self.target is not None:
+            del self.target.in_flight[self]
+            self.target.doubtful -= self.doubtful
+        if self.connection is not None:
+            self.connection.forget(self.request_id)
+        if self.stalled:
+            self.stalled = False
+            self.lane.stalled -= 1
+        self.target = self.connection = None
+        self.doubtful = False
+        self.sequence = 0  # what anybody still says about that number is old news
+
+    # ---- what is sent, and who hears of it
 
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
         raise NotImplementedError

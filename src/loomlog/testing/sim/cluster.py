@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
 from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
-from loomlog.errors import Retryable
+from loomlog.core.ordered import repair
+from loomlog.errors import LoomError, Retryable
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.memory import MemoryStore
 from loomlog.metadata.store import Versioned
@@ -39,6 +43,41 @@ CONNECT_AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Numbers that are large in life, and made small here, so that little data reaches them."""
+
+    nearly_entries: int
+    far_entries: int
+    copy_part_bytes: int
+    read_chunk_bytes: int
+
+    @classmethod
+    def draw(cls, random: Random) -> Bounds:
+        nearly = random.choice((3, 30, BOUNDS.nearly_entries))
+        return cls(
+            nearly_entries=nearly,
+            far_entries=random.choice((nearly, 3 * nearly, BOUNDS.far_entries)),
+            copy_part_bytes=random.choice((1, 2048, BOUNDS.copy_part_bytes)),
+            read_chunk_bytes=random.choice((2048, BOUNDS.read_chunk_bytes)),
+        )
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        with (
+            patch.object(repair, "NEARLY_ENTRIES", self.nearly_entries),
+            patch.object(repair, "FAR_ENTRIES", self.far_entries),
+            patch.object(limits, "COPY_PART_BYTES", self.copy_part_bytes),
+            patch.object(limits, "READ_CHUNK_BYTES", self.read_chunk_bytes),
+        ):
+            yield
+
+
+BOUNDS = Bounds(
+    repair.NEARLY_ENTRIES, repair.FAR_ENTRIES, limits.COPY_PART_BYTES, limits.READ_CHUNK_BYTES
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What kind of cluster, and of log in it."""
 
@@ -49,16 +88,18 @@ class Shape:
     round_file_bytes: int
     failure_detection_s: float
     heartbeat_s: float
+    replace_after_s: float | None = None
+    bounds: Bounds = BOUNDS
 
     @classmethod
     def draw(cls, random: Random, *, power_losses: bool) -> Shape:
         """One of all shapes; power losses are survived with sync=always only."""
-        nodes = random.choice((3, 3, 4))
+        nodes = random.choice((3, 4, 4, 5))
         careless = not power_losses and random.random() < 0.4
         return cls(
             nodes=nodes,
             streams=random.randint(1, 3),
-            replicas=random.choice((2, 2, 3)),
+            replicas=random.choice((1, 2, 2, 2, 3, 3, 3)),
             storage=StorageSettings(
                 sync=SyncMode.INTERVAL if careless else SyncMode.ALWAYS,
                 segment_bytes=random.choice((2048, 4096, 16384)),
@@ -68,8 +109,10 @@ class Shape:
                 spare_segments_max=random.choice((0, 1, 2)),
             ),
             round_file_bytes=random.choice((1024, 4096, 65536)),
-            failure_detection_s=random.choice((0.8, 2.0)),
-            heartbeat_s=0.25,
+            failure_detection_s=random.choice((0.4, 0.8, 2.0)),
+            heartbeat_s=0.1,
+            replace_after_s=random.choice((None, None, 1.0)),
+            bounds=Bounds.draw(random),
         )
 
 
@@ -150,6 +193,7 @@ class SimCluster:
                 http=None,
                 failure_detection_s=self.shape.failure_detection_s,
                 heartbeat_s=self.shape.heartbeat_s,
+                replace_after_s=self.shape.replace_after_s,
             ),
             files=process.files,
             worker=process.worker(),
@@ -175,6 +219,11 @@ class SimCluster:
             files=process.files,
             new_worker=process.worker,
         )
-        await node.start()
+        try:
+            await node.start()
+        except (OSError, LoomError):
+            if process.host.disk.failed:
+                return  # as the command does, with an error; started again some time
+            raise
         self.nodes[name] = node
         raise await node.failed

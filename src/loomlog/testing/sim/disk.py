@@ -60,6 +60,7 @@ class SimDisk:
         self._synced: dict[str, Node] = {"/": None}
         self._changes: list[_Change] = []
         self._mount: SimFiles | None = None
+        self.failed = False  # some time in this run; then its host may log errors
         self._strike_in = 0  # changes until `_strike`; 0: never
         self._strike: Callable[[], None] | None = None
 
@@ -145,6 +146,7 @@ class SimDisk:
 
     def fail_if_broken(self, path: str) -> None:
         if self.settings.error is not None:
+            self.failed = True
             raise _os_error(self.settings.error, path)
 
     def misses_cache(self) -> bool:

@@ -6,8 +6,9 @@ in a healthy world and be judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import errno
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from loomlog.testing.sim.disk import DiskSettings
@@ -35,15 +36,18 @@ FAULTS: Mapping[str, FaultPlan] = {
     "none": FaultPlan(()),
     "resets": FaultPlan(("reset",), every_s=0.1),
     "network": FaultPlan(
-        ("reset", "partition", "partition", "one way", "slow"), every_s=0.3, lasts_s=3.0
+        ("reset", "partition", "rift", "rift", "one way", "slow", "slow host"),
+        every_s=0.3,
+        lasts_s=3.0,
     ),
     "kills": FaultPlan(("kill",)),
     "crashes": FaultPlan(("crash", "crash", "crash", "blackout")),
-    "pauses": FaultPlan(("pause", "clock", "stall")),
+    "pauses": FaultPlan(("pause", "clock", "stall", "slow host")),
+    "disks": FaultPlan(("full disk", "full disk", "stall", "kill", "crash")),
     "all": FaultPlan(
         (
-            *("reset", "partition", "one way", "slow"),
-            *("kill", "crash", "blackout", "pause", "clock", "stall"),
+            *("reset", "partition", "rift", "one way", "slow", "slow host"),
+            *("kill", "crash", "blackout", "pause", "clock", "stall", "full disk"),
         ),
         every_s=0.25,
     ),
@@ -52,26 +56,37 @@ FAULTS: Mapping[str, FaultPlan] = {
 
 class Nemesis:
     """Breaks things: `servers` may be stopped and are started again with their `Main`;
-    all hosts of the simulation may be cut off from each other."""
+    all hosts of the simulation may be cut off from each other. Only of those in `fillable` the
+    disk may be full: they must live with that."""
 
-    def __init__(self, sim: Simulation, plan: FaultPlan, servers: Mapping[str, Main]) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        plan: FaultPlan,
+        servers: Mapping[str, Main],
+        fillable: Sequence[str] = (),
+    ) -> None:
         self._sim = sim
         self._plan = plan
         self._servers = dict(servers)
+        self._fillable = list(fillable)
         self._healthy_disks = {name: sim.host(name).disk.settings for name in servers}
         self._random = sim.world.random
         self._active = False
         self._acts = {
             "reset": sim.network.reset_one,
             "partition": self._partition,
+            "rift": self._partition_servers,
             "one way": self._partition_one_way,
             "slow": self._slow,
+            "slow host": self._slow_host,
             "kill": lambda: self._stop_soon(self._victim(), power_loss=False),
             "crash": lambda: self._stop_soon(self._victim(), power_loss=True),
             "blackout": self._blackout,
             "pause": lambda: self._victim().pause(self._duration_s()),
             "clock": lambda: self._victim().jump_clock(self._random.uniform(0, CLOCK_JUMP_MAX_S)),
             "stall": self._stall,
+            "full disk": self._fill_disk,
         }
 
     def start(self) -> None:
@@ -118,6 +133,11 @@ class Nemesis:
         else:
             self._cut(*self._random.choice(self._pairs()), one_way=False)
 
+    def _partition_servers(self) -> None:
+        """Two servers lose sight of each other, and of nobody else."""
+        if len(self._servers) > 1:
+            self._cut(*self._random.sample(list(self._servers), 2), one_way=False)
+
     def _partition_one_way(self) -> None:
         pair = self._random.choice(self._pairs())
         self._cut(*self._random.sample(pair, 2), one_way=True)
@@ -130,6 +150,14 @@ class Nemesis:
         a, b = self._random.choice(self._pairs())
         self._sim.network.slow(a, b, self._random.uniform(2.0, SLOW_FACTOR_MAX))
         self._sim.world.after(self._duration_s(), self._sim.network.slow, a, b)
+
+    def _slow_host(self) -> None:
+        host, factor = self._victim().name, self._random.uniform(2.0, SLOW_FACTOR_MAX)
+        duration_s = self._duration_s()
+        for other in self._sim.hosts:
+            if other != host:
+                self._sim.network.slow(host, other, factor)
+                self._sim.world.after(duration_s, self._sim.network.slow, host, other)
 
     def _stop_soon(self, host: Host, *, power_loss: bool) -> None:
         stop = partial(self._stop, host, power_loss=power_loss)
@@ -163,6 +191,20 @@ class Nemesis:
         host = self._victim()
         host.disk.settings = STALLING_DISK
         self._sim.world.after(self._duration_s(), self._mend_disk, host.name)
+
+    def _fill_disk(self) -> None:
+        """One disk at a time, as data is lost with all."""
+        disks = [self._sim.host(name).disk for name in self._fillable]
+        if disks and not any(disk.settings.error for disk in disks):
+            name = self._random.choice(self._fillable)
+            healthy = self._healthy_disks[name]
+            self._sim.host(name).disk.settings = replace(healthy, error=errno.ENOSPC)
+            self._sim.world.note(name, "disk full")
+            self._sim.world.after(self._duration_s(), self._empty_disk, name)
+
+    def _empty_disk(self, name: str) -> None:
+        self._mend_disk(name)
+        self._restart(name)
 
     def _mend_disk(self, name: str) -> None:
         self._sim.host(name).disk.settings = self._healthy_disks[name]

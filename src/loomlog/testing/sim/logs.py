@@ -1,6 +1,6 @@
 """What simulated servers write into their logs: told to the trace; an error fails the simulation.
 
-Servers answer an exception that they did not expect with an error frame and a line in their log;
+Only a host whose disk failed may complain. Servers answer an exception that they did not expect with an error frame and a line in their log;
 a test that only looked at answers would take such a bug for bad luck.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from loomlog.testing.sim.loop import SimLoop
@@ -18,9 +18,10 @@ LOGGER = "loomlog"
 
 
 class _ToWorld(logging.Handler):
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, excused: Callable[[str], bool]) -> None:
         super().__init__()
         self._world = world
+        self._excused = excused
 
     def emit(self, record: logging.LogRecord) -> None:
         loop = asyncio._get_running_loop()
@@ -28,17 +29,17 @@ class _ToWorld(logging.Handler):
             return
         who = loop.host if isinstance(loop, SimLoop) else "?"
         self._world.tell(who, f"{record.levelname}: {record.getMessage()}")
-        if record.levelno >= logging.ERROR:
+        if record.levelno >= logging.ERROR and not self._excused(who):
             cause = record.exc_info[1] if record.exc_info else None
             self._world.fail(who, f"logged: {record.getMessage()}", cause)
 
 
 @contextmanager
-def watched_logs(world: World) -> Iterator[None]:
-    """Take what our servers log until the end of the block."""
+def watched_logs(world: World, excused: Callable[[str], bool]) -> Iterator[None]:
+    """Take what our servers log until the end of the block; `excused`: hosts that may complain."""
     logger = logging.getLogger(LOGGER)
     before = logger.level, logger.propagate
-    handler = _ToWorld(world)
+    handler = _ToWorld(world, excused)
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if world.traced else logging.ERROR)
     logger.propagate = False

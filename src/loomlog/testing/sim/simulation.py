@@ -64,8 +64,11 @@ class Simulation:
 
     def __enter__(self) -> Simulation:
         self._cleanup.enter_context(deterministic(self.world))
-        self._cleanup.enter_context(watched_logs(self.world))
+        self._cleanup.enter_context(watched_logs(self.world, self._has_bad_disk))
         return self
+
+    def _has_bad_disk(self, host: str) -> bool:
+        return host in self.hosts and self.hosts[host].disk.failed
 
     def __exit__(
         self,
