@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from loomlog.client.appender import Appender
+from loomlog.client.delivery import Delivery
 from loomlog.core.ordered.replica import Replica
 from loomlog.errors import Unavailable
 from loomlog.metadata.file_round_log import FileRoundLog
@@ -101,8 +101,8 @@ def test_waiting_appends_that_a_seal_does_not_refuse_are_found(
 def test_a_client_that_repeats_what_may_have_happened_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def repeat(self: Appender, batch: Any, why: str) -> None:
-        self._refused(batch, Unavailable(why))
+    def repeat(self: Delivery, batch: Any, why: str) -> None:
+        self.refused(batch, Unavailable(why))
 
-    monkeypatch.setattr(Appender, "_lost", repeat)
+    monkeypatch.setattr(Delivery, "_lost", repeat)
     assert is_found("all", by="ONCE")

@@ -5,7 +5,7 @@ was sent goes on, its primary gets the very same batch again and recognises it. 
 over the outcome is definite, and any replica can tell it. A connection on which nothing is heard is
 probed and, if it is dead, cut: then its appends have lost their answers, too.
 
-It ends no append by itself when time runs out: that is the appender's, which knows the deadlines.
+It ends no append by itself when time runs out: that is delivery.py's, which knows the deadlines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAUSE_S_MAX: Final = 0.2  # a seal is noticed within this
 
 
 class Outcomes(Protocol):
-    """What a resolver needs of the appender."""
+    """What a resolver needs of the delivery."""
 
     def refresh_soon(self) -> None:
         """Learn from the metadata repository in which epoch the streams are."""

@@ -1,0 +1,66 @@
+"""What callers are told when their appends fail: what, where, why, and what to do."""
+
+from __future__ import annotations
+
+from loomlog import limits
+from loomlog.client.outgoing import Batch
+from loomlog.client.targets import Targets
+from loomlog.errors import (
+    AppendUnknown,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Sealed,
+    Timeout,
+    Unavailable,
+)
+from loomlog.types import StreamId
+
+
+def too_large(log: str, name: str, size: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"append to log {log!r}: a {name} of {size} bytes is over the limit of "
+        f"{limits.RECORD_BYTES_MAX}; store it elsewhere and append a reference"
+    )
+
+
+def too_many(log: str, count: int, size: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"append to log {log!r}: {count} records of {size} bytes in all do not "
+        f"fit into one batch of {limits.BATCH_BYTES_MAX}; split them"
+    )
+
+
+def closed(log: str) -> Unavailable:
+    return Unavailable(f"append to log {log!r}: this client was closed")
+
+
+def no_stream(log: str, stream: StreamId | None) -> NotFound:
+    return NotFound(f"log {log!r} has no stream {stream}")
+
+
+def unknown(log: str, batch: Batch, why: str) -> AppendUnknown:
+    return AppendUnknown(
+        f"{_what(log, batch)}: {why}; it may or may not have been appended: "
+        "read the log to find out before you repeat it"
+    )
+
+
+def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomError:
+    """Certainly not appended, and its time is over."""
+    after = f"{_what(log, batch)}: not appended within {timeout_s:g} s"
+    refusal, wanted = batch.refusal, batch.lane.stream
+    if refusal is None and targets.known and targets.missing(wanted):
+        return no_stream(log, wanted)
+    if refusal is None and targets.known and not targets.running(wanted):
+        return Sealed(f"{after}: no stream for it is running; see `loom status`")
+    if refusal is None:
+        return Timeout(f"{after}: no place in any stream; append less at once, or try again")
+    kind = type(refusal) if isinstance(refusal, Sealed | NotFound) else Unavailable
+    return kind(f"{after}, last: {refusal}; try again, and see `loom status`")
+
+
+def _what(log: str, batch: Batch) -> str:
+    stream = batch.target.id if batch.target is not None else batch.lane.stream
+    where = "" if stream is None else f" stream {stream}"
+    return f"append to log {log!r}{where}"
