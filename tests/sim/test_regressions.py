@@ -14,6 +14,7 @@ import pytest
 
 from loomlog.batch import read_header
 from loomlog.config import StorageSettings
+from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import LoomError, Trimmed
 from loomlog.metadata.file_round_log import FileRoundLog
 from loomlog.net import endpoints
@@ -22,6 +23,7 @@ from loomlog.storage.volumes import Volumes
 from loomlog.testing.sim import Process, SimFiles, Simulation
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.run import Choice, run_seed
+from loomlog.types import CommitContext
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 
@@ -40,6 +42,11 @@ from loomlog.wire.codec import Codec
         (40121, "pauses"),
         # A reader that began at a lagging replica was told that its position was trimmed.
         (60469, "all"),
+        # A replica was told of a commit before the seal of its epoch, and never again.
+        (88, "disks"),
+        # A read came for a replica that was just leaving: nobody answered.
+        (109, "pauses"),
+        (18, "disks"),  # "internal error" for a new stream on a full disk
     ],
 )
 def test_seeds_that_failed_once(seed: int, faults: str) -> None:
@@ -135,6 +142,18 @@ def test_bytes_for_a_process_that_dies_as_they_arrive_come_back_as_a_reset(
     writing = sim.host("client").start(client)
     sim.world.after(0.1, host.start, server)
     sim.run(lambda: writing.finished, timeout_s=60)
+
+
+def test_a_replica_asks_again_for_commits_that_came_before_their_seal() -> None:
+    replica = Replica(1, 1, epoch=2, context=ReplicaContext(high_watermark=140))
+    early = CommitContext(190, prev_high_watermark=140, glsn=0, llsn=1, length=0, epoch=3)
+    assert replica.commit(early) is CommitOutcome.MISSED
+    assert replica.report().resend
+    assert replica.commit(early) is CommitOutcome.MISSED  # still before the seal
+    assert not replica.report().resend
+    replica.seal(3, last_committed_llsn=0)
+    assert replica.report().resend
+    assert replica.commit(early) is CommitOutcome.APPLIED
 
 
 class _Nobody:

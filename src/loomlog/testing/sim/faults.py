@@ -103,6 +103,10 @@ class Nemesis:
         for name in self._servers:
             self._sim.host(name).strike_after(None)
             self._mend_disk(name)
+            if self._sim.host(
+                name
+            ).disk.failed:  # what has only one replica gets over it no other way
+                self._sim.host(name).kill()
             self._restart(name)
 
     def _next(self) -> None:
@@ -193,7 +197,7 @@ class Nemesis:
         self._sim.world.after(self._duration_s(), self._mend_disk, host.name)
 
     def _fill_disk(self) -> None:
-        """One disk at a time, as data is lost with all."""
+        """One at a time: somebody has to take over."""
         disks = [self._sim.host(name).disk for name in self._fillable]
         if disks and not any(disk.settings.error for disk in disks):
             name = self._random.choice(self._fillable)

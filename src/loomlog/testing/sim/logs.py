@@ -1,7 +1,8 @@
 """What simulated servers write into their logs: told to the trace; an error fails the simulation.
 
-Only a host whose disk failed may complain. Servers answer an exception that they did not expect with an error frame and a line in their log;
-a test that only looked at answers would take such a bug for bad luck.
+Servers answer an exception that they did not expect with an error frame and a line in their log;
+a test that only looked at answers would take such a bug for bad luck. Only a host whose disk
+failed may complain.
 """
 
 from __future__ import annotations

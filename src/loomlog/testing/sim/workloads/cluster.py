@@ -1,8 +1,10 @@
-"""The log under faults: clients append, read, follow, trim and make other logs meanwhile.
+"""The log under faults: clients append, read, follow, trim and make other logs, and an
+operator moves things about meanwhile.
 
 The story of a run: a cluster comes up and gets a log; clients work on it while the nemesis breaks
 things; then everything must heal by itself within `HEALED_WITHIN_S`, every client must get one more
-append acknowledged, every follower must reach the tail, and two final readers read all there is.
+append acknowledged, every follower must reach the tail, two final readers read all there is, and
+all replicas of a stream hold the same.
 
 All hosts share this process, so the workload knows at once what each of them saw: trims take
 only what every reader has passed.
@@ -15,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 from loomlog.client.cluster import Cluster
+from loomlog.client.info import StreamInfo
 from loomlog.client.log import Log
 from loomlog.errors import AppendUnknown, LoomError, Retryable, Trimmed
 from loomlog.testing.history import History
@@ -22,6 +25,8 @@ from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
+from loomlog.testing.sim.workloads.operators import RestlessOperator
+from loomlog.testing.sim.workloads.replicas import check_replicas_alike
 from loomlog.types import Entry, Glsn, Llsn, Position, StreamId
 
 LOG = "log"
@@ -42,9 +47,13 @@ def cluster(sim: Simulation, plan: FaultPlan) -> History:
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     servers = SimCluster(sim, shape)
     servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
-    run = _Run(sim, servers)
-    nemesis = Nemesis(sim, plan, servers.servers)
+    nemesis = Nemesis(sim, plan, servers.servers, fillable=servers.node_names)
+    with shape.bounds.in_force():
+        return _run(sim, _Run(sim, servers), nemesis)
 
+
+def _run(sim: Simulation, run: _Run, nemesis: Nemesis) -> History:
+    random, servers = run.random, run.servers
     servers.start()
     _finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)
     clients = [_Client(run, f"client-{i}") for i in range(random.randint(2, 3))]
@@ -55,6 +64,8 @@ def cluster(sim: Simulation, plan: FaultPlan) -> History:
         working.append(sim.host("trimmer").start(run.trim))
     if random.random() < 0.3:
         working.append(sim.host("other").start(run.other_logs))
+    if random.random() < 0.7:
+        working.append(sim.host("operator").start(run.operate))
 
     nemesis.start()
     sim.run(sim.world.now + TROUBLE_S)
@@ -130,7 +141,11 @@ class _Run:
         except Retryable as error:
             return [str(error)]
         streams = [stream for log in status.logs for stream in log.streams]
-        found = [f"stream {s.id} is {s.state}" for s in streams if s.state != "running"]
+        found = [
+            f"stream {s.id} is {s.state}: {s.condition}"
+            for s in streams
+            if s.state != "running" or s.joining is not None
+        ]
         for name, node in self.servers.nodes.items():
             number, held = int(name.removeprefix("vsn-")), set(node._replicas)
             wanted = {s.id for s in streams if number in {r.node for r in s.replicas}}
@@ -185,23 +200,30 @@ class _Run:
                         self.history.see(name, *at, value)
                 self.history.final(name)
                 for stream in (await log.describe()).streams:
-                    await self._read_stream(log, stream.id, self.history.readers[name].seen)
+                    await self._read_stream(log, stream, self.history.readers[name].seen)
 
         return main
 
     async def _read_stream(
-        self, log: Log, stream: StreamId, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]
+        self, log: Log, stream: StreamInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]
     ) -> None:
-        """A stream by itself holds the same as the whole log does of it."""
-        expected = [sight for sight in seen if sight[1] == stream]
+        """A stream by itself holds the same as the whole log does of it, on every replica."""
+        expected = [sight for sight in seen if sight[1] == stream.id]
         if expected:
+            first, last = expected[0][2], expected[-1][2]
             found = [
                 (entry.position, entry.stream, entry.llsn, entry.value)
-                async for entry in log.subscribe_stream(stream, expected[0][2], expected[-1][2])
+                async for entry in log.subscribe_stream(stream.id, first, last)
             ]
-            assert found == expected, f"stream {stream} by itself: {found}, not {expected}"
+            assert found == expected, f"stream {stream.id} by itself: {found}, not {expected}"
+            await check_replicas_alike(stream, first, last)
 
-    # ---- trims and other logs
+    # ---- trims, other logs, operators
+
+    async def operate(self, process: Process) -> None:
+        cluster = await self.connect(process)
+        operator = RestlessOperator(cluster, LOG, self.servers.shape.nodes, self.random)
+        await operator.work(lambda: self.calm)
 
     async def trim(self, process: Process) -> None:
         cluster = await self.connect(process)

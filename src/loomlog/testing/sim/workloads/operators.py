@@ -1,0 +1,107 @@
+"""An operator who changes the cluster while everything else happens, at random, and never waits
+for one thing to be finished before asking for the next.
+
+Much of what such an operator asks is refused: `LEGAL` is how a cluster may say no. In the end all
+is put right: every stream is wanted running, no node is drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final
+
+from loomlog.client.cluster import Cluster
+from loomlog.client.info import StreamInfo
+from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Retryable
+from loomlog.types import NodeId
+
+PAUSES_MAX_S: Final = (0.1, 0.5)
+STREAMS_MAX: Final = 5  # more would only make runs slow
+REPLICAS_MAX: Final = 4
+LEGAL: Final = (Retryable, InvalidArgument, NotFound, AlreadyExists)
+LEGAL_WORDS: Final = ("may or may not have been carried out", "the disk failed")
+ACTIONS: Final = (
+    *("add stream", "move", "move", "move", "seal", "seal", "unseal", "unseal"),
+    *("add replica", "add replica", "unregister", "unregister"),
+    *("drain", "drain", "undrain", "undrain", "clean up", "scrub"),
+)
+
+
+class RestlessOperator:
+    """Works on one log until it is told that the faults are over."""
+
+    def __init__(self, cluster: Cluster, log: str, nodes: int, random: Random) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._nodes = nodes  # their ids are the numbers from 1 on
+        self._random = random
+        self._pause_max_s = random.choice(PAUSES_MAX_S)
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            await asyncio.sleep(self._random.random() * self._pause_max_s)
+            await self._tolerating(self._change_something())
+        while not await self._tolerating(self._put_right()):  # noqa: ASYNC110 - it can only be tried
+            await asyncio.sleep(0.1)
+
+    async def _tolerating(self, change: Awaitable[None]) -> bool:
+        """False if it was refused, or nobody knows."""
+        try:
+            await change
+        except LEGAL:
+            return False
+        except LoomError as error:
+            if not any(words in str(error) for words in LEGAL_WORDS):
+                raise
+            return False
+        return True
+
+    async def _change_something(self) -> None:
+        action = self._random.choice(ACTIONS)
+        log = await self._cluster.log(self._log).describe()
+        stream = self._random.choice(log.streams)
+        if action in ("add stream", "move", "seal", "unseal", "add replica", "unregister", "scrub"):
+            await self._change_stream(action, stream, streams=len(log.streams))
+        else:
+            await self._change_node(action, self._node())
+
+    def _node(self) -> NodeId:
+        return self._random.randint(1, self._nodes)
+
+    async def _change_stream(self, action: str, stream: StreamInfo, *, streams: int) -> None:
+        cluster, random = self._cluster, self._random
+        holder = random.choice(stream.replicas).node
+        target = random.choice((None, self._node()))
+        match action:
+            case "add stream" if streams < STREAMS_MAX:
+                await cluster.add_stream(self._log)
+            case "move":
+                await cluster.move_stream(stream.id, holder, target)
+            case "seal":
+                await cluster.seal_stream(stream.id)
+            case "unseal":
+                await cluster.unseal_stream(stream.id)
+            case "add replica" if len(stream.replicas) < REPLICAS_MAX:
+                await cluster.add_replica(stream.id, target)
+            case "unregister":
+                await cluster.unregister_replica(stream.id, holder)
+            case "scrub":
+                await cluster.scrub_stream(stream.id)
+
+    async def _change_node(self, action: str, node: NodeId) -> None:
+        match action:
+            case "drain":
+                await self._cluster.drain_node(node)
+            case "undrain":
+                await self._cluster.undrain_node(node)
+            case "clean up":
+                await self._cluster.cleanup_node(node)
+
+    async def _put_right(self) -> None:
+        status = await self._cluster.status()
+        for node in status.nodes:
+            await self._cluster.undrain_node(node.id)
+        for stream in (stream for log in status.logs for stream in log.streams):
+            await self._cluster.unseal_stream(stream.id)
