@@ -171,6 +171,8 @@ class Replica:
         whole = own == last_committed_llsn and not self.damaged
         event = Event.SEALED_WHOLE if whole else Event.SEALED_BEHIND
         self._move(event)
+        if epoch != self.epoch:  # commits of this epoch that came before the seal were not taken
+            self._missed, self._missed_after = True, -1
         self.epoch = epoch
         self.next_llsn = keep + 1
         self.context.uncommitted_llsn_end = min(self.context.uncommitted_llsn_end, keep + 1)
