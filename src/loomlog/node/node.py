@@ -35,7 +35,7 @@ from loomlog.node.replication import Backups
 from loomlog.node.scrubbing import Scrub
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.stream_store import StreamStore
-from loomlog.types import Glsn, Llsn, StreamId
+from loomlog.types import Glsn, Llsn, LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.translate import commit_from_wire, report_to_wire
@@ -228,7 +228,7 @@ class StorageNode:
         async with self._coming_and_going:
             known = self._replicas.get(order.log_stream_id)
             if known is None:
-                store = await self._disks.create(order.log_id, order.log_stream_id)
+                store = await self._create(order.log_id, order.log_stream_id)
                 self._link.changed(self._adopt(store).stream_id)
             elif known.store.last_llsn or known.store.meta.log_id != order.log_id:
                 raise AlreadyExists(
@@ -237,6 +237,14 @@ class StorageNode:
                     f"`loom node cleanup {self._settings.node_id}`"
                 )
         return pb.Frame(done=pb.Done())
+
+    async def _create(self, log_id: LogId, stream_id: StreamId) -> StreamStore:
+        try:
+            return await self._disks.create(log_id, stream_id)
+        except OSError as error:
+            raise LoomError(
+                f"stream {stream_id} on node {self._settings.node_id}: the disk failed: {error}"
+            ) from error
 
     async def _seal(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.seal
@@ -306,13 +314,14 @@ class StorageNode:
         driver = self._replica(frame.append.log_stream_id)
         repeated = driver.append(connection, frame, payload)
         if repeated is not None:
-            self._service.spawn(self._answer_repeated(connection, frame, driver, repeated))
+            reader = self._readers[driver.stream_id]
+            self._service.spawn(self._answer_repeated(connection, frame, reader, repeated))
 
     async def _answer_repeated(
-        self, connection: Connection, frame: Frame, driver: ReplicaDriver, first_llsn: Llsn
+        self, connection: Connection, frame: Frame, reader: Reader, first_llsn: Llsn
     ) -> None:
         try:
-            first_glsn = await self._position_of(driver, first_llsn)
+            first_glsn = await self._position_of(reader, first_llsn)
         except Exception as error:
             self._service.answer_error(connection, frame, "append", error)
             return
@@ -329,12 +338,13 @@ class StorageNode:
         if first_llsn:
             answer.appended = True
             answer.first_llsn = first_llsn
-            answer.first_glsn = await self._position_of(driver, first_llsn)
+            reader = self._readers[driver.stream_id]
+            answer.first_glsn = await self._position_of(reader, first_llsn)
         return pb.Frame(append_resolved=answer)
 
-    async def _position_of(self, driver: ReplicaDriver, llsn: Llsn) -> Glsn:
+    async def _position_of(self, reader: Reader, llsn: Llsn) -> Glsn:
         try:
-            return await self._readers[driver.stream_id].position_of(llsn)
+            return await reader.position_of(llsn)
         except Trimmed as error:
             raise AppendUnknown(f"{error}; it was appended, where is not known any more") from None
 
@@ -366,12 +376,12 @@ class StorageNode:
         self._fillings[driver.stream_id].take(connection, frame, payload)
 
     def fetch_batches(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        self._replica(frame.fetch_batches.log_stream_id)
-        self._service.spawn(self._fetch_batches(connection, frame))
+        driver = self._replica(frame.fetch_batches.log_stream_id)
+        reader = self._readers[driver.stream_id]  # now: the replica may leave before the task runs
+        self._service.spawn(self._fetch_batches(connection, frame, reader))
 
-    async def _fetch_batches(self, connection: Connection, frame: Frame) -> None:
+    async def _fetch_batches(self, connection: Connection, frame: Frame, reader: Reader) -> None:
         order = frame.fetch_batches
-        reader = self._readers[order.log_stream_id]
         try:
             batches = await reader.stored(order.first_llsn, order.last_llsn)
         except Exception as error:
@@ -381,13 +391,15 @@ class StorageNode:
         connection.send(answer, [batches])
 
     def read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        self._replica(frame.read.log_stream_id)
-        self._service.spawn(self._read(connection, frame))
-
-    async def _read(self, connection: Connection, frame: Frame) -> None:
         driver = self._replica(frame.read.log_stream_id)
+        reader = self._readers[driver.stream_id]  # as above
+        self._service.spawn(self._read(connection, frame, driver, reader))
+
+    async def _read(
+        self, connection: Connection, frame: Frame, driver: ReplicaDriver, reader: Reader
+    ) -> None:
         try:
-            chunk = await self._readers[driver.stream_id].read(frame.read.glsn)
+            chunk = await reader.read(frame.read.glsn)
         except Exception as error:
             self._service.answer_error(connection, frame, "read", error)
             return
