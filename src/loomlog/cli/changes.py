@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from loomlog.cli.invocation import Invocation
 from loomlog.cli.output import duration, print_json, visible
 from loomlog.cli.waiting import Look, until_finished
 
@@ -29,13 +30,12 @@ def say_begun(change: Change) -> None:
         print(f"next: {visible(change.next.encode())}", flush=True)
 
 
-async def say_and_wait(
-    change: Change, look: Look | None, timeout_s: float | None, *, as_json: bool
-) -> None:
-    """Say it; with something to look at, stay until that is finished. In JSON it is one line."""
-    if look is None:
-        say(change, as_json=as_json)
+async def say_and_wait(change: Change, how: Invocation, look: Look | None) -> None:
+    """Say it; if wanted and with something to look at, stay until that is finished. In JSON it is
+    one line."""
+    if look is None or not how.wait:
+        say(change, as_json=how.as_json)
         return
-    if not as_json:
+    if not how.as_json:
         say_begun(change)
-    say(change, as_json=as_json, waited_s=await until_finished(look, timeout_s))
+    say(change, as_json=how.as_json, waited_s=await until_finished(look, how.timeout_s))

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from loomlog.cli.options import CLUSTER, Cluster, Json, Node, Wait, WaitMax, Yes
+from loomlog.cli.invocation import Invocation, waitable
+from loomlog.cli.options import CLUSTER, Cluster, Json, Node, Yes
 
 app = typer.Typer(help="List, drain, remove and clean up storage nodes.")
 
@@ -20,19 +21,13 @@ def list_nodes(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
 
 
 @app.command()
-def drain(
-    node: Node,
-    wait: Wait = False,
-    timeout: WaitMax = None,
-    yes: Yes = False,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
+@waitable
+def drain(how: Invocation, node: Node, yes: Yes = False) -> None:
     """Move everything away from a node and give it nothing new."""
     from loomlog.cli import confirm, event_loop, nodes
 
-    confirm.ask(lambda: event_loop.run(nodes.drain_question(cluster, node)), yes=yes)
-    event_loop.run(nodes.drain(cluster, node, wait=wait, timeout_s=timeout, as_json=as_json))
+    confirm.ask(lambda: event_loop.run(nodes.drain_question(how.address, node)), yes=yes)
+    event_loop.run(nodes.drain(how, node))
 
 
 @app.command()

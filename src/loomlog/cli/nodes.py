@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from loomlog.cli import changes
 from loomlog.cli.connection import connected
+from loomlog.cli.invocation import Invocation
 from loomlog.cli.output import copied, print_json, print_nodes
 from loomlog.cli.waiting import Look, Progress
 from loomlog.errors import NotFound
@@ -28,14 +29,11 @@ async def list_all(address: str, *, as_json: bool) -> None:
         print("no nodes yet: start one with `vsn start`")
 
 
-async def drain(
-    address: str, node: NodeId, *, wait: bool, timeout_s: float | None, as_json: bool
-) -> None:
-    async with connected(address) as cluster:
+async def drain(how: Invocation, node: NodeId) -> None:
+    async with connected(how.address) as cluster:
         before = _node(await cluster.status(), node).replicas
         change = await cluster.drain_node(node)
-        look = _emptied(cluster, node, before) if wait else None
-        await changes.say_and_wait(change, look, timeout_s, as_json=as_json)
+        await changes.say_and_wait(change, how, _emptied(cluster, node, before))
 
 
 async def undrain(address: str, node: NodeId, *, as_json: bool) -> None:

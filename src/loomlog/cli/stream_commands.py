@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from loomlog.cli.options import CLUSTER, Cluster, Json, LogName, Stream, Wait, WaitMax, Yes
+from loomlog.cli.invocation import Invocation, waitable
+from loomlog.cli.options import CLUSTER, Cluster, Json, LogName, Stream, Yes
 
 app = typer.Typer(help="List, seal, add, move and check log streams.")
 
@@ -24,49 +25,36 @@ def list_streams(
 
 
 @app.command()
-def seal(
-    stream: Stream,
-    wait: Wait = False,
-    timeout: WaitMax = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
+@waitable
+def seal(how: Invocation, stream: Stream) -> None:
     """Let a stream take no more appends until it is unsealed; it stays readable."""
     from loomlog.cli import event_loop, streams
 
-    event_loop.run(streams.seal(cluster, stream, wait=wait, timeout_s=timeout, as_json=as_json))
+    event_loop.run(streams.seal(how, stream))
 
 
 @app.command()
-def unseal(
-    stream: Stream,
-    wait: Wait = False,
-    timeout: WaitMax = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
+@waitable
+def unseal(how: Invocation, stream: Stream) -> None:
     """Let a stream run again."""
     from loomlog.cli import event_loop, streams
 
-    event_loop.run(streams.unseal(cluster, stream, wait=wait, timeout_s=timeout, as_json=as_json))
+    event_loop.run(streams.unseal(how, stream))
 
 
 @app.command()
-def add(
-    log: LogName,
-    wait: Wait = False,
-    timeout: WaitMax = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
+@waitable
+def add(how: Invocation, log: LogName) -> None:
     """Give a log one more stream; the log does not stop."""
     from loomlog.cli import event_loop, streams
 
-    event_loop.run(streams.add(cluster, log, wait=wait, timeout_s=timeout, as_json=as_json))
+    event_loop.run(streams.add(how, log))
 
 
 @app.command()
+@waitable
 def move(
+    how: Invocation,
     stream: Stream,
     from_node: Annotated[
         int, typer.Option("--from", min=1, metavar="NODE", help="Whose replica moves.")
@@ -75,19 +63,11 @@ def move(
         int | None,
         typer.Option("--to", min=1, metavar="NODE", show_default="the best node", help="Where to."),
     ] = None,
-    wait: Wait = False,
-    timeout: WaitMax = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
 ) -> None:
     """Move a replica of a stream to another node."""
     from loomlog.cli import event_loop, streams
 
-    event_loop.run(
-        streams.move(
-            cluster, stream, from_node, to_node, wait=wait, timeout_s=timeout, as_json=as_json
-        )
-    )
+    event_loop.run(streams.move(how, stream, from_node, to_node))
 
 
 @app.command()
@@ -107,33 +87,24 @@ def unregister(
 
 
 @app.command("add-replica")
+@waitable
 def add_replica(
+    how: Invocation,
     stream: Stream,
     node: Annotated[
         int | None, typer.Option(min=1, metavar="NODE", show_default="the best node", help="On it.")
     ] = None,
-    wait: Wait = False,
-    timeout: WaitMax = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
 ) -> None:
     """Give a stream one more replica."""
     from loomlog.cli import event_loop, streams
 
-    event_loop.run(
-        streams.add_replica(cluster, stream, node, wait=wait, timeout_s=timeout, as_json=as_json)
-    )
+    event_loop.run(streams.add_replica(how, stream, node))
 
 
 @app.command()
-def scrub(
-    stream: Stream,
-    wait: Wait = False,
-    timeout: WaitMax = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
+@waitable
+def scrub(how: Invocation, stream: Stream) -> None:
     """Check all that is stored of a stream; what is corrupt is repaired from other replicas."""
     from loomlog.cli import event_loop, streams
 
-    event_loop.run(streams.scrub(cluster, stream, wait=wait, timeout_s=timeout, as_json=as_json))
+    event_loop.run(streams.scrub(how, stream))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from loomlog.cli import changes
 from loomlog.cli.connection import connected
+from loomlog.cli.invocation import Invocation
 from loomlog.cli.output import copied, print_json, print_scrubs, print_streams
 from loomlog.cli.waiting import Look, Progress, until_finished
 from loomlog.errors import DataLoss, NotFound
@@ -32,68 +33,43 @@ async def list_all(address: str, log: str | None, *, as_json: bool) -> None:
         print("no streams yet: make a log with `loom log create NAME`")
 
 
-async def seal(
-    address: str, stream: StreamId, *, wait: bool, timeout_s: float | None, as_json: bool
-) -> None:
-    async with connected(address) as cluster:
+async def seal(how: Invocation, stream: StreamId) -> None:
+    async with connected(how.address) as cluster:
         change = await cluster.seal_stream(stream)
-        look = _arrived(cluster, stream, _is_sealed) if wait else None
-        await changes.say_and_wait(change, look, timeout_s, as_json=as_json)
+        await changes.say_and_wait(change, how, _arrived(cluster, stream, _is_sealed))
 
 
-async def unseal(
-    address: str, stream: StreamId, *, wait: bool, timeout_s: float | None, as_json: bool
-) -> None:
-    async with connected(address) as cluster:
+async def unseal(how: Invocation, stream: StreamId) -> None:
+    async with connected(how.address) as cluster:
         change = await cluster.unseal_stream(stream)
-        look = _arrived(cluster, stream, _is_running) if wait else None
-        await changes.say_and_wait(change, look, timeout_s, as_json=as_json)
+        await changes.say_and_wait(change, how, _arrived(cluster, stream, _is_running))
 
 
-async def add(
-    address: str, log: str, *, wait: bool, timeout_s: float | None, as_json: bool
-) -> None:
-    async with connected(address) as cluster:
+async def add(how: Invocation, log: str) -> None:
+    async with connected(how.address) as cluster:
         change = await cluster.add_stream(log)
         look = None
-        if wait and change.stream is not None:
+        if change.stream is not None:
             look = _arrived(cluster, change.stream, _is_running)
-        await changes.say_and_wait(change, look, timeout_s, as_json=as_json)
+        await changes.say_and_wait(change, how, look)
 
 
-async def add_replica(
-    address: str,
-    stream: StreamId,
-    node: NodeId | None,
-    *,
-    wait: bool,
-    timeout_s: float | None,
-    as_json: bool,
-) -> None:
-    async with connected(address) as cluster:
+async def add_replica(how: Invocation, stream: StreamId, node: NodeId | None) -> None:
+    async with connected(how.address) as cluster:
         before = await _stream(cluster, stream)
         change = await cluster.add_replica(stream, node)
         more = _settled(before, lambda now: len(now.replicas) > len(before.replicas))
-        look = _arrived(cluster, stream, more) if wait else None
-        await changes.say_and_wait(change, look, timeout_s, as_json=as_json)
+        await changes.say_and_wait(change, how, _arrived(cluster, stream, more))
 
 
 async def move(
-    address: str,
-    stream: StreamId,
-    from_node: NodeId,
-    to_node: NodeId | None,
-    *,
-    wait: bool,
-    timeout_s: float | None,
-    as_json: bool,
+    how: Invocation, stream: StreamId, from_node: NodeId, to_node: NodeId | None
 ) -> None:
-    async with connected(address) as cluster:
+    async with connected(how.address) as cluster:
         before = await _stream(cluster, stream)
         change = await cluster.move_stream(stream, from_node, to_node)
         moved = _settled(before, lambda now: all(r.node != from_node for r in now.replicas))
-        look = _arrived(cluster, stream, moved) if wait else None
-        await changes.say_and_wait(change, look, timeout_s, as_json=as_json)
+        await changes.say_and_wait(change, how, _arrived(cluster, stream, moved))
 
 
 async def unregister(address: str, stream: StreamId, node: NodeId, *, as_json: bool) -> None:
@@ -101,21 +77,19 @@ async def unregister(address: str, stream: StreamId, node: NodeId, *, as_json: b
         changes.say(await cluster.unregister_replica(stream, node), as_json=as_json)
 
 
-async def scrub(
-    address: str, stream: StreamId, *, wait: bool, timeout_s: float | None, as_json: bool
-) -> None:
+async def scrub(how: Invocation, stream: StreamId) -> None:
     """DataLoss in the end if something is corrupt and no replica had it whole."""
-    async with connected(address) as cluster:
+    async with connected(how.address) as cluster:
         change = await cluster.scrub_stream(stream)
-        if not wait:
-            changes.say(change, as_json=as_json)
+        if not how.wait:
+            changes.say(change, as_json=how.as_json)
             return
-        if not as_json:
+        if not how.as_json:
             changes.say_begun(change)
         latest = [change]
-        waited_s = await until_finished(_scrubbed(cluster, stream, latest), timeout_s)
-    changes.say(latest[-1], as_json=as_json, waited_s=waited_s)
-    if not as_json:
+        waited_s = await until_finished(_scrubbed(cluster, stream, latest), how.timeout_s)
+    changes.say(latest[-1], as_json=how.as_json, waited_s=waited_s)
+    if not how.as_json:
         print_scrubs(latest[-1].scrubs)
     _raise_what_remains(stream, latest[-1])
 
