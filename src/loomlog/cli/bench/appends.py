@@ -37,6 +37,24 @@ async def one_at_a_time(log: Log, record_bytes: int, seconds: float) -> Result:
     return window.result("append, one at a time", record_bytes, 1)
 
 
+async def fill(log: Log, record_bytes: int, batch: int, batches: int, callers: int) -> int:
+    """Not measured: append so many batches; what was appended, in bytes."""
+    values = [os.urandom(record_bytes) for _ in range(batch)]
+    left = iter(range(batches))
+    appended = 0
+
+    async def caller() -> None:
+        nonlocal appended
+        for _ in left:
+            await log.append_many(values)
+            appended += record_bytes * batch
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(callers):
+            group.create_task(caller())
+    return appended
+
+
 async def _keep_calling(
     call: Callable[[], Awaitable[object]], records: int, seconds: float, callers: int
 ) -> Window:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from loomlog.cli.bench import appends
 from loomlog.cli.bench.measuring import percentile_ms
 from loomlog.cli.bench.run import Progress, Target
 from loomlog.cli.connection import connected
@@ -171,21 +172,8 @@ async def _bring_back(place: _Place, victim: NodeId) -> None:
 
 
 async def _fill(log: Log, wanted_bytes: float) -> int:
-    values = [os.urandom(RECORD_BYTES) for _ in range(FILL_RECORDS)]
-    batch_bytes = RECORD_BYTES * FILL_RECORDS
-    left = iter(range(round(wanted_bytes / batch_bytes)))
-    appended = 0
-
-    async def caller() -> None:
-        nonlocal appended
-        for _ in left:
-            await log.append_many(values)
-            appended += batch_bytes
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(FILLS_IN_FLIGHT):
-            group.create_task(caller())
-    return appended
+    batches = round(wanted_bytes / (RECORD_BYTES * FILL_RECORDS))
+    return await appends.fill(log, RECORD_BYTES, FILL_RECORDS, batches, FILLS_IN_FLIGHT)
 
 
 class _RepairWatch:

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from loomlog.cli.bench import appends
 from loomlog.cli.bench.run import Progress, Target
 from loomlog.cli.connection import connected
 from loomlog.cli.local_processes import LocalProcesses, Plan, running
@@ -104,21 +105,8 @@ async def _runs(log: Log) -> None:
 
 async def _fill(log: Log, wanted_bytes: float) -> int:
     """Append so much in big batches; what was appended."""
-    values = [os.urandom(RECORD_BYTES) for _ in range(BATCH_RECORDS)]
-    batch_bytes = RECORD_BYTES * BATCH_RECORDS
-    left = iter(range(max(1, round(wanted_bytes / batch_bytes))))
-    appended = 0
-
-    async def caller() -> None:
-        nonlocal appended
-        for _ in left:
-            await log.append_many(values)
-            appended += batch_bytes
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(BATCHES_IN_FLIGHT):
-            group.create_task(caller())
-    return appended
+    batches = max(1, round(wanted_bytes / (RECORD_BYTES * BATCH_RECORDS)))
+    return await appends.fill(log, RECORD_BYTES, BATCH_RECORDS, batches, BATCHES_IN_FLIGHT)
 
 
 def _forget_pages(directory: Path) -> None:
