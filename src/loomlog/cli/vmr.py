@@ -9,7 +9,14 @@ import typer
 from loomlog import limits
 from loomlog.cli import failures
 from loomlog.cli.options import HeartbeatTimeout, ReplaceAfter, SyncRate
-from loomlog.cli.structured_logs import LogFormat, LogLevel
+from loomlog.cli.server_options import (
+    LOG_FORMAT,
+    LOG_LEVEL,
+    EndWithParent,
+    Listen,
+    LogFormat,
+    LogLevel,
+)
 
 app = typer.Typer(
     help="The metadata repository of a loomlog cluster.",
@@ -27,9 +34,7 @@ def vmr() -> None:
 def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that it serves.")],
     data: Annotated[str, typer.Option(metavar="DIR", help="Where metadata lives.")],
-    listen: Annotated[
-        str, typer.Option(metavar="ADDR", help="Address to serve at; port 0 picks a free one.")
-    ] = "127.0.0.1:7400",
+    listen: Listen = "127.0.0.1:7400",
     http: Annotated[
         str,
         typer.Option(metavar="ADDR|none", help="Address of /healthz, /status and /metrics."),
@@ -37,9 +42,9 @@ def start(
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
     sync_rate: SyncRate = 0.0,
-    log_format: Annotated[LogFormat, typer.Option(help="On stderr.")] = LogFormat.JSON,
-    log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO,
-    end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
+    log_format: LogFormat = LOG_FORMAT,
+    log_level: LogLevel = LOG_LEVEL,
+    end_with_parent: EndWithParent = False,
 ) -> None:
     """Start a metadata repository; stop it with SIGTERM."""
     from loomlog.cli import process, structured_logs

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loomlog.cli import failures
-from loomlog.cli.structured_logs import LogFormat, LogLevel
+from loomlog.cli.server_options import (
+    LOG_FORMAT,
+    LOG_LEVEL,
+    EndWithParent,
+    Listen,
+    LogFormat,
+    LogLevel,
+)
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
@@ -32,9 +39,7 @@ def start(
         typer.Option(metavar="DIR", help="Where data lives: an existing directory. Repeatable."),
     ],
     mr: Annotated[str, typer.Option(metavar="ADDR[,ADDR]", help="The metadata repository (vmr).")],
-    listen: Annotated[
-        str, typer.Option(metavar="ADDR", help="Address to serve at; port 0 picks a free one.")
-    ],
+    listen: Listen,
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -51,9 +56,9 @@ def start(
     error_if_exists: Annotated[
         bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="On stderr.")] = LogFormat.JSON,
-    log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO,
-    end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
+    log_format: LogFormat = LOG_FORMAT,
+    log_level: LogLevel = LOG_LEVEL,
+    end_with_parent: EndWithParent = False,
 ) -> None:
     """Start a storage node; stop it with SIGTERM."""
     from loomlog.cli import process, structured_logs
