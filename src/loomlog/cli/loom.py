@@ -5,12 +5,12 @@ module of its own, imported when the command runs.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from loomlog import limits
-from loomlog.cli import failures, node_commands, stream_commands
+from loomlog.cli import bench_command, failures, node_commands, stream_commands
 from loomlog.cli.options import (
     CLUSTER,
     Cluster,
@@ -22,9 +22,6 @@ from loomlog.cli.options import (
     Yes,
 )
 from loomlog.types import SyncMode
-
-if TYPE_CHECKING:
-    from loomlog.cli.bench.run import Target
 
 app = typer.Typer(help="A distributed shared log.", add_completion=False)
 log_app = typer.Typer(help="Make, list, describe, trim and delete logs.")
@@ -169,116 +166,7 @@ def status(
         event_loop.run(showing.status(cluster, as_json=as_json))
 
 
-@app.command()
-def bench(
-    up: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Measure a private cluster of N nodes instead."),
-    ] = None,
-    sync: Annotated[SyncMode | None, typer.Option(help="Of the private cluster.")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", exists=True, file_okay=False, help="Disk to measure on."),
-    ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOG", show_default="fresh, deleted after", help="A log that is there."
-        ),
-    ] = None,
-    sizes: Annotated[str, typer.Option(metavar="N,N", help="Bytes of a record.")] = "128,1024",
-    batch: Annotated[
-        str, typer.Option(metavar="N,N", help="Records of an append_many; 1: many append().")
-    ] = "1,500",
-    seconds: Annotated[float, typer.Option(min=0.05, help="Of each measurement.")] = 5.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Callers of append().")] = 512,
-    streams: Annotated[int, typer.Option(min=1, help="Of the fresh log.")] = 1,
-    replicas: Annotated[int, typer.Option(min=1, help="Of the fresh log.")] = 3,
-    start_gigabytes: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            metavar="N",
-            help="Instead: how long a storage node with N GB takes to start. Private cluster.",
-        ),
-    ] = None,
-    failover: Annotated[
-        bool,
-        typer.Option(
-            "--failover", help="Instead: what a client feels of kill -9. Private cluster."
-        ),
-    ] = False,
-    fill_megabytes: Annotated[
-        float, typer.Option(min=0, metavar="N", help="With --failover: stored before the kill.")
-    ] = 400.0,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
-    """Measure appends, subscriptions, latency and idle cost."""
-    from loomlog.cli import event_loop
-    from loomlog.cli.bench import reporting, run
-    from loomlog.cli.output import print_json
-
-    private = up is not None or start_gigabytes is not None or failover
-    if sync is not None and not private:
-        raise typer.BadParameter(
-            "only with a private cluster: a running one has its own", param_hint="--sync"
-        )
-    target = run.Target(address=cluster, up=up, sync=sync or SyncMode.ALWAYS, data=data)
-    if start_gigabytes is not None:
-        _bench_starts(start_gigabytes, target, as_json=as_json)
-        return
-    if failover:
-        _bench_failover(target, seconds, fill_megabytes, as_json=as_json)
-        return
-    settings = run.Settings(
-        log=log,
-        sizes=_numbers(sizes, "--sizes"),
-        batches=_numbers(batch, "--batch"),
-        seconds=seconds,
-        concurrency=concurrency,
-        streams=streams,
-        replicas=replicas,
-    )
-    with reporting.progress_bar(run.scenario_count(settings, target)) as progress:
-        report = event_loop.run(run.bench(settings, target, progress))
-    if as_json:
-        print_json(reporting.as_fields(report))
-    else:
-        reporting.print_report(report)
-
-
-def _bench_starts(gigabytes: float, target: Target, *, as_json: bool) -> None:
-    from loomlog.cli import event_loop
-    from loomlog.cli.bench import reporting, starting
-    from loomlog.cli.output import print_json
-
-    with reporting.progress_bar(starting.SCENARIOS) as progress:
-        measured = event_loop.run(starting.starts(gigabytes, target, progress))
-    if as_json:
-        print_json(reporting.start_fields(measured))
-    else:
-        reporting.print_starts(measured)
-
-
-def _bench_failover(target: Target, seconds: float, fill_mb: float, *, as_json: bool) -> None:
-    from loomlog.cli import event_loop
-    from loomlog.cli.bench import failover, reporting
-    from loomlog.cli.output import print_json
-
-    with reporting.progress_bar(failover.SCENARIOS) as progress:
-        report = event_loop.run(failover.failover(target, seconds, fill_mb, progress))
-    if as_json:
-        print_json(reporting.failover_fields(report))
-    else:
-        reporting.print_failover(report)
-
-
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"{text!r} is no list like 128,1024", param_hint=option)
-    return tuple(int(part) for part in parts)
+app.command()(bench_command.bench)
 
 
 @app.command()

@@ -1,0 +1,151 @@
+"""`loom bench`: options and help; the work is in bench/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from loomlog.cli.options import CLUSTER, Cluster, Json
+from loomlog.types import SyncMode
+
+if TYPE_CHECKING:
+    from loomlog.cli.bench.run import Progress, Settings, Target
+
+T = TypeVar("T")
+
+Up = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Measure a private cluster of N nodes instead."),
+]
+Sync = Annotated[SyncMode | None, typer.Option(help="Of the private cluster.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", exists=True, file_okay=False, help="Disk to measure on."),
+]
+Log = Annotated[
+    str | None,
+    typer.Option(metavar="LOG", show_default="fresh, deleted after", help="A log that is there."),
+]
+Sizes = Annotated[str, typer.Option(metavar="N,N", help="Bytes of a record.")]
+Batch = Annotated[
+    str, typer.Option(metavar="N,N", help="Records of an append_many; 1: many append().")
+]
+Seconds = Annotated[float, typer.Option(min=0.05, help="Of each measurement.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Callers of append().")]
+OfFreshLog = Annotated[int, typer.Option(min=1, help="Of the fresh log.")]
+StartGigabytes = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001,
+        metavar="N",
+        help="Instead: how long a storage node with N GB takes to start. Private cluster.",
+    ),
+]
+Failover = Annotated[
+    bool,
+    typer.Option("--failover", help="Instead: what a client feels of kill -9. Private cluster."),
+]
+FillMegabytes = Annotated[
+    float, typer.Option(min=0, metavar="N", help="With --failover: stored before the kill.")
+]
+
+
+def bench(
+    up: Up = None,
+    sync: Sync = None,
+    data: Data = None,
+    log: Log = None,
+    sizes: Sizes = "128,1024",
+    batch: Batch = "1,500",
+    seconds: Seconds = 5.0,
+    concurrency: Concurrency = 512,
+    streams: OfFreshLog = 1,
+    replicas: OfFreshLog = 3,
+    start_gigabytes: StartGigabytes = None,
+    failover: Failover = False,
+    fill_megabytes: FillMegabytes = 400.0,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Measure appends, subscriptions, latency and idle cost."""
+    from loomlog.cli.bench.run import Settings, Target
+
+    private = up is not None or start_gigabytes is not None or failover
+    if sync is not None and not private:
+        raise typer.BadParameter(
+            "only with a private cluster: a running one has its own", param_hint="--sync"
+        )
+    target = Target(address=cluster, up=up, sync=sync or SyncMode.ALWAYS, data=data)
+    if start_gigabytes is not None:
+        _starts(target, start_gigabytes, as_json=as_json)
+    elif failover:
+        _failover(target, seconds, fill_megabytes, as_json=as_json)
+    else:
+        settings = Settings(
+            log=log,
+            sizes=_numbers(sizes, "--sizes"),
+            batches=_numbers(batch, "--batch"),
+            seconds=seconds,
+            concurrency=concurrency,
+            streams=streams,
+            replicas=replicas,
+        )
+        _appends_and_reads(target, settings, as_json=as_json)
+
+
+def _appends_and_reads(target: Target, settings: Settings, *, as_json: bool) -> None:
+    from loomlog.cli.bench import reporting, run
+
+    report = _measured(
+        run.scenario_count(settings, target),
+        lambda progress: run.bench(settings, target, progress),
+    )
+    _show(report, reporting.as_fields, reporting.print_report, as_json=as_json)
+
+
+def _starts(target: Target, gigabytes: float, *, as_json: bool) -> None:
+    from loomlog.cli.bench import reporting, starting
+
+    starts = _measured(
+        starting.SCENARIOS, lambda progress: starting.starts(gigabytes, target, progress)
+    )
+    _show(starts, reporting.start_fields, reporting.print_starts, as_json=as_json)
+
+
+def _failover(target: Target, seconds: float, fill_mb: float, *, as_json: bool) -> None:
+    from loomlog.cli.bench import failover, reporting
+
+    report = _measured(
+        failover.SCENARIOS,
+        lambda progress: failover.failover(target, seconds, fill_mb, progress),
+    )
+    _show(report, reporting.failover_fields, reporting.print_failover, as_json=as_json)
+
+
+def _measured(scenarios: int, measure: Callable[[Progress], Coroutine[Any, Any, T]]) -> T:
+    from loomlog.cli import event_loop
+    from loomlog.cli.bench import reporting
+
+    with reporting.progress_bar(scenarios) as progress:
+        return event_loop.run(measure(progress))
+
+
+def _show(
+    report: T, fields: Callable[[T], Any], show: Callable[[T], None], *, as_json: bool
+) -> None:
+    from loomlog.cli.output import print_json
+
+    if as_json:
+        print_json(fields(report))
+    else:
+        show(report)
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"{text!r} is no list like 128,1024", param_hint=option)
+    return tuple(int(part) for part in parts)
