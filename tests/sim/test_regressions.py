@@ -14,7 +14,9 @@ import pytest
 
 from loomlog.batch import read_header
 from loomlog.config import StorageSettings
+from loomlog.core.ordered import repair
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
+from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import LoomError, Trimmed
 from loomlog.metadata.file_round_log import FileRoundLog
 from loomlog.net import endpoints
@@ -23,7 +25,7 @@ from loomlog.storage.volumes import Volumes
 from loomlog.testing.sim import Process, SimFiles, Simulation
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.run import Choice, run_seed
-from loomlog.types import CommitContext
+from loomlog.types import CommitContext, Glsn, NodeId, ReplicaState, Report
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 
@@ -47,6 +49,10 @@ from loomlog.wire.codec import Codec
         # A read came for a replica that was just leaving: nobody answered.
         (109, "pauses"),
         (18, "disks"),  # "internal error" for a new stream on a full disk
+        # A newcomer took over before its commits were synced, the old one was deleted, and then a
+        # power loss: entries without positions.
+        (1064, "crashes"),
+        (1230, "pauses"),  # a spare was looked for, for a stream that was just being deleted
     ],
 )
 def test_seeds_that_failed_once(seed: int, faults: str) -> None:
@@ -154,6 +160,28 @@ def test_a_replica_asks_again_for_commits_that_came_before_their_seal() -> None:
     replica.seal(3, last_committed_llsn=0)
     assert replica.report().resend
     assert replica.commit(early) is CommitOutcome.APPLIED
+
+
+def test_a_newcomer_takes_over_when_a_power_loss_would_leave_it_whole() -> None:
+    class AllAlive:
+        def alive(self, node: NodeId) -> bool:
+            return True
+
+        def lost(self, node: NodeId) -> bool:
+            return False
+
+        def spare(self, stream: StreamRounds) -> NodeId | None:
+            return None
+
+    def sealed(stored: Glsn) -> Report:
+        return Report(1, 152, 0, 151, 3, ReplicaState.SEALED, stored, resend=False)
+
+    moving = StreamRounds(1, (3,), 3, sealed=True, wanted_replicas=1, joining=4, leaving=3)
+    moving.committed_llsn_end = 152
+    moving.reports = {3: sealed(stored=151), 4: sealed(stored=100)}
+    assert isinstance(repair.decide(moving, AllAlive()), repair.Wait)
+    moving.reports[4] = sealed(stored=151)
+    assert repair.decide(moving, AllAlive()) == repair.Swap((4,))
 
 
 class _Nobody:

@@ -251,5 +251,8 @@ def _matters(before: Report | None, report: Report, stream: StreamRounds) -> boo
     return (
         stream.sealed
         and caught_up
-        and before.uncommitted_llsn_offset != report.uncommitted_llsn_offset
+        and (
+            before.uncommitted_llsn_offset != report.uncommitted_llsn_offset
+            or before.stored_high_watermark != report.stored_high_watermark
+        )
     )

@@ -195,7 +195,7 @@ def _decide_sealed(stream: StreamRounds, nodes: Nodes) -> Action:
     if behind and sources:
         return Synchronise(sources[-1], behind[0])
     if complete:
-        return _decide_whole(stream, nodes, whole)
+        return _decide_whole(stream, nodes, heard, whole)
     return _decide_incomplete(stream, nodes, heard, whole)
 
 
@@ -215,12 +215,14 @@ def _needs_seal(stream: StreamRounds, report: Report) -> bool:
     return report.state is not ReplicaState.SEALED and stored_all and not report.damaged
 
 
-def _decide_whole(stream: StreamRounds, nodes: Nodes, whole: list[NodeId]) -> Action:
+def _decide_whole(
+    stream: StreamRounds, nodes: Nodes, heard: dict[NodeId, Report], whole: list[NodeId]
+) -> Action:
     """All replicas have everything."""
     joining = stream.joining
     if joining is not None:
         if joining in whole:
-            return Swap(_replicas_with(stream, joining))
+            return _swap(stream, heard[joining], _replicas_with(stream, joining))
         return _join_again(joining, nodes)
     if not stream.wanted_running:
         return Wait("sealed by an operator")
@@ -241,12 +243,21 @@ def _decide_incomplete(
     joining = stream.joining
     if joining is not None:
         if joining in whole:
-            return Swap(_replicas_with(stream, joining, instead_of=missing[0]))
+            replicas = _replicas_with(stream, joining, instead_of=missing[0])
+            return _swap(stream, heard[joining], replicas)
         return _join_again(joining, nodes)
     waiting = f"sealed: waiting for node {_names(missing)}"
     if any(nodes.lost(node) for node in missing):
         return _join_spare(stream, nodes, otherwise=waiting)
     return Wait(waiting)
+
+
+def _swap(stream: StreamRounds, newcomer: Report, replicas: tuple[NodeId, ...]) -> Action:
+    """Not before a crash would leave the newcomer whole: the rounds that it was copied may be
+    known only to who makes room for it."""
+    if newcomer.stored_high_watermark < newcomer.high_watermark:
+        return Wait(f"sealed: node {stream.joining}, which joins, writes the last of it")
+    return Swap(replicas)
 
 
 def _join_again(joining: NodeId, nodes: Nodes) -> Action:

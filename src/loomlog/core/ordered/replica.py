@@ -171,7 +171,8 @@ class Replica:
         whole = own == last_committed_llsn and not self.damaged
         event = Event.SEALED_WHOLE if whole else Event.SEALED_BEHIND
         self._move(event)
-        if epoch != self.epoch:  # commits of this epoch that came before the seal were not taken
+        if epoch != self.epoch and self._missed_after >= 0:
+            # Commits of this epoch that came before the seal were not taken: ask again.
             self._missed, self._missed_after = True, -1
         self.epoch = epoch
         self.next_llsn = keep + 1
