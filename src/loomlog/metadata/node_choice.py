@@ -85,7 +85,10 @@ class NodeChoice:
             return f"node {node} is not alive"
         if self._catalog.nodes[node].draining:
             return f"node {node} is being drained"
-        if node in self._catalog.stream(stream_id).dropping:
+        record = self._catalog.streams.get(stream_id)
+        if record is None:
+            return f"stream {stream_id} is just being deleted"
+        if node in record.dropping:
             return f"node {node} is just deleting old data of stream {stream_id}: try again soon"
         if self.unable(stream_id, node):
             return f"node {node} failed to take stream {stream_id} a moment ago: see the logs"
