@@ -8,7 +8,10 @@ renews: a slow reader slows nobody else.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 from loomlog import limits
 from loomlog.errors import Corrupt, LoomError, NotFound, Trimmed, Unavailable
@@ -25,6 +28,8 @@ from loomlog.wire.codec import Codec
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 
 class Reader:
     """Reads committed entries of one replica, from memory if it can."""
@@ -36,9 +41,23 @@ class Reader:
         self._repairer = repairer
 
     def _check_whole(self) -> None:
-        """What a damaged replica does not find may still be there: elsewhere."""
+        """What a damaged replica does not find may still be there: elsewhere. Likewise one that
+        has left this node."""
         if self._store.context.damaged:
             raise Unavailable(f"this replica of stream {self._driver.stream_id} is damaged")
+        if self._driver.closed:
+            raise Unavailable(f"this replica of stream {self._driver.stream_id} has left this node")
+
+    async def _from_disk(self, work: Callable[[], Result]) -> Result:
+        """In a worker; the replica may leave, or begin anew, while that is under way."""
+        try:
+            return await off_loop(self._worker, work)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            raise Unavailable(
+                f"this replica of stream {self._driver.stream_id} has just gone: ask another"
+            ) from error
 
     async def find(self, glsn: Glsn) -> CommitContext | None:
         """The commit that holds `glsn`, or the first one after it."""
@@ -46,14 +65,14 @@ class Reader:
         commit = self._store.find_cached(glsn)
         if not isinstance(commit, Miss):
             return commit
-        return await off_loop(self._worker, lambda: self._store.find(glsn))
+        return await self._from_disk(lambda: self._store.find(glsn))
 
     async def position_of(self, llsn: Llsn) -> Glsn:
         """Where a committed entry stands in the log; raises Trimmed."""
         self._check_whole()
         cached = self._store.find_llsn_cached(llsn)
         if isinstance(cached, Miss):
-            commit = await off_loop(self._worker, lambda: self._store.find_llsn(llsn))
+            commit = await self._from_disk(lambda: self._store.find_llsn(llsn))
         else:
             commit = cached
         if commit is None:
@@ -75,16 +94,16 @@ class Reader:
         chunk = self._store.read_cached(first, last, bytes_max)
         if chunk is not None:
             return chunk
-        return await off_loop(self._worker, lambda: self._store.read(first, last, bytes_max))
+        return await self._from_disk(lambda: self._store.read(first, last, bytes_max))
 
     async def beginning(self) -> Beginning:
         """Where a copy of this replica begins."""
         try:
-            return await off_loop(self._worker, self._store.beginning)
+            return await self._from_disk(self._store.beginning)
         except Corrupt:
             if not await self._repairer.repair(self._store.first_kept, 1):
                 raise
-            return await off_loop(self._worker, self._store.beginning)
+            return await self._from_disk(self._store.beginning)
 
     async def part(self, first: Llsn, bytes_max: int) -> Part:
         """Batches from this LLSN on to be copied, repaired if they must be."""
@@ -100,13 +119,13 @@ class Reader:
         part = self._store.read_part_cached(first, last, bytes_max)
         if part is not None:
             return part
-        return await off_loop(self._worker, lambda: self._store.read_part(first, last, bytes_max))
+        return await self._from_disk(lambda: self._store.read_part(first, last, bytes_max))
 
     async def stored(self, first: Llsn, last: Llsn) -> memoryview:
         """Batches as they are stored, for a peer to repair its own; never repaired themselves."""
         last = min(last, self._driver.core.last_committed_llsn)
         size = limits.READ_CHUNK_BYTES
-        return await off_loop(self._worker, lambda: self._store.read_stored(first, last, size))
+        return await self._from_disk(lambda: self._store.read_stored(first, last, size))
 
     async def read(self, glsn: Glsn) -> Chunk:
         """The batch with this position; precise about why not."""
