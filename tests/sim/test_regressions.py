@@ -52,6 +52,9 @@ from loomlog.wire.codec import Codec
         # A newcomer took over before its commits were synced, the old one was deleted, and then a
         # power loss: entries without positions.
         (1064, "crashes"),
+        (2142, "disks"),  # ... or taken back, before its repair began
+        (2232, "none"),  # files closed under a subscription of a replica that was moved away
+        (2440, "pauses"),
         (1230, "pauses"),  # a spare was looked for, for a stream that was just being deleted
     ],
 )

@@ -117,9 +117,8 @@ class Reconciler:
                 self._forget(stream_id)
             elif not self._waits(stream_id, self.decide(log.streams[stream_id])):
                 self._at_work[stream_id] = asyncio.Event()
-                self._background.spawn(
-                    self._repair(log, stream_id), f"repair of stream {stream_id}"
-                )
+                repair_ = self._repair(log, log.streams[stream_id])
+                self._background.spawn(repair_, f"repair of stream {stream_id}")
 
     def _waits(self, stream_id: StreamId, action: repair.Action) -> bool:
         if not isinstance(action, repair.Wait):
@@ -188,8 +187,8 @@ class Reconciler:
         moving = len(self._catalog.filling)
         return not stream.sealed and stream.joining is None and moving >= MOVES_MAX
 
-    async def _repair(self, log: LogRounds, stream_id: StreamId) -> None:
-        stream = log.streams[stream_id]
+    async def _repair(self, log: LogRounds, stream: StreamRounds) -> None:
+        stream_id = stream.stream_id
         woken = self._at_work[stream_id]
         attempts: Counter[type[repair.Action]] = Counter()  # in a row, of each kind of step
         try:
