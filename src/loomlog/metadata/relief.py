@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Final
 
-from loomlog.core.ordered.rounds import LogRounds
+from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
 from loomlog.metadata.admin import Admin
 from loomlog.metadata.background import Background
@@ -23,6 +23,7 @@ from loomlog.types import NodeId
 logger = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 0.25  # little data is copied sooner than that
+PATIENCE_MAX_S: Final = 5.0
 
 
 class Relief:
@@ -41,28 +42,38 @@ class Relief:
         self._background = background
 
     def node_silent(self, node: NodeId) -> None:
-        """Look at its logs when a moment has passed."""
-        self._background.spawn(self._relieve_later(node), f"relief for node {node}")
+        """Look after its logs until it is back or replaced everywhere."""
+        self._background.spawn(self._relieve(node), f"relief for node {node}")
 
-    async def _relieve_later(self, node: NodeId) -> None:
-        await asyncio.sleep(PATIENCE_S)
+    async def _relieve(self, node: NodeId) -> None:
+        delay_s = PATIENCE_S
+        while self._is_missed(node):
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, PATIENCE_MAX_S)
+            for record in list(self._catalog.logs.values()):
+                log = self._committer.logs.get(record.log_id)
+                if log is not None and not record.creating and self._stands_still(log, node):
+                    await self._add_stream(record.name)
+
+    def _is_missed(self, node: NodeId) -> bool:
         if self._members.alive(node):
-            return
-        for record in list(self._catalog.logs.values()):
-            log = self._committer.logs.get(record.log_id)
-            if log is not None and not record.creating and _stands_still(log, node):
-                logger.warning("log %r has no running stream: it gets a new one", record.name)
-                await self._add_stream(record.name)
+            return False
+        streams = (s for log in self._committer.logs.values() for s in log.streams.values())
+        return any(node in stream.replicas for stream in streams)
+
+    def _stands_still(self, log: LogRounds, node: NodeId) -> bool:
+        """No stream runs, and none can before a dead node is back or replaced."""
+        streams = log.streams.values()
+        concerned = any(node in s.replicas and s.wanted_running for s in streams)
+        return concerned and all(s.sealed and self._is_hit(s) for s in streams)
+
+    def _is_hit(self, stream: StreamRounds) -> bool:
+        return not all(self._members.alive(node) for node in stream.replicas)
 
     async def _add_stream(self, name: str) -> None:
         try:
-            await self._admin.add_stream(name)
-        except LoomError as error:
-            logger.warning("log %r gets no new stream: %s", name, error)
-
-
-def _stands_still(log: LogRounds, node: NodeId) -> bool:
-    streams = log.streams.values()
-    concerned = any(node in stream.replicas for stream in streams)
-    wanted = any(stream.wanted_running for stream in streams)
-    return concerned and wanted and all(stream.sealed for stream in streams)
+            record, _ = await self._admin.add_stream(name)
+        except LoomError as error:  # too few nodes, for now
+            logger.info("log %r has no running stream, and gets none: %s", name, error)
+        else:
+            logger.warning("log %r had no running stream: it got %d", name, record.stream_id)
