@@ -61,7 +61,7 @@ def bench(
     sizes: Sizes = "128,1024",
     batch: Batch = "1,500",
     seconds: Seconds = 5.0,
-    concurrency: Concurrency = 512,
+    concurrency: Concurrency = 1024,
     streams: OfFreshLog = 1,
     replicas: OfFreshLog = 3,
     start_gigabytes: StartGigabytes = None,
