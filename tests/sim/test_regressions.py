@@ -53,6 +53,7 @@ from loomlog.wire.codec import Codec
         # power loss: entries without positions.
         (1064, "crashes"),
         (2142, "disks"),  # ... or taken back, before its repair began
+        (5, "resets"),
         (2232, "none"),  # files closed under a subscription of a replica that was moved away
         (2440, "pauses"),
         (1230, "pauses"),  # a spare was looked for, for a stream that was just being deleted

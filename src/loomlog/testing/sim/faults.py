@@ -7,9 +7,10 @@ in a healthy world and be judged.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 
 from loomlog.testing.sim.disk import DiskSettings
 from loomlog.testing.sim.host import Host, Main
@@ -34,7 +35,8 @@ class FaultPlan:
 
 FAULTS: Mapping[str, FaultPlan] = {
     "none": FaultPlan(()),
-    "resets": FaultPlan(("reset",), every_s=0.1),
+    "resets": FaultPlan(("reset", "reset", "reset", "slow"), every_s=0.05),
+    "orphans": FaultPlan(("orphan", "orphan", "slow", "reset"), every_s=0.2, lasts_s=2.5),
     "network": FaultPlan(
         ("reset", "partition", "rift", "rift", "one way", "slow", "slow host"),
         every_s=0.3,
@@ -56,20 +58,20 @@ FAULTS: Mapping[str, FaultPlan] = {
 
 class Nemesis:
     """Breaks things: `servers` may be stopped and are started again with their `Main`;
-    all hosts of the simulation may be cut off from each other. Only of those in `fillable` the
-    disk may be full: they must live with that."""
+    all hosts of the simulation may be cut off from each other. `nodes` are those servers that must
+    live with a full disk, or without the others."""
 
     def __init__(
         self,
         sim: Simulation,
         plan: FaultPlan,
         servers: Mapping[str, Main],
-        fillable: Sequence[str] = (),
+        nodes: Sequence[str] = (),
     ) -> None:
         self._sim = sim
         self._plan = plan
         self._servers = dict(servers)
-        self._fillable = list(fillable)
+        self._nodes = list(nodes)
         self._healthy_disks = {name: sim.host(name).disk.settings for name in servers}
         self._random = sim.world.random
         self._active = False
@@ -77,6 +79,7 @@ class Nemesis:
             "reset": sim.network.reset_one,
             "partition": self._partition,
             "rift": self._partition_servers,
+            "orphan": self._orphan,
             "one way": self._partition_one_way,
             "slow": self._slow,
             "slow host": self._slow_host,
@@ -126,8 +129,7 @@ class Nemesis:
         return self._sim.host(self._random.choice(list(self._servers)))
 
     def _pairs(self) -> list[tuple[str, str]]:
-        names = list(self._sim.hosts)
-        return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+        return _pairs_of(self._sim.hosts)
 
     def _partition(self) -> None:
         if self._random.random() < 0.5:
@@ -142,6 +144,13 @@ class Nemesis:
         if len(self._servers) > 1:
             self._cut(*self._random.sample(list(self._servers), 2), one_way=False)
 
+    def _orphan(self) -> None:
+        """A storage node is cut off from who rules it; its clients and peers still reach it."""
+        if self._nodes:
+            node = self._random.choice(self._nodes)
+            for ruler in [name for name in self._servers if name not in self._nodes]:
+                self._cut(node, ruler, one_way=False)
+
     def _partition_one_way(self) -> None:
         pair = self._random.choice(self._pairs())
         self._cut(*self._random.sample(pair, 2), one_way=True)
@@ -151,7 +160,8 @@ class Nemesis:
         self._sim.world.after(self._duration_s(), self._sim.network.heal, a, b)
 
     def _slow(self) -> None:
-        a, b = self._random.choice(self._pairs())
+        among = self._random.choice((self._sim.hosts, self._servers))
+        a, b = self._random.choice(_pairs_of(among))
         self._sim.network.slow(a, b, self._random.uniform(2.0, SLOW_FACTOR_MAX))
         self._sim.world.after(self._duration_s(), self._sim.network.slow, a, b)
 
@@ -198,9 +208,9 @@ class Nemesis:
 
     def _fill_disk(self) -> None:
         """One at a time: somebody has to take over."""
-        disks = [self._sim.host(name).disk for name in self._fillable]
+        disks = [self._sim.host(name).disk for name in self._nodes]
         if disks and not any(disk.settings.error for disk in disks):
-            name = self._random.choice(self._fillable)
+            name = self._random.choice(self._nodes)
             healthy = self._healthy_disks[name]
             self._sim.host(name).disk.settings = replace(healthy, error=errno.ENOSPC)
             self._sim.world.note(name, "disk full")
@@ -212,3 +222,7 @@ class Nemesis:
 
     def _mend_disk(self, name: str) -> None:
         self._sim.host(name).disk.settings = self._healthy_disks[name]
+
+
+def _pairs_of(hosts: Iterable[str]) -> list[tuple[str, str]]:
+    return list(combinations(hosts, 2))

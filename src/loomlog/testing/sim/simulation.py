@@ -97,7 +97,7 @@ class Simulation:
             self.world.clear()
             for host in self.hosts.values():
                 host.forget_lives()
-            gc.collect(1)  # all that is left of this run, and nothing of before
+            gc.collect()  # it is off during runs: what one leaves would stay
 
 
 def _doing(host: Host) -> list[str]:

@@ -33,7 +33,7 @@ LOG = "log"
 TROUBLE_S = 3.0  # how long the nemesis is at work
 OPERATIONS_MAX = 20  # of a worker
 WORKERS = 3  # per client, side by side
-PAUSES_MAX_S = (0.02, 0.2)
+PAUSES_MAX_S = (0.02, 0.1, 0.3)
 SLOWNESS = (1.0, 1.0, 10.0, 50.0)  # of network and disks: the slower, the more is under way
 TRIM_PAUSE_MAX_S = 1.5
 SET_UP_WITHIN_S = 30.0
@@ -47,7 +47,7 @@ def cluster(sim: Simulation, plan: FaultPlan) -> History:
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     servers = SimCluster(sim, shape)
     servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
-    nemesis = Nemesis(sim, plan, servers.servers, fillable=servers.node_names)
+    nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
     with shape.bounds.in_force():
         return _run(sim, _Run(sim, servers), nemesis)
 

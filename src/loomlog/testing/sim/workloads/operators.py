@@ -23,10 +23,11 @@ REPLICAS_MAX: Final = 4
 LEGAL: Final = (Retryable, InvalidArgument, NotFound, AlreadyExists)
 LEGAL_WORDS: Final = ("may or may not have been carried out", "the disk failed")
 ACTIONS: Final = (
-    *("add stream", "move", "move", "move", "seal", "seal", "unseal", "unseal"),
+    *("add stream", "move", "move", "move", "seal", "unseal", "flip", "flip", "flip"),
     *("add replica", "add replica", "unregister", "unregister"),
     *("drain", "drain", "undrain", "undrain", "clean up", "scrub"),
 )
+NODE_ACTIONS: Final = ("drain", "undrain", "clean up")
 
 
 class RestlessOperator:
@@ -62,10 +63,10 @@ class RestlessOperator:
         action = self._random.choice(ACTIONS)
         log = await self._cluster.log(self._log).describe()
         stream = self._random.choice(log.streams)
-        if action in ("add stream", "move", "seal", "unseal", "add replica", "unregister", "scrub"):
-            await self._change_stream(action, stream, streams=len(log.streams))
-        else:
+        if action in NODE_ACTIONS:
             await self._change_node(action, self._node())
+        else:
+            await self._change_stream(action, stream, streams=len(log.streams))
 
     def _node(self) -> NodeId:
         return self._random.randint(1, self._nodes)
@@ -82,6 +83,9 @@ class RestlessOperator:
             case "seal":
                 await cluster.seal_stream(stream.id)
             case "unseal":
+                await cluster.unseal_stream(stream.id)
+            case "flip":  # clients meet another epoch before they hear of it
+                await cluster.seal_stream(stream.id)
                 await cluster.unseal_stream(stream.id)
             case "add replica" if len(stream.replicas) < REPLICAS_MAX:
                 await cluster.add_replica(stream.id, target)
