@@ -148,9 +148,10 @@ class Admin:
         if not stream.sealed or stream.epoch != record.epoch:
             return  # a node was slow to answer, and the stream has come to run nevertheless
         self._committer.remove_stream(record.stream_id)
+        joined = stream.replicas if stream.joining is None else (*stream.replicas, stream.joining)
         await self._catalog.take_back_stream(name, record.stream_id)
-        removals = (self._orders.remove_replica(n, record.stream_id) for n in record.replicas)
-        await asyncio.gather(*removals)
+        nodes = dict.fromkeys((*record.replicas, *joined))  # a spare may have come in
+        await asyncio.gather(*(self._orders.remove_replica(n, record.stream_id) for n in nodes))
 
     # ---- delete
 

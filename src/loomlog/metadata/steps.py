@@ -337,6 +337,8 @@ class Steps:
         moved = len(replicas) == len(before)
         dropping = [node for node in gone if moved and node == stream.leaving]
         record = await self._catalog.swap_replicas(stream.stream_id, replicas, dropping)
+        if log.streams.get(stream.stream_id) is not stream:
+            return True  # deleted, or taken back, meanwhile
         log.change_replicas(stream.stream_id, replicas)
         stream.joining = record.joining
         adopt_wishes(stream, self._catalog)
