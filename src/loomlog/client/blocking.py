@@ -18,7 +18,7 @@ from loomlog.client.info import ClusterStatus, LogInfo
 from loomlog.client.log import Log
 from loomlog.client.operator import Change
 from loomlog.client.subscription import Piece, Subscription
-from loomlog.errors import Unavailable
+from loomlog.errors import Timeout, Unavailable
 from loomlog.types import Buffer, Entry, Glsn, Llsn, NodeId, Position, StreamId
 
 if TYPE_CHECKING:
@@ -247,6 +247,27 @@ class BlockingLog:
 
         return self._iterate(self._thread.run(make()), Piece.entries)
 
+    def subscribe_stream_arrow(
+        self,
+        stream: StreamId,
+        start_llsn: Llsn = 1,
+        stop_llsn: Llsn | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Like `subscribe_stream`, as Arrow batches of loomlog.columns.SCHEMA; raises Timeout when
+        nothing came for `timeout_s`."""
+
+        async def make() -> Subscription:
+            return self._log.open_stream_subscription(stream, start_llsn, stop_llsn)
+
+        subscription = self._thread.run(make())
+        return self._iterate(subscription, lambda piece: [piece.to_arrow()], timeout_s)
+
+    def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
+        """Where `position` falls in each stream: its first LLSN at or after it."""
+        return self._thread.run(self._log.locate(position))
+
     def tail(self) -> Glsn:
         """The last committed position; 0 if there is none."""
         return self._thread.run(self._log.tail())
@@ -269,7 +290,10 @@ class BlockingLog:
         return self._thread.run(make())
 
     def _iterate(
-        self, subscription: Subscription, items: Callable[[Piece], list[T]]
+        self,
+        subscription: Subscription,
+        items: Callable[[Piece], list[T]],
+        timeout_s: float | None = None,
     ) -> Iterator[T]:
         """Consume one chunk while the next is fetched."""
         thread = self._thread
@@ -277,7 +301,12 @@ class BlockingLog:
         try:
             while True:
                 try:
-                    chunk = ahead.result()
+                    chunk = ahead.result(timeout_s)
+                except concurrent.futures.TimeoutError:
+                    raise Timeout(
+                        f"log {self.name!r}: nothing came for {timeout_s:g} s; try again, and see "
+                        "`loom status`"
+                    ) from None
                 except concurrent.futures.CancelledError:
                     raise Unavailable("this client was closed") from None
                 if not chunk:

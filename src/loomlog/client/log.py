@@ -126,6 +126,12 @@ class Log:
         """Every entry of one log stream, by its place in that stream."""
         return _entries(self.open_stream_subscription(stream, start_llsn, stop_llsn))
 
+    def subscribe_stream_arrow(
+        self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Like `subscribe_stream`, as Arrow batches of loomlog.columns.SCHEMA."""
+        return _arrow(self.open_stream_subscription(stream, start_llsn, stop_llsn))
+
     def open_subscription(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
         """What `subscribe` and its likes read from; not part of the public surface."""
         if start not in _STARTS:
@@ -150,6 +156,13 @@ class Log:
     async def head(self) -> Glsn:
         """The first position that is not trimmed."""
         return (await self._bounds()).head
+
+    async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
+        """Where `position` falls in each stream: the LLSN of the stream's first entry at or after
+        it, one past its last if there is none. Up to one past the tail; raises Trimmed below the
+        head and NotYetWritten above."""
+        _check_number("position", position)
+        return await self._reader.locate(position)
 
     async def describe(self) -> LogInfo:
         return log_info(await self._cached.describe())

@@ -1,4 +1,4 @@
-"""Reading one entry by its position.
+"""Reading one entry by its position, and finding a position in every stream.
 
 Nobody but the streams knows which of them holds a position, so all are asked, one replica each; the
 stream that had the last one is asked first. A "no" counts only when it is certain: a replica that
@@ -25,7 +25,7 @@ from loomlog.errors import (
     Trimmed,
     Unavailable,
 )
-from loomlog.types import Entry, Glsn, StreamId
+from loomlog.types import Entry, Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 _ELSEWHERE = (Retryable, Corrupt, DataLoss)  # another replica may do better
@@ -60,6 +60,44 @@ class Reader:
                 self._check_bounds(log, position)
                 await self._pause(error, position, attempts, deadline_s)
                 attempts += 1
+
+    async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
+        """Where `position` falls in each stream: the LLSN of the first entry at or after it."""
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        attempts = 0
+        while True:
+            # A stream that is not in it yet has nothing at or below the tail.
+            log = await self._log.describe()
+            self._check_bounds(log, position, beyond=1)
+            answers = await asyncio.gather(
+                *(self._locate_in(stream, position) for stream in log.streams),
+                return_exceptions=True,
+            )
+            failures = [answer for answer in answers if isinstance(answer, BaseException)]
+            if not failures:
+                streams = [stream.log_stream_id for stream in log.streams]
+                return {s: a for s, a in zip(streams, answers, strict=True) if isinstance(a, int)}
+            error = failures[0]
+            if not isinstance(error, (NotFound, *_ELSEWHERE)):
+                raise error
+            await self._pause(error, position, attempts, deadline_s)
+            attempts += 1
+
+    async def _locate_in(self, stream: pb.LogStream, position: Glsn) -> Llsn:
+        replicas = list(stream.replicas)
+        self._rng.shuffle(replicas)
+        request = pb.Locate(log_stream_id=stream.log_stream_id, glsn=position)
+        error: LoomError = Unavailable(f"stream {stream.log_stream_id} has no replica")
+        for replica in replicas:
+            try:
+                connection = await self._connections.connect(replica.address)
+                answer, _ = await connection.request(
+                    pb.Frame(locate=request), timeout_s=self._timeout_s
+                )
+                return int(answer.located.llsn)
+            except (NotFound, *_ELSEWHERE) as doubt:  # NotFound: the replica just left that node
+                error = doubt
+        raise error
 
     async def _ask_all(self, log: pb.Log, position: Glsn) -> Entry:
         first = [s for s in log.streams if s.log_stream_id == self._last_hit]
@@ -116,13 +154,13 @@ class Reader:
             raise Corrupt(f"stream {stream} at {address} answered another than {position}")
         return batch.entry(index)
 
-    def _check_bounds(self, log: pb.Log, position: Glsn) -> None:
+    def _check_bounds(self, log: pb.Log, position: Glsn, beyond: int = 0) -> None:
         if position < log.head:
             raise Trimmed(
                 f"position {position} of log {self._log.name!r} was trimmed; "
                 f"the first one kept is {log.head}"
             )
-        if position > log.tail:
+        if position > log.tail + beyond:
             raise NotYetWritten(
                 f"position {position} of log {self._log.name!r} is not written yet; "
                 f"the last one is {log.tail}"

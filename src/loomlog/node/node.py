@@ -407,6 +407,15 @@ class StorageNode:
         answer.read_response.high_watermark = driver.core.context.high_watermark
         connection.send(answer, [chunk.buffer])
 
+    async def locate(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.locate
+        if not order.glsn:
+            raise InvalidArgument("positions begin at 1")
+        driver = self._replica(order.log_stream_id)
+        llsn = await self._readers[driver.stream_id].locate(order.glsn)
+        high = driver.core.context.high_watermark
+        return pb.Frame(located=pb.Located(llsn=llsn, high_watermark=high))
+
     def subscribe(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         order = frame.subscribe
         if not order.first_glsn and not order.first_llsn:
@@ -453,6 +462,7 @@ class _Requests(Service):
                 "sync_batches": node.sync_batches,
                 "fetch_batches": node.fetch_batches,
                 "read": node.read,
+                "locate": node.locate,
                 "subscribe": node.subscribe,
                 "subscription_credit": node.add_credit,
                 "cancel_subscription": node.cancel_subscription,

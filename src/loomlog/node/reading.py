@@ -141,6 +141,15 @@ class Reader:
             raise NotFound(f"position {glsn} is not in stream {driver.stream_id}")
         return await self.chunk(commit.llsn + glsn - commit.glsn, 1)
 
+    async def locate(self, glsn: Glsn) -> Llsn:
+        """The first entry of this stream at or after `glsn`, or where it will stand."""
+        high = self._driver.core.context.high_watermark
+        if glsn > high + 1:  # entries below it may still come, and move that place
+            raise Unavailable(
+                f"this replica of stream {self._driver.stream_id} knows positions up to {high} only"
+            )
+        return await self.first_llsn(glsn)
+
     async def first_llsn(self, glsn: Glsn) -> Llsn:
         """Where a subscription from this position begins in the stream."""
         self._driver.check_kept(glsn)
