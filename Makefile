@@ -12,7 +12,7 @@ RUNS ?= 500
 MINUTES ?= 0
 ARGS ?=
 
-.PHONY: help venv demo test lint types sim soak bench proto clean
+.PHONY: help venv java demo test lint types sim soak bench proto clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -24,15 +24,22 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,spark]'
 	@touch $@
 
 demo: $(STAMP)  ## a cluster of three nodes on this machine: append, read back, look, stop
 	@$(BIN)/python examples/demo.py
 
-test: lint types  ## lint, types, all tests
+test: lint types java  ## lint, types, all tests
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/unit tests/conformance
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
+	$(BIN)/python -m pytest -q $(ARGS) tests/spark
+
+java: $(STAMP)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu
+	@$(BIN)/python -W ignore -m loomlog.spark.java 2>/dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+			&& apt-get -qq update && apt-get -qq install -y openjdk-17-jre-headless; } \
+		|| $(BIN)/python -W ignore -m loomlog.spark.java
 
 lint: $(STAMP)  ## style and format
 	$(BIN)/ruff check .

@@ -1,0 +1,68 @@
+"""`spark.read`: a range of positions, planned once and read by many tasks.
+
+A reader travels from the planner to the tasks: it holds options, never a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from loomlog.client.blocking import BlockingLog
+from loomlog.errors import NotYetWritten
+from loomlog.spark.filters import Narrowing, narrowing
+from loomlog.spark.options import ReadOptions
+from loomlog.spark.ranges import StreamRange, plan
+from loomlog.spark.tasks import connect, read_range
+from loomlog.types import Glsn
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the options say."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        with connect(self._options) as cluster:
+            log = cluster.log(self._options.log)
+            first, last = self._positions(log)
+            return list(plan(log, self._options, first, last, self._narrowing.streams))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, StreamRange):  # Spark's own, when there was nothing to plan
+            return iter(())
+        return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def _positions(self, log: BlockingLog) -> tuple[Glsn, Glsn]:
+        head, tail = log.head(), log.tail()
+        options, narrow = self._options, self._narrowing
+        first = {"earliest": head, "latest": tail + 1}.get(str(options.start), options.start)
+        last = tail if options.end == "latest" else options.end
+        if last > tail:
+            raise NotYetWritten(
+                f"endingPosition {last} of log {log.name!r} is not written yet; the last is {tail}"
+            )
+        last = last if narrow.last is None else min(last, narrow.last)
+        return max(int(first), narrow.first or 1), last
+
+
+class FilteringReader(BatchReader):
+    """The same, where Spark hands its filters over."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        found = self._narrowing = narrowing(filters)
+        options = self._options
+        times = [t for t in (options.from_time, found.from_time) if t is not None]
+        ends = [t for t in (options.to_time, found.to_time) if t is not None]
+        self._options = replace(
+            options, from_time=max(times, default=None), to_time=min(ends, default=None)
+        )
+        return filters

@@ -1,0 +1,162 @@
+"""The options of a read, checked: whatever is wrong is one error that names the option.
+
+Spark hands options over as text and does not keep the case of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, TypeAlias
+
+from loomlog.errors import InvalidArgument
+from loomlog.types import Glsn
+
+Start: TypeAlias = Glsn | Literal["earliest", "latest"]
+End: TypeAlias = Glsn | Literal["latest"]
+
+READ_TIMEOUT_MS: Final = 30_000
+_NUMBER_MAX: Final = (1 << 63) - 2  # one more is still a position on the wire
+
+_NAMES: Final = (
+    "cluster",
+    "log",
+    "startingPosition",
+    "endingPosition",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxRecordsPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "readTimeoutMs",
+)
+_KNOWN: Final = {name.lower(): name for name in _NAMES}
+_BATCH_ONLY: Final = "endingPosition"
+_STREAM_ONLY: Final = "maxRecordsPerTrigger"
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and how."""
+
+    cluster: str
+    log: str
+    start: Start
+    end: End
+    from_time: datetime | None  # rows at or after it
+    to_time: datetime | None  # rows before it
+    records_per_trigger_max: int | None
+    partitions_min: int
+    records_per_partition_max: int | None
+    fail_on_data_loss: bool
+    read_timeout_s: float
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """The options of a batch read or of a streaming query."""
+    options = _known(given)
+    _refuse_wrong_kind(options, streaming)
+    from_time = _time(options, "startingTimestamp")
+    to_time = _time(options, "endingTimestamp")
+    start = _start(options.get("startingPosition", "latest" if streaming else "earliest"))
+    end = _end(options.get("endingPosition", "latest"))
+    if isinstance(start, int) and isinstance(end, int) and start > end:
+        raise InvalidArgument(f"startingPosition {start} is above endingPosition {end}")
+    if from_time is not None and to_time is not None and from_time > to_time:
+        raise InvalidArgument("startingTimestamp is after endingTimestamp")
+    return ReadOptions(
+        cluster=_required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400"),
+        log=_required(options, "log", "the name of the log to read"),
+        start=start,
+        end=end,
+        from_time=from_time,
+        to_time=to_time,
+        records_per_trigger_max=_count(options, "maxRecordsPerTrigger"),
+        partitions_min=_count(options, "minPartitions") or 1,
+        records_per_partition_max=_count(options, "maxRecordsPerPartition"),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        read_timeout_s=(_count(options, "readTimeoutMs") or READ_TIMEOUT_MS) / 1000,
+    )
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(name for name in given if name.lower() not in _KNOWN)
+    if unknown:
+        raise InvalidArgument(
+            f"the loomlog source has no option {', '.join(unknown)}; there are {', '.join(_NAMES)}"
+        )
+    return {_KNOWN[name.lower()]: str(value).strip() for name, value in given.items()}
+
+
+def _refuse_wrong_kind(options: Mapping[str, str], streaming: bool) -> None:
+    if streaming and _BATCH_ONLY in options:
+        raise InvalidArgument(f"{_BATCH_ONLY} is for spark.read: a streaming query has no end")
+    if not streaming and _STREAM_ONLY in options:
+        raise InvalidArgument(f"{_STREAM_ONLY} is for spark.readStream: a batch has no triggers")
+
+
+def _required(options: Mapping[str, str], name: str, meaning: str) -> str:
+    value = options.get(name)
+    if not value:
+        raise InvalidArgument(f"the option {name} is missing: {meaning}")
+    return value
+
+
+def _start(text: str) -> Start:
+    lowered = text.lower()
+    if lowered == "earliest":
+        return "earliest"
+    if lowered == "latest":
+        return "latest"
+    if lowered.startswith("committed:"):
+        raise InvalidArgument(
+            f"startingPosition {text!r}: pipelines are not there yet; "
+            "use earliest, latest or a position"
+        )
+    return _number("startingPosition", text, "earliest, latest or a position from 1 on")
+
+
+def _end(text: str) -> End:
+    if text.lower() == "latest":
+        return "latest"
+    return _number("endingPosition", text, "latest or a position from 1 on")
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    return None if text is None else _number(name, text, "a number from 1 on")
+
+
+def _number(name: str, text: str, wanted: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= _NUMBER_MAX:
+        return int(text)
+    raise InvalidArgument(f"{name} must be {wanted}, not {text!r}")
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise InvalidArgument(f"{name} must be true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _time(options: Mapping[str, str], name: str) -> datetime | None:
+    """ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970 as for Kafka."""
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        if text.isascii() and text.isdigit():
+            return _UNIX_EPOCH + timedelta(milliseconds=int(text))
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidArgument(
+            f"{name} must be ISO 8601, e.g. 2026-01-31T12:00:00Z, or milliseconds since 1970, "
+            f"not {text!r}"
+        ) from None

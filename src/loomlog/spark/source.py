@@ -1,0 +1,84 @@
+"""The data source `loomlog` as Spark meets it: its columns, its options, its readers.
+
+Spark makes it anew in each of its Python processes, so nothing lives here but the options.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from loomlog.errors import InvalidArgument
+from loomlog.spark.batch_reader import BatchReader, FilteringReader
+from loomlog.spark.options import read_options
+from loomlog.spark.stream_reader import StreamReader
+
+COLUMNS: Final = StructType(
+    [
+        StructField("position", LongType(), nullable=False),
+        StructField("stream", IntegerType(), nullable=False),
+        StructField("llsn", LongType(), nullable=False),
+        StructField("timestamp", TimestampType(), nullable=False),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType(), nullable=False),
+    ]
+)
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class LoomlogSource(DataSource):
+    """`format("loomlog")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "loomlog"
+
+    def schema(self) -> StructType:
+        return COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        _require_columns(schema)
+        options = read_options(self.options, streaming=False)
+        # A reader that takes filters is refused where push-down is off, which is the default; the
+        # setting does not reach this process, but only the push-down worker runs where it is on.
+        kind = FilteringReader if _in_pushdown_worker() else BatchReader
+        return kind(options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        _require_columns(schema)
+        return StreamReader(read_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        raise InvalidArgument(_NO_SINK)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        raise InvalidArgument(_NO_SINK)
+
+
+_NO_SINK: Final = "loomlog cannot be written from Spark yet: append with the Python client"
+
+
+def _in_pushdown_worker() -> bool:
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
+
+
+def _require_columns(schema: StructType) -> None:
+    """A schema of the user's may only repeat ours."""
+    given = [(field.name, field.dataType) for field in schema.fields]
+    ours = [(field.name, field.dataType) for field in COLUMNS.fields]
+    if given != ours:
+        raise InvalidArgument(
+            f"the loomlog source has the columns {COLUMNS.simpleString()}, not "
+            f"{schema.simpleString()}: leave .schema() out and cast what you select"
+        )

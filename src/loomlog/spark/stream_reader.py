@@ -1,0 +1,94 @@
+"""`spark.readStream`: the log as micro-batches.
+
+An offset is `{"position": N}`: all positions up to and with N are read. A micro-batch is the range
+above its start, to its end inclusive, whatever became of the log's streams meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from loomlog.client.blocking import BlockingCluster, BlockingLog
+from loomlog.errors import DataLoss
+from loomlog.spark.options import ReadOptions
+from loomlog.spark.ranges import StreamRange, plan
+from loomlog.spark.tasks import connect, read_range
+from loomlog.types import Glsn
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver, with one client for the life of the query."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._target: Glsn | None = None  # of Trigger.AvailableNow
+        self._cluster: BlockingCluster | None = None  # opened when asked; tasks have their own
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        start = self._options.start
+        if start == "earliest":
+            return _offset(self._log().head() - 1)
+        return _offset(self._log().tail() if start == "latest" else start - 1)
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, int], limit: ReadLimit
+    ) -> dict[str, int]:
+        done = _position(start)
+        tail = self._log().tail()
+        if tail < done and self._options.start != done + 1:  # a start above the tail may be meant
+            raise DataLoss(
+                f"log {self._options.log!r} ends at {tail}, this query's checkpoint at {done}: "
+                "is it the same log? Start with a new checkpoint"
+            )
+        end = tail if self._target is None else min(tail, self._target)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, done + limit.max_rows)
+        return _offset(max(end, done))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        most = self._options.records_per_trigger_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return _offset(self._log().tail())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._log().tail()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        first, last = _position(start) + 1, _position(end)
+        return plan(self._log(), self._options, first, last) if first <= last else []
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, StreamRange)
+        return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _log(self) -> BlockingLog:
+        if self._cluster is None:
+            self._cluster = connect(self._options)
+        return self._cluster.log(self._options.log)
+
+
+def _offset(position: Glsn) -> dict[str, int]:
+    return {"position": position}
+
+
+def _position(offset: dict[str, int]) -> Glsn:
+    return int(offset["position"])

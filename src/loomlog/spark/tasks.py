@@ -1,0 +1,99 @@
+"""What runs in a Python worker of Spark: one range of one stream, from its nodes, as Arrow.
+
+Batches of the log are joined or cut to sizes that Spark likes; no Python runs per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loomlog import limits
+from loomlog.client.blocking import BlockingCluster, BlockingLog, connect_sync
+from loomlog.columns import SCHEMA
+from loomlog.errors import Trimmed
+from loomlog.spark.options import ReadOptions
+from loomlog.spark.ranges import StreamRange, lost
+
+ROWS_MIN: Final = 16 * 1024  # joined until there are so many: a batch has its price in Spark
+ROWS_MAX: Final = 64 * 1024
+BYTES_MAX: Final = 32 * limits.MIB  # of joined batches; with large values rows are few
+
+
+def connect(options: ReadOptions) -> BlockingCluster:
+    """A client for one task or one plan; the time to wait for an answer is the user's."""
+    timeout_s = min(options.read_timeout_s, limits.REQUEST_TIMEOUT_S)
+    return connect_sync(options.cluster, request_timeout_s=timeout_s)
+
+
+def read_range(options: ReadOptions, wanted: StreamRange, schema: Any) -> Iterator[Any]:
+    """The rows of a range as Arrow batches of `schema`."""
+    with connect(options) as cluster:
+        batches = _batches(cluster.log(options.log), options, wanted)
+        for batch in sized(_in_time(batches, options)):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _batches(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> Iterator[Any]:
+    next_llsn = wanted.first_llsn
+    position = wanted.first
+    while next_llsn <= wanted.last_llsn:
+        entries = log.subscribe_stream_arrow(
+            wanted.stream, next_llsn, wanted.last_llsn, timeout_s=options.read_timeout_s
+        )
+        try:
+            for batch in entries:
+                next_llsn += batch.num_rows
+                position = batch.column(0)[-1].as_py() + 1
+                yield batch
+        except Trimmed:
+            head = log.head()
+            if options.fail_on_data_loss:
+                raise lost(log.name, position, min(wanted.last, head - 1)) from None
+            kept = log.locate(head)[wanted.stream]
+            if kept <= next_llsn:
+                raise  # a trim that the metadata repository does not know of
+            next_llsn = kept
+
+
+def _in_time(batches: Iterable[Any], options: ReadOptions) -> Iterator[Any]:
+    """Only rows within the wanted times."""
+    for batch in batches:
+        time = batch.column(SCHEMA.get_field_index("timestamp"))
+        if options.from_time is not None:
+            begin = pa.scalar(options.from_time, time.type)
+            batch = batch.filter(pc.greater_equal(time, begin))
+            time = batch.column(SCHEMA.get_field_index("timestamp"))
+        if options.to_time is not None:
+            batch = batch.filter(pc.less(time, pa.scalar(options.to_time, time.type)))
+        if batch.num_rows:
+            yield batch
+
+
+def sized(batches: Iterable[Any]) -> Iterator[Any]:
+    """The same rows in batches of ROWS_MIN to ROWS_MAX; fewer where rows are large, and at the
+    end."""
+    waiting: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        if waiting and (rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BYTES_MAX):
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+        if batch.num_rows > ROWS_MAX:
+            yield from (batch.slice(at, ROWS_MAX) for at in range(0, batch.num_rows, ROWS_MAX))
+            continue
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= ROWS_MIN:
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[Any]) -> Any:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

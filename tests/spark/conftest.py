@@ -1,0 +1,70 @@
+"""One Spark session and one cluster for all tests of the source; each test has a log of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_rig import Rig
+
+import loomlog
+from loomlog.spark import require_java
+from loomlog.testing import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """As a user makes it: nothing of loomlog is registered by hand."""
+    require_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # what an activated venv does
+    builder = SparkSession.builder.master("local[2]").appName("loomlog tests")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.memory": "1g",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster_address() -> Iterator[str]:
+    """A cluster of four nodes on an event loop in a thread: Spark's workers reach it over TCP."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    local = LocalCluster(nodes=4, sync="none")
+    asyncio.run_coroutine_threadsafe(local.__aenter__(), loop).result(30)
+    yield local.address
+    asyncio.run_coroutine_threadsafe(local.close(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+@pytest.fixture
+def cluster(cluster_address: str) -> Iterator[loomlog.BlockingCluster]:
+    with loomlog.connect_sync(cluster_address) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rig(
+    spark: SparkSession, cluster: loomlog.BlockingCluster, cluster_address: str
+) -> Iterator[Rig]:
+    name = f"log-{uuid.uuid4().hex[:8]}"
+    log = cluster.create_log(name, streams=3, replicas=2)
+    yield Rig(spark, cluster, cluster_address, log)
+    cluster.delete_log(name)
