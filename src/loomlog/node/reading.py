@@ -21,7 +21,7 @@ from loomlog.node.replica import ReplicaDriver
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Worker
 from loomlog.storage.parts import Beginning, Part
-from loomlog.storage.stream_store import Chunk, Miss
+from loomlog.storage.stream_reader import Chunk, Miss
 from loomlog.types import CommitContext, Glsn, Llsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec

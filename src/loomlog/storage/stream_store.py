@@ -24,10 +24,8 @@ from loomlog.storage.reading import from_disk
 from loomlog.storage.removals import Removals
 from loomlog.storage.segments import Broken
 from loomlog.storage.stream_meta import StreamMeta
-from loomlog.storage.stream_reader import MISS, Chunk, Miss, StreamReader
+from loomlog.storage.stream_reader import StreamReader
 from loomlog.types import CommitContext, Glsn, Llsn
-
-__all__ = ["MISS", "Chunk", "Miss", "StreamStore"]
 
 
 class StreamStore(StreamReader):

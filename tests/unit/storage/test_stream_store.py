@@ -19,7 +19,8 @@ from loomlog.limits import APPENDS_IN_FLIGHT_MAX
 from loomlog.storage.disk import RealFile, RealFiles
 from loomlog.storage.files import File
 from loomlog.storage.stream_meta import StreamMeta
-from loomlog.storage.stream_store import MISS, StreamStore
+from loomlog.storage.stream_reader import MISS
+from loomlog.storage.stream_store import StreamStore
 from loomlog.types import CommitContext, SyncMode
 
 
