@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SPARK  := $(VENV)/.installed-spark
 PROTO  := src/loomlog/wire/loomlog.proto
 
 # Workers of the test run: the tests start real servers, more only get in each other's way.
@@ -18,13 +19,18 @@ ARGS ?=
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
 
-venv: $(STAMP)  ## .venv with everything in it; does nothing when it is up to date
+venv: $(STAMP)  ## .venv with what demo and bench need; does nothing when it is up to date
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,spark]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+# PySpark is large: only the tests need it.
+$(SPARK): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[spark]'
 	@touch $@
 
 demo: $(STAMP)  ## a cluster of three nodes on this machine: append, read back, look, stop
@@ -35,7 +41,7 @@ test: lint types java  ## lint, types, all tests
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
 	$(BIN)/python -m pytest -q $(ARGS) tests/spark
 
-java: $(STAMP)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu
+java: $(SPARK)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu
 	@$(BIN)/python -W ignore -m loomlog.spark.java 2>/dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 			&& apt-get -qq update && apt-get -qq install -y openjdk-17-jre-headless; } \
@@ -45,7 +51,7 @@ lint: $(STAMP)  ## style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)  ## mypy --strict
+types: $(SPARK)  ## mypy --strict
 	$(BIN)/mypy
 
 sim: $(STAMP)  ## simulate RUNS clusters with faults, from SEED on: make sim SEED=7 RUNS=100
