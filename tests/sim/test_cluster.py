@@ -23,7 +23,7 @@ from loomlog.storage import journal
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 
-CHUNKS = 56
+CHUNKS = 102
 SEEDS_PER_CHUNK = 10
 
 

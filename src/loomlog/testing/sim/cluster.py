@@ -173,9 +173,10 @@ class SimCluster:
                 files.sync_directory("/")
             host.start(main)
 
-    async def connect(self, process: Process, **settings: Any) -> Cluster:
-        """A client of the cluster; waits for the metadata repository if it must."""
-        rng = Random(f"{self.sim.world.seed} {process.host.name} {len(process.host.lives)}")
+    async def connect(self, process: Process, name: str = "", **settings: Any) -> Cluster:
+        """A client of the cluster; waits for the metadata repository if it must. Several in one
+        process need names: their producer ids come from it."""
+        rng = Random(f"{self.sim.world.seed} {process.host.name}{name} {len(process.host.lives)}")
         while True:
             try:
                 return await connect(

@@ -130,6 +130,12 @@ class Network:
             self.world.note("net", "reset", number)
             self._connections[number].break_off(reset_error)
 
+    def reset(self, a: str, b: str) -> None:
+        """Break all connections between two hosts."""
+        for connection in list(self._connections.values()):
+            if connection.joins(a, b):
+                connection.break_off(reset_error)
+
     def _time_out(self, connection: Connection) -> None:
         client, server = (end.loop.host for end in connection.ends)
         if self.blocked(client, server) or self.blocked(server, client):
