@@ -53,6 +53,7 @@ class Filling:
                 return pb.SyncStarted(next_llsn=driver.core.next_llsn)  # it has everything
             self._check_epoch(order.seal_epoch)
             driver.source = None
+            driver.doubt_waiting()  # its own entries may give way to others
             await self._get_over_errors()
             await self._make_ready(order)
             next_llsn = driver.core.next_llsn

@@ -265,7 +265,7 @@ class ReplicaDriver:
         self.producers.cut(keep)
         self._refuse_waiting(last_committed_llsn)
         if missed:
-            self._doubt_waiting()
+            self.doubt_waiting()
         self._on_change(self)
         if self.store.error is not None:  # it can drop nothing; the MR has it filled or replaced
             raise LoomError(f"stream {self.stream_id}: the disk failed: {self.store.error}")
@@ -291,7 +291,7 @@ class ReplicaDriver:
             frame.id, frame.reply = append.request_id, True
             append.connection.send(frame)
 
-    def _doubt_waiting(self) -> None:
+    def doubt_waiting(self) -> None:
         """Their LLSNs may have been given to others since: without a position in the answer, the
         clients find out what became of them."""
         for append in self._waiting:
