@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
@@ -24,7 +25,7 @@ from loomlog.metadata.committer import FORGET_EVERY
 from loomlog.node.replica import ReplicaDriver
 from loomlog.testing.history import History, check
 from loomlog.testing.sim import Process, Simulation, SimulationError
-from loomlog.testing.sim.cluster import METADATA, Shape, SimCluster
+from loomlog.testing.sim.cluster import BOUNDS, METADATA, Shape, SimCluster
 from loomlog.testing.sim.workloads.replicas import check_replicas_alike
 from loomlog.types import Llsn, NodeId, StreamId
 
@@ -136,7 +137,8 @@ def told(story: Story, seed: int) -> str | None:
 
         process = sim.host("clients").start(main)
         try:
-            sim.run(lambda: process.finished, timeout_s=ALL_WELL_WITHIN_S)
+            with replace(BOUNDS, nearly_entries=3).in_force():
+                sim.run(lambda: process.finished, timeout_s=ALL_WELL_WITHIN_S)
         except SimulationError as error:
             return str(error)
         violations = check(stages[0].history)
@@ -185,14 +187,7 @@ async def a_replica_that_missed_an_epoch(stage: Stage) -> None:
     await append
     stage.network.heal()
     substitute = (await stage.stream(cluster)).replicas[1].node
-    while True:
-        try:
-            await cluster.move_stream(1, substitute, backup)
-        except LoomError:  # not back yet
-            await asyncio.sleep(0.05)
-        else:
-            break
-    await stage.until(cluster, lambda s: _runs(s) and s.replicas[1].node == backup)
+    await _insist(lambda: cluster.move_stream(1, substitute, backup))
 
 
 async def an_append_of_an_epoch_that_is_over(stage: Stage) -> None:
@@ -210,6 +205,34 @@ async def an_append_of_an_epoch_that_is_over(stage: Stage) -> None:
     stage.network.partition("clients", host(primary))
     stage.network.reset("clients", host(primary))
     await append
+
+
+async def a_primary_that_comes_back_as_a_newcomer(stage: Stage) -> None:
+    """A client still waits there, for an entry whose place another one has by now."""
+    unaware = await stage.set_up(streams=1, replicas=2)
+    await stage.append(unaware, b"before")
+    primary = (await stage.stream(unaware)).replicas[0].node
+    stage.network.partition(host(primary), METADATA)
+    aware = await stage.connect()
+    await aware.unregister_replica(1, primary)
+    await stage.until(aware, lambda s: s.state == "running" and len(s.replicas) == 1)
+    waiting = asyncio.ensure_future(stage.append(unaware, b"waits"))
+    for number in range(10):
+        await stage.append(aware, str(number).encode())
+    stage.network.heal()
+    await _insist(lambda: aware.add_replica(1, primary))
+    await waiting
+
+
+async def _insist(change: Callable[[], Awaitable[object]]) -> None:
+    """Ask until the cluster is ready for it; with reason it may never be."""
+    for _ in range(20):
+        try:
+            await change()
+        except LoomError:
+            await asyncio.sleep(0.05)
+        else:
+            return
 
 
 async def a_move_of_all_there_is(stage: Stage) -> None:
@@ -230,6 +253,7 @@ STORIES = (
     an_orphaned_primary,
     a_replica_that_missed_an_epoch,
     an_append_of_an_epoch_that_is_over,
+    a_primary_that_comes_back_as_a_newcomer,
     a_move_of_all_there_is,
 )
 
@@ -258,6 +282,13 @@ def test_a_primary_that_takes_appends_of_any_epoch_is_found(
 ) -> None:
     monkeypatch.setattr(ReplicaDriver, "_check_epoch", lambda self, epoch: None)
     assert is_found(an_append_of_an_epoch_that_is_over)
+
+
+def test_appends_that_wait_at_a_replica_that_is_filled_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ReplicaDriver, "doubt_waiting", lambda self: None)
+    assert is_found(a_primary_that_comes_back_as_a_newcomer)
 
 
 def test_a_newcomer_that_takes_over_before_it_is_whole_is_found(

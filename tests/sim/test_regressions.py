@@ -54,6 +54,9 @@ from loomlog.wire.codec import Codec
         (1064, "crashes"),
         (2142, "disks"),  # ... or taken back, before its repair began
         (5, "resets"),
+        # Who had been primary, and was filled anew, answered an append that still waited there with
+        # the place of another one's entry.
+        (633, "resets"),
         (2232, "none"),  # files closed under a subscription of a replica that was moved away
         (2440, "pauses"),
         (1230, "pauses"),  # a spare was looked for, for a stream that was just being deleted

@@ -161,7 +161,7 @@ class Nemesis:
 
     def _slow(self) -> None:
         among = self._random.choice((self._sim.hosts, self._servers))
-        a, b = self._random.choice(_pairs_of(among))
+        a, b = self._random.choice(_pairs_of(among) or self._pairs())
         self._sim.network.slow(a, b, self._random.uniform(2.0, SLOW_FACTOR_MAX))
         self._sim.world.after(self._duration_s(), self._sim.network.slow, a, b)
 

@@ -19,7 +19,7 @@ from typing import Any
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import StreamInfo
 from loomlog.client.log import Log
-from loomlog.errors import AppendUnknown, LoomError, Retryable, Trimmed
+from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, Trimmed
 from loomlog.testing.history import History
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
@@ -216,7 +216,18 @@ class _Run:
                 async for entry in log.subscribe_stream(stream.id, first, last)
             ]
             assert found == expected, f"stream {stream.id} by itself: {found}, not {expected}"
-            await check_replicas_alike(stream, first, last)
+            await self._check_replicas(log, stream, first, last)
+
+    async def _check_replicas(self, log: Log, stream: StreamInfo, first: Llsn, last: Llsn) -> None:
+        while True:
+            try:
+                await check_replicas_alike(stream, first, last)
+            except (Retryable, NotFound):  # it is still being moved
+                await asyncio.sleep(0.1)
+                streams = (await log.describe()).streams
+                stream = next(found for found in streams if found.id == stream.id)
+            else:
+                return
 
     # ---- trims, other logs, operators
 
