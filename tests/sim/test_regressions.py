@@ -57,6 +57,9 @@ from loomlog.wire.codec import Codec
         # Who had been primary, and was filled anew, answered an append that still waited there with
         # the place of another one's entry.
         (633, "resets"),
+        # A subscription was slow to reach a replica; all readers were past its position, and it was
+        # trimmed, when it came.
+        (500455, "resets"),
         (2232, "none"),  # files closed under a subscription of a replica that was moved away
         (2440, "pauses"),
         (1230, "pauses"),  # a spare was looked for, for a stream that was just being deleted

@@ -143,6 +143,7 @@ class _Feed:
     def __init__(self, stream: StreamId, start: int) -> None:
         self.stream = stream
         self.wanted = start  # the next number not yet received
+        self.asked = start  # from where the last replica was asked to send
         self.queue: deque[_Arrived] = deque()
         self.connection: Connection | None = None
         self.subscription_id = 0
@@ -401,7 +402,8 @@ class Subscription:
         feed.heard_s = self._loop.time()
         feed.connection = connection
         # Below the next number everything was delivered; it may even be trimmed by now.
-        request = self._order.request(feed.stream, max(feed.wanted, self._next))
+        feed.asked = max(feed.wanted, self._next)
+        request = self._order.request(feed.stream, feed.asked)
         request.credit_bytes = self._window_bytes
         feed.subscription_id = connection.call(
             pb.Frame(subscribe=request), (), partial(self._received, feed), many=True
@@ -429,10 +431,14 @@ class Subscription:
             if feed.damages > DAMAGE_MAX:
                 self._fail(error)
                 return
-        elif not isinstance(error, _ELSEWHERE):
+        elif not isinstance(error, _ELSEWHERE) and not self._is_outdated(feed, error):
             self._fail(self._named(error))
             return
         self._open_soon(feed)
+
+    def _is_outdated(self, feed: _Feed, error: LoomError) -> bool:
+        """What was asked for came from other streams meanwhile, and then it was trimmed."""
+        return isinstance(error, Trimmed) and feed.asked < self._next
 
     def _named(self, error: LoomError) -> LoomError:
         if isinstance(error, Trimmed):
