@@ -186,3 +186,18 @@ async def test_another_version_is_told_so(rig: Rig) -> None:
     with pytest.raises(VersionMismatch, match="99"):
         await connection.request(pb.Frame(list_logs=pb.ListLogs()))
     await rig.still_serves()
+
+
+async def test_subscriptions_that_failed_do_not_count(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
+    await rig.log.append_many([b"a", b"b", b"c"])
+    await rig.log.trim(2)
+    connection, stream, _ = await rig.primary()
+    for _ in range(5):
+        with pytest.raises(Trimmed):
+            await connection.request(
+                pb.Frame(subscribe=pb.Subscribe(log_stream_id=stream, first_glsn=1))
+            )
+    connection.close()

@@ -425,7 +425,9 @@ class StorageNode:
         if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
             raise Busy("too many subscriptions on this connection: cancel some first")
         reader = self._readers[driver.stream_id]
-        mine[frame.id] = Subscription(driver, reader, self._codec, connection, frame)
+        subscription = Subscription(driver, reader, self._codec, connection, frame)
+        mine[frame.id] = subscription
+        subscription.task.add_done_callback(lambda _: mine.pop(frame.id, None))
 
     def add_credit(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         order = frame.subscription_credit

@@ -180,7 +180,7 @@ class Subscription:
         self._credit = int(request.subscribe.credit_bytes)
         self._told: Glsn = 0
         self._wake = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self.task = asyncio.get_running_loop().create_task(self._run())
 
     def add_credit(self, count: int) -> None:
         self._credit += count
@@ -188,7 +188,7 @@ class Subscription:
 
     def cancel(self) -> None:
         self._driver.unwatch(self)
-        self._task.cancel()
+        self.task.cancel()
 
     async def _run(self) -> None:
         try:
