@@ -74,6 +74,15 @@ class NodeChoice:
         has_remains = self._members.report_of(node, stream_id) is not None
         return has_remains, self._catalog.load_of[node], stored, node
 
+    def freed_soon(self, stream: StreamRounds) -> list[NodeId]:
+        """Nodes that only have to delete what they hold of the stream before they can take it."""
+        record = self._catalog.streams.get(stream.stream_id)
+        return [
+            node
+            for node in (record.dropping if record else ())
+            if self._members.reachable(node) and not self._catalog.nodes[node].draining
+        ]
+
     def why_not(self, stream: StreamRounds, node: NodeId) -> str | None:
         """What speaks against one more replica of the stream on that node, if anything does."""
         stream_id = stream.stream_id

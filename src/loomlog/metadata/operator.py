@@ -342,6 +342,7 @@ class Operator:
         if not node:
             spare = self._nodes.spare(stream)
             if spare is None:
+                self._check_none_is_freed(stream)
                 raise InvalidArgument(
                     f"there is no spare node for stream {stream.stream_id}: start another one"
                 )
@@ -349,8 +350,14 @@ class Operator:
         self._catalog.node(node)
         reason = self._nodes.why_not(stream, node)
         if reason is not None:
+            if node in self._nodes.freed_soon(stream):
+                raise Busy(reason)
             raise InvalidArgument(f"{reason}; choose another node")
         return node
+
+    def _check_none_is_freed(self, stream: StreamRounds) -> None:
+        for node in self._nodes.freed_soon(stream):
+            raise Busy(self._nodes.why_not(stream, node))
 
     def _check_not_filled(self, stream: StreamRounds) -> None:
         if stream.joining is not None:

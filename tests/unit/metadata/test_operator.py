@@ -205,6 +205,28 @@ async def test_a_move_whose_target_dies_finds_another(tmp_path: Path) -> None:
         await cluster.runs_on(1, 4)
 
 
+@pytest.mark.parametrize("to_node", [0, 2])
+async def test_a_move_back_waits_until_the_old_data_is_deleted(
+    tmp_path: Path, to_node: int
+) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        nodes[1].refuse["remove_log_stream"] = Unavailable("not now")
+        await cluster.change(CHANGE.MOVE, from_node=2, to_node=3)
+        await cluster.runs_on(1, 3)
+        with pytest.raises(Busy, match="node 2 is just deleting old data"):
+            await cluster.change(CHANGE.MOVE, from_node=1, to_node=to_node)
+        nodes[1].refuse.clear()
+        await nodes[1].until(lambda: 1 not in nodes[1].replicas)
+        while True:  # as a client does
+            try:
+                await cluster.change(CHANGE.MOVE, from_node=1, to_node=to_node)
+                break
+            except Busy:
+                await turns()
+        await cluster.until(lambda s: set(replicas(s)) == {2, 3} and s.state == pb.RUNNING)
+
+
 @pytest.mark.parametrize(
     ("request_", "error", "told"),
     [
