@@ -16,7 +16,9 @@
     ├── Unauthorized
     ├── VersionMismatch      the two sides speak different versions
     ├── Corrupt              bytes do not match their checksum or their format
-    └── AppendUnknown        an append may or may not have happened
+    ├── AppendUnknown        an append may or may not have happened
+    ├── Conflict             somebody else changed the register first: read it again, then decide
+    └── Fenced               another holder has the lease by now: stop
 
 Messages are one line: what happened and what to do. `code` is the number on the wire
 (loomlog.proto, ErrorCode); numbers never change their meaning.
@@ -97,6 +99,14 @@ class Corrupt(LoomError):
 
 class AppendUnknown(LoomError):
     code: ClassVar[int] = 17
+
+
+class Conflict(LoomError):
+    code: ClassVar[int] = 18
+
+
+class Fenced(LoomError):
+    code: ClassVar[int] = 19
 
 
 def _tree(root: type[LoomError]) -> list[type[LoomError]]:

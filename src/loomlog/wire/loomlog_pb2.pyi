@@ -27,6 +27,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERSION_MISMATCH: _ClassVar[ErrorCode]
     CORRUPT: _ClassVar[ErrorCode]
     APPEND_UNKNOWN: _ClassVar[ErrorCode]
+    CONFLICT: _ClassVar[ErrorCode]
+    FENCED: _ClassVar[ErrorCode]
 
 class StreamState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,15 +54,18 @@ UNAUTHORIZED: ErrorCode
 VERSION_MISMATCH: ErrorCode
 CORRUPT: ErrorCode
 APPEND_UNKNOWN: ErrorCode
+CONFLICT: ErrorCode
+FENCED: ErrorCode
 STREAM_STATE_UNSPECIFIED: StreamState
 SEALING: StreamState
 STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed")
+    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "leader_beat")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -112,8 +117,26 @@ class Frame(_message.Message):
     CHANGE_STREAM_FIELD_NUMBER: _ClassVar[int]
     CHANGE_NODE_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
+    GET_REGISTER_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SWAP_REGISTER_FIELD_NUMBER: _ClassVar[int]
+    LIST_REGISTERS_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_LIST_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_LEASE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    LIST_LEASES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LIST_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SEAL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SEALED_FIELD_NUMBER: _ClassVar[int]
+    ROUND_READ_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TAIL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INSTALL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_APPEND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_STORED_FIELD_NUMBER: _ClassVar[int]
+    LEADER_BEAT_FIELD_NUMBER: _ClassVar[int]
     id: int
     reply: bool
+    leader_epoch: int
     error: Error
     hello: Hello
     done: Done
@@ -165,7 +188,24 @@ class Frame(_message.Message):
     change_stream: ChangeStream
     change_node: ChangeNode
     changed: Changed
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ...) -> None: ...
+    get_register: GetRegister
+    register_value: RegisterValue
+    swap_register: SwapRegister
+    list_registers: ListRegisters
+    register_list: RegisterList
+    change_lease: ChangeLease
+    lease: Lease
+    list_leases: ListLeases
+    lease_list: LeaseList
+    round_seal: RoundSeal
+    round_sealed: RoundSealed
+    round_read: RoundRead
+    round_tail: RoundTail
+    round_install: RoundInstall
+    round_append: RoundAppend
+    round_stored: RoundStored
+    leader_beat: LeaderBeat
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -788,3 +828,169 @@ class NodeStatus(_message.Message):
     draining: bool
     unknown_streams: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetRegister(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class RegisterValue(_message.Message):
+    __slots__ = ("name", "version", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    value: bytes
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class SwapRegister(_message.Message):
+    __slots__ = ("name", "expected", "value", "delete", "lease", "lease_epoch", "token")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    expected: int
+    value: bytes
+    delete: bool
+    lease: str
+    lease_epoch: int
+    token: int
+    def __init__(self, name: _Optional[str] = ..., expected: _Optional[int] = ..., value: _Optional[bytes] = ..., delete: _Optional[bool] = ..., lease: _Optional[str] = ..., lease_epoch: _Optional[int] = ..., token: _Optional[int] = ...) -> None: ...
+
+class ListRegisters(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+
+class RegisterList(_message.Message):
+    __slots__ = ("registers",)
+    REGISTERS_FIELD_NUMBER: _ClassVar[int]
+    registers: _containers.RepeatedCompositeFieldContainer[RegisterValue]
+    def __init__(self, registers: _Optional[_Iterable[_Union[RegisterValue, _Mapping]]] = ...) -> None: ...
+
+class ChangeLease(_message.Message):
+    __slots__ = ("action", "name", "holder", "ttl_s", "epoch")
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ACTION_UNSPECIFIED: _ClassVar[ChangeLease.Action]
+        ACQUIRE: _ClassVar[ChangeLease.Action]
+        RENEW: _ClassVar[ChangeLease.Action]
+        RELEASE: _ClassVar[ChangeLease.Action]
+    ACTION_UNSPECIFIED: ChangeLease.Action
+    ACQUIRE: ChangeLease.Action
+    RENEW: ChangeLease.Action
+    RELEASE: ChangeLease.Action
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    action: ChangeLease.Action
+    name: str
+    holder: str
+    ttl_s: float
+    epoch: int
+    def __init__(self, action: _Optional[_Union[ChangeLease.Action, str]] = ..., name: _Optional[str] = ..., holder: _Optional[str] = ..., ttl_s: _Optional[float] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("name", "holder", "epoch", "ttl_s", "left_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    holder: str
+    epoch: int
+    ttl_s: float
+    left_s: float
+    def __init__(self, name: _Optional[str] = ..., holder: _Optional[str] = ..., epoch: _Optional[int] = ..., ttl_s: _Optional[float] = ..., left_s: _Optional[float] = ...) -> None: ...
+
+class ListLeases(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+
+class LeaseList(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+
+class RoundSeal(_message.Message):
+    __slots__ = ("epoch", "leader", "address")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    leader: int
+    address: str
+    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class RoundSealed(_message.Message):
+    __slots__ = ("file_epoch", "last_index")
+    FILE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    file_epoch: int
+    last_index: int
+    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
+
+class RoundRead(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class RoundTail(_message.Message):
+    __slots__ = ("file_epoch", "last_index", "sizes")
+    FILE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    file_epoch: int
+    last_index: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RoundInstall(_message.Message):
+    __slots__ = ("epoch", "index", "sizes")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    index: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RoundAppend(_message.Message):
+    __slots__ = ("epoch", "first_index", "sizes")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    first_index: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., first_index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RoundStored(_message.Message):
+    __slots__ = ("last_index",)
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    last_index: int
+    def __init__(self, last_index: _Optional[int] = ...) -> None: ...
+
+class LeaderBeat(_message.Message):
+    __slots__ = ("epoch", "leader", "address")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    leader: int
+    address: str
+    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
