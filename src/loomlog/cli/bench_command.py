@@ -52,6 +52,12 @@ FillMegabytes = Annotated[
     float, typer.Option(min=0, metavar="N", help="With --failover: stored before the kill.")
 ]
 
+Spark = Annotated[
+    bool,
+    typer.Option("--spark", help="Instead: reading and writing with Spark. Private cluster."),
+]
+Rows = Annotated[int, typer.Option(min=1, metavar="N", help="With --spark: rows of the log.")]
+
 
 def bench(
     up: Up = None,
@@ -67,13 +73,15 @@ def bench(
     start_gigabytes: StartGigabytes = None,
     failover: Failover = False,
     fill_megabytes: FillMegabytes = 400.0,
+    spark: Spark = False,
+    rows: Rows = 4_000_000,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
     """Measure appends, subscriptions, latency and idle cost."""
     from loomlog.cli.bench.run import Settings, Target
 
-    private = up is not None or start_gigabytes is not None or failover
+    private = up is not None or start_gigabytes is not None or failover or spark
     if sync is not None and not private:
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
@@ -83,6 +91,8 @@ def bench(
         _starts(target, start_gigabytes, as_json=as_json)
     elif failover:
         _failover(target, seconds, fill_megabytes, as_json=as_json)
+    elif spark:
+        _spark(target, rows, seconds, as_json=as_json)
     else:
         settings = Settings(
             log=log,
@@ -123,6 +133,16 @@ def _failover(target: Target, seconds: float, fill_mb: float, *, as_json: bool) 
         lambda progress: failover.failover(target, seconds, fill_mb, progress),
     )
     _show(report, reporting.failover_fields, reporting.print_failover, as_json=as_json)
+
+
+def _spark(target: Target, rows: int, seconds: float, *, as_json: bool) -> None:
+    from loomlog.cli.bench import reporting, spark_rates
+
+    report = _measured(
+        spark_rates.SCENARIOS,
+        lambda progress: spark_rates.measure(target, rows, seconds, progress),
+    )
+    _show(report, reporting.spark_fields, reporting.print_spark, as_json=as_json)
 
 
 def _measured(scenarios: int, measure: Callable[[Progress], Coroutine[Any, Any, T]]) -> T:

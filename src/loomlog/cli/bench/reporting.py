@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from loomlog.cli.bench import failover
+from loomlog.cli.bench import failover, spark_rates
 from loomlog.cli.bench.machine import describe
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.bench.run import Progress, Report
@@ -153,6 +153,47 @@ def _kill_cells(kill: failover.Kill) -> tuple[str, ...]:
         "-" if kill.sealed_s is None else f"{kill.sealed_s:.2f}",
         f"{kill.repaired_s:.2f}",
         ", ".join(f"{copy.mb_per_s:.0f}" for copy in kill.copies) or "-",
+    )
+
+
+# ---- Spark
+
+
+def spark_fields(report: spark_rates.Report) -> dict[str, Any]:
+    """JSON-ready."""
+    rates = {
+        "log_rows_per_s": round(report.log_rows_per_s),
+        "parquet_rows_per_s": round(report.parquet_rows_per_s),
+        "log_to_parquet": round(report.ratio, 3),
+        "copy_rows_per_s": round(report.copy_rows_per_s),
+    }
+    return asdict(report) | rates
+
+
+def print_spark(report: spark_rates.Report) -> None:
+    from rich import box
+    from rich.table import Table
+
+    out = console()
+    out.print(
+        f"{report.rows:,} rows of {spark_rates.RECORD_BYTES} B, {spark_rates.STREAMS} streams, "
+        f"{spark_rates.NODES} replicas, local[2,4]; all on this machine",
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("Spark")
+    table.add_column("rows/s", justify="right")
+    table.add_row("group-by over the log", f"{report.log_rows_per_s:,.0f}")
+    table.add_row("group-by over Parquet", f"{report.parquet_rows_per_s:,.0f}")
+    table.add_row("log to log, exactly once", f"{report.copy_rows_per_s:,.0f}")
+    out.print(table)
+    out.print(f"log / Parquet: {report.ratio:.2f}", highlight=False)
+    ages = (report.age_p50_ms, report.age_p95_ms, report.age_max_ms)
+    p50, p95, most = ("-" if ms is None else f"{ms / 1e3:.2f} s" for ms in ages)
+    out.print(
+        f"age of a record when a reader of the second log has it, {spark_rates.AGE_ROWS_PER_S:,} "
+        f"rows/s: p50 {p50}, p95 {p95}, at most {most}",
+        highlight=False,
     )
 
 
