@@ -864,16 +864,20 @@ class SwapRegister(_message.Message):
     def __init__(self, name: _Optional[str] = ..., expected: _Optional[int] = ..., value: _Optional[bytes] = ..., delete: _Optional[bool] = ..., lease: _Optional[str] = ..., lease_epoch: _Optional[int] = ..., token: _Optional[int] = ...) -> None: ...
 
 class ListRegisters(_message.Message):
-    __slots__ = ("prefix",)
+    __slots__ = ("prefix", "after")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+    after: str
+    def __init__(self, prefix: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
 class RegisterList(_message.Message):
-    __slots__ = ("registers",)
+    __slots__ = ("registers", "more")
     REGISTERS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     registers: _containers.RepeatedCompositeFieldContainer[RegisterValue]
-    def __init__(self, registers: _Optional[_Iterable[_Union[RegisterValue, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, registers: _Optional[_Iterable[_Union[RegisterValue, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class ChangeLease(_message.Message):
     __slots__ = ("action", "name", "holder", "ttl_s", "epoch")
@@ -914,16 +918,20 @@ class Lease(_message.Message):
     def __init__(self, name: _Optional[str] = ..., holder: _Optional[str] = ..., epoch: _Optional[int] = ..., ttl_s: _Optional[float] = ..., left_s: _Optional[float] = ...) -> None: ...
 
 class ListLeases(_message.Message):
-    __slots__ = ("prefix",)
+    __slots__ = ("prefix", "after")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+    after: str
+    def __init__(self, prefix: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
 class LeaseList(_message.Message):
-    __slots__ = ("leases",)
+    __slots__ = ("leases", "more")
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
-    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class RoundSeal(_message.Message):
     __slots__ = ("epoch", "leader", "address")
