@@ -17,7 +17,7 @@
     ├── VersionMismatch      the two sides speak different versions
     ├── Corrupt              bytes do not match their checksum or their format
     ├── AppendUnknown        an append may or may not have happened
-    ├── Conflict             somebody else changed the register first: read it again, then decide
+    ├── Conflict             somebody else changed it first: read it again, then decide
     └── Fenced               another holder has the lease by now: stop
 
 Messages are one line: what happened and what to do. `code` is the number on the wire

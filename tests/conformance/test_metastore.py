@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from loomlog.errors import Corrupt, Unavailable, VersionMismatch
+from loomlog.errors import Conflict, Corrupt, Unavailable, VersionMismatch
 from loomlog.metadata.memory import MemoryStore
 from loomlog.metadata.sqlite import SqliteStore
-from loomlog.metadata.store import Change, Conflict, MetaStore, Versioned
+from loomlog.metadata.store import Change, MetaStore, Versioned
 from loomlog.storage.disk import ThreadWorker
 
 

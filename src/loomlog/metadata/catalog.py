@@ -68,11 +68,11 @@ class Catalog:
         return catalog
 
     async def _read(self) -> None:
-        for key, item in (await self._store.list("")).items():
-            self._versions[key] = item.version
-            kind, _, _ = key.partition("/")
-            if kind in _KINDS:
-                self._show(key, decode(_KINDS[kind], key, item.value))
+        for kind, record in _KINDS.items():  # registers and leases are not the catalog's
+            for key, item in (await self._store.list(kind)).items():
+                if key.partition("/")[0] == kind:
+                    self._versions[key] = item.version
+                    self._show(key, decode(record, key, item.value))
 
     async def _finish_interrupted(self) -> None:
         for log in list(self.logs.values()):

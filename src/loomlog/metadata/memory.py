@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from loomlog.metadata.store import Change, Changed, Conflict, Unwatch, Versioned, Watchers
+from loomlog.metadata.store import Change, Changed, Unwatch, Versioned, Watchers, conflict
 
 
 class MemoryStore:
@@ -27,7 +27,7 @@ class MemoryStore:
         item = self._items.get(key)
         found = item.version if item else 0
         if found != expected:
-            raise Conflict(key, expected, found)
+            raise conflict(key, expected, found)
         self._version += 1
         version = self._version
         self._put(key, None if value is None else Versioned(value, version))

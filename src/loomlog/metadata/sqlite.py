@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from loomlog.errors import Corrupt, LoomError, Unavailable, VersionMismatch
-from loomlog.metadata.store import Change, Changed, Conflict, Unwatch, Versioned, Watchers
+from loomlog.metadata.store import Change, Changed, Unwatch, Versioned, Watchers, conflict
 from loomlog.storage.files import Worker
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ def _swap_inside(
     item = _get(connection, key)
     found = item.version if item else 0
     if found != expected:
-        raise Conflict(key, expected, found)
+        raise conflict(key, expected, found)
     query = "UPDATE last SET version = version + 1 RETURNING version"
     version = int(connection.execute(query).fetchall()[0][0])
     if value is None:

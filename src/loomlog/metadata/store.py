@@ -8,9 +8,9 @@ written again never gets an old version back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from loomlog.errors import Retryable
+from loomlog.errors import Conflict
 
 
 class Versioned(NamedTuple):
@@ -27,16 +27,12 @@ class Change(NamedTuple):
     item: Versioned | None
 
 
-class Conflict(Retryable):
-    """Somebody else changed the key first: read it again, then decide again."""
-
-    code: ClassVar[int] = Retryable.code
-
-    def __init__(self, key: str, expected: int, found: int) -> None:
-        super().__init__(
-            f"metadata {key!r} is at version {found or 'none'}, not {expected or 'none'}: "
-            "somebody else changed it"
-        )
+def conflict(key: str, expected: int, found: int) -> Conflict:
+    """What a store raises when a key is not at the version expected."""
+    return Conflict(
+        f"metadata {key!r} is at version {found or 'none'}, not {expected or 'none'}: "
+        "somebody else changed it"
+    )
 
 
 Changed = Callable[[Change], None]

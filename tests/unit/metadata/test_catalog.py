@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from loomlog.errors import Corrupt, InvalidArgument
+from loomlog.errors import Conflict, Corrupt, InvalidArgument
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.memory import MemoryStore
 from loomlog.metadata.records import NodeRecord
-from loomlog.metadata.store import Conflict
 
 
 class PowerLoss(Exception):  # noqa: N818 - what happens, not what is wrong
