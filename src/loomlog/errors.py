@@ -2,7 +2,7 @@
 
     LoomError
     ├── Retryable            try again, here or elsewhere: nothing happened
-    │   ├── NotLeader        ask the metadata repository named in the message
+    │   ├── NotLeader        ask the metadata repository that leads: `leader`, if known
     │   ├── Busy             the server is at a bound; back off
     │   ├── Unavailable      nobody who could answer was reached
     │   └── Timeout          no answer in time (of something without side effects)
@@ -43,6 +43,10 @@ class Retryable(LoomError):  # noqa: N818 - the public names are fixed
 
 class NotLeader(Retryable):
     code: ClassVar[int] = 3
+
+    def __init__(self, message: str = "", leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader  # its address, if known
 
 
 class Busy(Retryable):
@@ -116,6 +120,8 @@ def _tree(root: type[LoomError]) -> list[type[LoomError]]:
 _BY_CODE = {kind.code: kind for kind in _tree(LoomError)}
 
 
-def from_code(code: int, message: str) -> LoomError:
+def from_code(code: int, message: str, leader: str = "") -> LoomError:
     """The error that a peer sent; an unknown code (a newer peer) becomes a LoomError."""
+    if code == NotLeader.code:
+        return NotLeader(message, leader)
     return _BY_CODE.get(code, LoomError)(message)

@@ -36,7 +36,7 @@ class Codec:
     def check_greeting(self, frame: pb.Frame) -> str:
         """The role of the peer, or why we cannot talk to it."""
         if self.kind(frame) == "error":
-            raise errors.from_code(frame.error.code, frame.error.message)
+            raise _error_in(frame)
         if self.kind(frame) != "hello":
             raise errors.Corrupt("the peer did not say hello: connection closed")
         theirs = frame.hello.protocol_version
@@ -51,7 +51,13 @@ class Codec:
         """The error inside, if it is one."""
         if self.kind(frame) != "error":
             return None
-        return errors.from_code(frame.error.code, frame.error.message)
+        return _error_in(frame)
 
     def failure_frame(self, error: errors.LoomError) -> pb.Frame:
-        return pb.Frame(error=pb.Error(code=error.code, message=str(error)))  # type: ignore[arg-type]
+        leader = error.leader if isinstance(error, errors.NotLeader) else ""
+        inside = pb.Error(code=error.code, message=str(error), leader=leader)  # type: ignore[arg-type]
+        return pb.Frame(error=inside)
+
+
+def _error_in(frame: pb.Frame) -> errors.LoomError:
+    return errors.from_code(frame.error.code, frame.error.message, frame.error.leader)
