@@ -18,7 +18,8 @@
     ├── Corrupt              bytes do not match their checksum or their format
     ├── AppendUnknown        an append may or may not have happened
     ├── Conflict             somebody else changed it first: read it again, then decide
-    └── Fenced               another holder has the lease by now: stop
+    ├── Fenced               another holder has the lease by now: stop
+    └── SwapUnknown          a change of metadata may or may not have happened
 
 Messages are one line: what happened and what to do. `code` is the number on the wire
 (loomlog.proto, ErrorCode); numbers never change their meaning.
@@ -111,6 +112,10 @@ class Conflict(LoomError):
 
 class Fenced(LoomError):
     code: ClassVar[int] = 19
+
+
+class SwapUnknown(LoomError):
+    code: ClassVar[int] = 20
 
 
 def _tree(root: type[LoomError]) -> list[type[LoomError]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loomlog.errors import Conflict, Corrupt, Unavailable, VersionMismatch
+from loomlog.errors import Conflict, Corrupt, NotLeader, Unavailable, VersionMismatch
 from loomlog.metadata.memory import MemoryStore
 from loomlog.metadata.sqlite import SqliteStore
 from loomlog.metadata.store import Change, MetaStore, Versioned
@@ -108,6 +108,54 @@ async def test_watchers_hear_of_changes_under_their_prefix(store: MetaStore) -> 
     unwatch()
     await store.compare_and_swap("log/b", 0, b"z")
     assert heard == [Change("log/a", Versioned(b"x", first)), Change("log/a", None)]
+
+
+async def test_a_fenced_store_writes_while_its_fence_stands(store: MetaStore) -> None:
+    leads = await store.compare_and_swap("leader", 0, b"1")
+    fenced = store.fenced("leader", leads)
+    version = await fenced.compare_and_swap("a", 0, b"x")
+    assert await fenced.get("a") == Versioned(b"x", version)
+    assert list(await fenced.list("")) == ["a", "leader"]
+    with pytest.raises(Conflict):
+        await fenced.compare_and_swap("a", 0, b"y")
+
+
+@pytest.mark.parametrize("successor", [b"2", None])
+async def test_nothing_is_written_once_the_fence_fell(
+    store: MetaStore, successor: bytes | None
+) -> None:
+    leads = await store.compare_and_swap("leader", 0, b"1")
+    fenced = store.fenced("leader", leads)
+    version = await fenced.compare_and_swap("a", 0, b"x")
+    await store.compare_and_swap("leader", leads, successor)
+    for expected, value in ((version, b"y"), (version, None), (0, b"y")):
+        with pytest.raises(NotLeader, match="'leader'"):
+            await fenced.compare_and_swap("a", expected, value)
+    assert await fenced.get("a") == Versioned(b"x", version)
+
+
+async def test_every_fence_around_a_store_has_to_stand(store: MetaStore) -> None:
+    inner = await store.compare_and_swap("inner", 0, b"")
+    outer = await store.compare_and_swap("outer", 0, b"")
+    fenced = store.fenced("outer", outer).fenced("inner", inner)
+    await fenced.compare_and_swap("a", 0, b"x")
+    await store.compare_and_swap("outer", outer, b"")
+    with pytest.raises(NotLeader, match="'outer'"):
+        await fenced.compare_and_swap("b", 0, b"x")
+
+
+async def test_who_holds_the_fence_may_move_it_once(store: MetaStore) -> None:
+    leads = await store.compare_and_swap("leader", 0, b"1")
+    fenced = store.fenced("leader", leads)
+    await fenced.compare_and_swap("leader", leads, b"moved")
+    with pytest.raises(NotLeader):
+        await fenced.compare_and_swap("a", 0, b"x")
+
+
+async def test_a_fenced_view_that_is_closed_leaves_the_store_open(store: MetaStore) -> None:
+    leads = await store.compare_and_swap("leader", 0, b"1")
+    await store.fenced("leader", leads).close()
+    assert await store.get("leader") == Versioned(b"1", leads)
 
 
 async def test_content_and_versions_survive_a_restart(place: Place) -> None:

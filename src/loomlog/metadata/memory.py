@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import asyncio
 
-from loomlog.metadata.store import Change, Changed, Unwatch, Versioned, Watchers, conflict
+from loomlog.metadata.store import (
+    Change,
+    Changed,
+    Fence,
+    FencedStore,
+    MetaStore,
+    Unwatch,
+    Versioned,
+    Watchers,
+    conflict,
+    fence_fell,
+)
 
 
 class MemoryStore:
@@ -22,10 +33,14 @@ class MemoryStore:
         await asyncio.sleep(0)
         return self._items.get(key)
 
-    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
         await asyncio.sleep(0)
-        item = self._items.get(key)
-        found = item.version if item else 0
+        for fence in fences:
+            if self._version_of(fence.key) != fence.version:
+                raise fence_fell(fence, self._version_of(fence.key))
+        found = self._version_of(key)
         if found != expected:
             raise conflict(key, expected, found)
         self._version += 1
@@ -33,6 +48,10 @@ class MemoryStore:
         self._put(key, None if value is None else Versioned(value, version))
         await asyncio.sleep(0)
         return version
+
+    def _version_of(self, key: str) -> int:
+        item = self._items.get(key)
+        return item.version if item else 0
 
     def _put(self, key: str, item: Versioned | None) -> None:
         if item is None:
@@ -47,6 +66,9 @@ class MemoryStore:
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
         return self._watchers.add(prefix, changed)
+
+    def fenced(self, key: str, version: int) -> MetaStore:
+        return FencedStore(self, Fence(key, version))
 
     async def close(self) -> None:
         self._watchers.clear()

@@ -13,7 +13,18 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from loomlog.errors import Corrupt, LoomError, Unavailable, VersionMismatch
-from loomlog.metadata.store import Change, Changed, Unwatch, Versioned, Watchers, conflict
+from loomlog.metadata.store import (
+    Change,
+    Changed,
+    Fence,
+    FencedStore,
+    MetaStore,
+    Unwatch,
+    Versioned,
+    Watchers,
+    conflict,
+    fence_fell,
+)
 from loomlog.storage.files import Worker
 
 T = TypeVar("T")
@@ -46,8 +57,10 @@ class SqliteStore:
     async def get(self, key: str) -> Versioned | None:
         return await self._run(lambda: _get(self._connection, key))
 
-    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
-        version = await self._run(lambda: _swap(self._connection, key, expected, value))
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        version = await self._run(lambda: _swap(self._connection, key, expected, value, fences))
         item = None if value is None else Versioned(value, version)
         self._watchers.tell(Change(key, item))
         return version
@@ -57,6 +70,9 @@ class SqliteStore:
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
         return self._watchers.add(prefix, changed)
+
+    def fenced(self, key: str, version: int) -> MetaStore:
+        return FencedStore(self, Fence(key, version))
 
     async def close(self) -> None:
         self._watchers.clear()
@@ -133,9 +149,23 @@ def _list(connection: sqlite3.Connection, prefix: str) -> dict[str, Versioned]:
     return {key: Versioned(value, version) for key, value, version in rows}
 
 
-def _swap(connection: sqlite3.Connection, key: str, expected: int, value: bytes | None) -> int:
+def _version_of(connection: sqlite3.Connection, key: str) -> int:
+    item = _get(connection, key)
+    return item.version if item else 0
+
+
+def _swap(
+    connection: sqlite3.Connection,
+    key: str,
+    expected: int,
+    value: bytes | None,
+    fences: tuple[Fence, ...],
+) -> int:
     connection.execute("BEGIN IMMEDIATE")
     try:
+        for fence in fences:
+            if _version_of(connection, fence.key) != fence.version:
+                raise fence_fell(fence, _version_of(connection, fence.key))
         version = _swap_inside(connection, key, expected, value)
         connection.execute("COMMIT")
     except BaseException:
@@ -148,8 +178,7 @@ def _swap(connection: sqlite3.Connection, key: str, expected: int, value: bytes 
 def _swap_inside(
     connection: sqlite3.Connection, key: str, expected: int, value: bytes | None
 ) -> int:
-    item = _get(connection, key)
-    found = item.version if item else 0
+    found = _version_of(connection, key)
     if found != expected:
         raise conflict(key, expected, found)
     query = "UPDATE last SET version = version + 1 RETURNING version"

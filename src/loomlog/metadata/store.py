@@ -3,6 +3,9 @@
 Small on purpose, so that SQLite and etcd both fit. Versions are drawn from one counter of the
 whole store: a later change of any key has a higher version, and a key that was deleted and
 written again never gets an old version back.
+
+Conflict, NotLeader (a fence fell) and Unavailable mean that nothing was written. SwapUnknown means
+that nobody knows: only a store on other machines raises it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from loomlog.errors import Conflict
+from loomlog.errors import Conflict, NotLeader
 
 
 class Versioned(NamedTuple):
@@ -27,11 +30,26 @@ class Change(NamedTuple):
     item: Versioned | None
 
 
+class Fence(NamedTuple):
+    """A key that has to be at this version still whenever something is written."""
+
+    key: str
+    version: int
+
+
 def conflict(key: str, expected: int, found: int) -> Conflict:
     """What a store raises when a key is not at the version expected."""
     return Conflict(
         f"metadata {key!r} is at version {found or 'none'}, not {expected or 'none'}: "
         "somebody else changed it"
+    )
+
+
+def fence_fell(fence: Fence, found: int) -> NotLeader:
+    """What a store raises when a fence is not at its version any more; nothing was written."""
+    return NotLeader(
+        f"metadata {fence.key!r} is at version {found or 'none'}, not {fence.version}: "
+        "another metadata repository leads by now"
     )
 
 
@@ -44,10 +62,12 @@ class MetaStore(Protocol):
 
     async def get(self, key: str) -> Versioned | None: ...
 
-    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
         """Write (None: delete) if the key is at version `expected` (0: absent), else Conflict.
 
-        Returns the new version."""
+        All `fences` have to stand in that moment, else NotLeader. Returns the new version."""
 
     async def list(self, prefix: str) -> dict[str, Versioned]:
         """Everything whose key begins with `prefix`, in key order."""
@@ -55,7 +75,33 @@ class MetaStore(Protocol):
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
         """Tell every change from now on, in order. The result ends it."""
 
+    def fenced(self, key: str, version: int) -> MetaStore:
+        """This store, as long as `key` is at `version`: after that every swap is NotLeader."""
+
     async def close(self) -> None: ...
+
+
+class FencedStore:
+    """A view of a store that puts fences around its swaps. Closing it leaves the store open."""
+
+    def __init__(self, store: MetaStore, *fences: Fence) -> None:
+        self._store = store
+        self._fences = fences
+        self.get = store.get
+        self.list = store.list
+        self.watch = store.watch
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        every = (*self._fences, *fences)
+        return await self._store.compare_and_swap(key, expected, value, fences=every)
+
+    def fenced(self, key: str, version: int) -> MetaStore:
+        return FencedStore(self._store, *self._fences, Fence(key, version))
+
+    async def close(self) -> None:
+        return
 
 
 class Watchers:

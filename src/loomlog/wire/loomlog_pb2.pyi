@@ -29,6 +29,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     APPEND_UNKNOWN: _ClassVar[ErrorCode]
     CONFLICT: _ClassVar[ErrorCode]
     FENCED: _ClassVar[ErrorCode]
+    SWAP_UNKNOWN: _ClassVar[ErrorCode]
 
 class StreamState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -56,13 +57,14 @@ CORRUPT: ErrorCode
 APPEND_UNKNOWN: ErrorCode
 CONFLICT: ErrorCode
 FENCED: ErrorCode
+SWAP_UNKNOWN: ErrorCode
 STREAM_STATE_UNSPECIFIED: StreamState
 SEALING: StreamState
 STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat")
+    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +85,8 @@ class Frame(_message.Message):
     SYNCHRONISE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     SCRUB_FIELD_NUMBER: _ClassVar[int]
     SCRUB_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    LIST_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_LIST_FIELD_NUMBER: _ClassVar[int]
     OPEN_REPLICATION_FIELD_NUMBER: _ClassVar[int]
     REPLICATE_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +160,8 @@ class Frame(_message.Message):
     synchronise_response: SynchroniseResponse
     scrub: Scrub
     scrub_response: ScrubResponse
+    list_commits: ListCommits
+    commit_list: CommitList
     open_replication: OpenReplication
     replicate: Replicate
     replication_refused: ReplicationRefused
@@ -209,7 +215,7 @@ class Frame(_message.Message):
     round_stored: RoundStored
     ask_leader: AskLeader
     leader_beat: LeaderBeat
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -446,6 +452,26 @@ class ScrubResponse(_message.Message):
     repaired_batches: int
     error: str
     def __init__(self, finished: _Optional[bool] = ..., checked_llsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., corrupt_batches: _Optional[int] = ..., repaired_batches: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ListCommits(_message.Message):
+    __slots__ = ("log_stream_id", "after")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    after: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
+
+class CommitList(_message.Message):
+    __slots__ = ("report", "ran_epoch", "commits", "more")
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    RAN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    report: LogStreamUncommitReport
+    ran_epoch: int
+    commits: _containers.RepeatedCompositeFieldContainer[LogStreamCommitResult]
+    more: bool
+    def __init__(self, report: _Optional[_Union[LogStreamUncommitReport, _Mapping]] = ..., ran_epoch: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[LogStreamCommitResult, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class SyncStart(_message.Message):
     __slots__ = ("log_stream_id", "seal_epoch", "first_llsn", "first_glsn", "last_llsn", "trimmed_glsn", "prev_high_watermark")

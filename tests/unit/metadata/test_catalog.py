@@ -8,6 +8,7 @@ from loomlog.errors import Conflict, Corrupt, InvalidArgument
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.memory import MemoryStore
 from loomlog.metadata.records import NodeRecord
+from loomlog.metadata.store import Fence
 
 
 class PowerLoss(Exception):  # noqa: N818 - what happens, not what is wrong
@@ -21,11 +22,13 @@ class DyingStore(MemoryStore):
         super().__init__()
         self.writes_left = 1_000_000
 
-    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
         if not self.writes_left:
             raise PowerLoss
         self.writes_left -= 1
-        return await super().compare_and_swap(key, expected, value)
+        return await super().compare_and_swap(key, expected, value, fences=fences)
 
 
 async def load(store: MemoryStore) -> Catalog:

@@ -26,7 +26,7 @@ from loomlog.core.ordered import repair
 from loomlog.errors import LoomError, Retryable
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.memory import MemoryStore
-from loomlog.metadata.store import Versioned
+from loomlog.metadata.store import Fence, Versioned
 from loomlog.node import StorageNode
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
@@ -127,9 +127,11 @@ class SlowStore(MemoryStore):
         await self._delay()
         return await super().get(key)
 
-    async def compare_and_swap(self, key: str, expected: int, value: bytes | None) -> int:
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
         await self._delay()
-        version = await super().compare_and_swap(key, expected, value)
+        version = await super().compare_and_swap(key, expected, value, fences=fences)
         await self._delay()
         return version
 
