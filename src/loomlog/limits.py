@@ -37,6 +37,12 @@ COPY_ANSWER_S: Final = 0.2  # a short copy is finished with the answer to its or
 SCRUB_BYTES: Final = MIB  # checked at a time, between two reads of others
 SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 
+# Metadata repository
+REGISTER_BYTES_MAX: Final = MIB  # a register's value; an etcd takes no more than 1.5 MiB
+REGISTER_SWAPS_REMEMBERED: Final = 32  # by which a register knows repeats: half a KiB
+REGISTER_MARKERS_MAX: Final = 1000  # of deleted registers, to know repeats of their deletion
+LIST_BYTES: Final = 4 * MIB  # one part of a list of registers or leases; fits a frame's header
+
 # Times
 HEARTBEAT_S: Final = 1.0  # storage node to metadata repository when nothing changes
 FAILURE_DETECTION_S: Final = 3.0  # silence after which a storage node counts as dead
@@ -44,7 +50,9 @@ CONNECT_TIMEOUT_S: Final = 5.0
 TCP_SILENCE_S: Final = 10  # whole seconds; a host that vanished without a word ends a connection
 REQUEST_TIMEOUT_S: Final = 10.0
 APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this, whatever it tried
+LEASE_TTL_S_MAX: Final = 86_400.0  # whoever waits for a dead holder waits this long
 
 # Names
 LOG_NAME_CHARS_MAX: Final = 200
+REGISTER_NAME_CHARS_MAX: Final = 200  # of a lease and its holder, too
 STREAMS_PER_LOG_MAX: Final = 10_000

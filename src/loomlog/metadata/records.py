@@ -70,8 +70,24 @@ class TombstoneRecord:
     remains: tuple[tuple[StreamId, tuple[NodeId, ...]], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """Who has a lease. Renewals are not written: time decides nothing that must be right."""
+
+    name: str
+    holder: str = ""  # empty: nobody
+    epoch: int = 0  # grows with every holder
+    ttl_s: float = 0.0
+
+
 Record: TypeAlias = (
-    ClusterRecord | CountersRecord | NodeRecord | LogRecord | StreamRecord | TombstoneRecord
+    ClusterRecord
+    | CountersRecord
+    | NodeRecord
+    | LogRecord
+    | StreamRecord
+    | TombstoneRecord
+    | LeaseRecord
 )
 R = TypeVar("R", bound=Record)
 

@@ -20,11 +20,13 @@ from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.file_round_log import FILE_BYTES, FileRoundLog
+from loomlog.metadata.leases import Leases
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
 from loomlog.metadata.operator import Operator
 from loomlog.metadata.orders import Orders
 from loomlog.metadata.reconcile import Reconciler
+from loomlog.metadata.registers import Registers
 from loomlog.metadata.registration import Registration
 from loomlog.metadata.relief import Relief
 from loomlog.metadata.steps import Steps
@@ -99,6 +101,8 @@ class MetadataRepository:
         store = self._store or await self._open_store(f"{directory}/metadata.sqlite")
         round_log = await self._open_round_log(files, f"{directory}/rounds", store)
         self._catalog = await Catalog.load(store, self._settings.cluster_id, self._new_secret)
+        self._leases = await Leases.load(store)
+        self._registers = Registers(store, self._leases)
         self._wire_up(round_log)
 
     async def _open_round_log(self, files: Files, directory: str, store: MetaStore) -> FileRoundLog:
@@ -295,6 +299,29 @@ class MetadataRepository:
     async def get_status(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         return pb.Frame(status=self._view.status())
 
+    async def get_register(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        return pb.Frame(register_value=await self._registers.get(frame.get_register))
+
+    async def swap_register(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        return pb.Frame(register_value=await self._registers.swap(frame.swap_register))
+
+    async def list_registers(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        return pb.Frame(register_list=await self._registers.list(frame.list_registers))
+
+    async def change_lease(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        return pb.Frame(lease=await self._leases.change(frame.change_lease))
+
+    async def list_leases(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        return pb.Frame(lease_list=self._leases.list(frame.list_leases))
+
 
 class _Requests(Service):
     """What may be asked of a metadata repository."""
@@ -315,6 +342,11 @@ class _Requests(Service):
                 "get_status": repository.get_status,
                 "change_stream": repository.change_stream,
                 "change_node": repository.change_node,
+                "get_register": repository.get_register,
+                "swap_register": repository.swap_register,
+                "list_registers": repository.list_registers,
+                "change_lease": repository.change_lease,
+                "list_leases": repository.list_leases,
             },
         )
 
