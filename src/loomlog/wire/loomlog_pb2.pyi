@@ -1020,12 +1020,14 @@ class RoundSeal(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class RoundSealed(_message.Message):
-    __slots__ = ("file_epoch", "last_index")
+    __slots__ = ("file_epoch", "last_index", "lost")
     FILE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     file_epoch: int
     last_index: int
-    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
+    lost: bool
+    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
 
 class RoundRead(_message.Message):
     __slots__ = ("epoch",)
