@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from loomlog import limits
-from loomlog.errors import Fenced, InvalidArgument
+from loomlog.errors import Fenced, InvalidArgument, SwapUnknown, Unavailable
 from loomlog.metadata.listing import check_name, part_of
 from loomlog.metadata.records import LeaseRecord, decode, encode
-from loomlog.metadata.store import MetaStore, Versioned
+from loomlog.metadata.store import Fence, MetaStore, Versioned
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -97,12 +97,11 @@ class Leases:
         )
         return pb.LeaseList(leases=part, more=more)
 
-    @asynccontextmanager
-    async def fence(self, name: str, epoch: int) -> AsyncIterator[None]:
-        """Inside, the lease stays with the holder of this epoch; raises Fenced if it is over."""
+    async def fence(self, name: str, epoch: int) -> Fence:
+        """Stands in the MetaStore as long as this epoch lasts; raises Fenced if it is over."""
         async with self._changing(self._lease(name)) as lease:
             _check_epoch(lease.record, epoch)
-            yield
+            return Fence(_PREFIX + name, lease.version)
 
     # ---- the three changes
 
@@ -149,9 +148,12 @@ class Leases:
 
     async def _write(self, lease: _Lease, record: LeaseRecord) -> None:
         lease.certain = False
-        lease.version = await self._store.compare_and_swap(
-            _PREFIX + record.name, lease.version, encode(record)
-        )
+        try:
+            lease.version = await self._store.compare_and_swap(
+                _PREFIX + record.name, lease.version, encode(record)
+            )
+        except SwapUnknown as error:
+            raise Unavailable(f"lease {record.name!r}: {error}; try again") from error
         lease.record = record
         lease.certain = True
         lease.renew()

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 from loomlog import limits
-from loomlog.errors import Conflict, Corrupt, InvalidArgument, LoomError
+from loomlog.errors import (
+    Conflict,
+    Corrupt,
+    InvalidArgument,
+    LoomError,
+    NotLeader,
+    SwapUnknown,
+    Unavailable,
+)
 from loomlog.metadata.leases import Leases
 from loomlog.metadata.listing import check_name, part_of
-from loomlog.metadata.store import MetaStore, Versioned
+from loomlog.metadata.store import Fence, MetaStore, Versioned
 from loomlog.wire import loomlog_pb2 as pb
 
 _PREFIX: Final = "register/"
@@ -106,26 +113,33 @@ class Registers:
 
     async def _try_to_swap(self, key: str, found: _Found, request: pb.SwapRegister) -> int | None:
         """The new version; None: it changed while we looked, so look again."""
-        value = None if request.delete else request.value
-        async with self._fence(request):
-            if found.version != request.expected:
-                raise Conflict(
-                    f"register {request.name!r} is at version {found.version or 'none'}, not "
-                    f"{request.expected or 'none'}: read it again, then decide"
-                )
-            content = found.next(value, request.token).encode()
-            try:
-                version = await self._store.compare_and_swap(key, found.stored_version, content)
-            except Conflict:
-                return None
-        if value is None:
+        fences = await self._fences(request)
+        if found.version != request.expected:
+            raise Conflict(
+                f"register {request.name!r} is at version {found.version or 'none'}, not "
+                f"{request.expected or 'none'}: read it again, then decide"
+            )
+        content = found.next(None if request.delete else request.value, request.token).encode()
+        try:
+            version = await self._store.compare_and_swap(
+                key, found.stored_version, content, fences=fences
+            )
+        except Conflict:
+            return None
+        except NotLeader:
+            if fences == await self._fences(request):
+                raise  # not the lease has changed, but who leads
+            return None
+        except SwapUnknown as error:  # its token will tell, when it is sent again
+            raise Unavailable(f"register {request.name!r}: {error}; try again") from error
+        if request.delete:
             await self._keep_few_markers(key, version)
         return version
 
-    def _fence(self, request: pb.SwapRegister) -> AbstractAsyncContextManager[None]:
+    async def _fences(self, request: pb.SwapRegister) -> tuple[Fence, ...]:
         if not request.lease:
-            return nullcontext()
-        return self._leases.fence(request.lease, request.lease_epoch)
+            return ()
+        return (await self._leases.fence(request.lease, request.lease_epoch),)
 
     async def _keep_few_markers(self, key: str, version: int) -> None:
         """The deletion is done already: whatever goes wrong here is put right later."""
