@@ -20,7 +20,12 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
-from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from loomlog.limits import (
+    ALIGNMENT,
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    REFERENCE_RECORDS_MAX,
+)
 from loomlog.types import Buffer, Glsn, Llsn, StreamId
 
 HEADER_BYTES: Final = 128
@@ -32,10 +37,17 @@ CODEC_ZSTD: Final = 2
 
 FLAG_KEYS: Final = 1
 FLAG_ATTRIBUTES: Final = 2
+FLAG_REFERENCE: Final = (
+    4  # stands for records of another log (references.py); no other flag with it
+)
 
 _MAGIC: Final = int.from_bytes(b"LMB1", "little")
 _CHECKED_BYTES: Final = HEADER_BYTES - 4  # the CRC of the header stands behind what it covers
 _FLAGS: Final = FLAG_KEYS | FLAG_ATTRIBUTES
+_COUNT_MAX: Final = {
+    **dict.fromkeys(range(_FLAGS + 1), BATCH_RECORDS_MAX),
+    FLAG_REFERENCE: REFERENCE_RECORDS_MAX,
+}
 _STREAM_MAX: Final = (1 << 31) - 1  # readers see streams and positions as signed columns
 _POSITION_MAX: Final = (1 << 63) - 1
 
@@ -110,8 +122,7 @@ def _is_sane(header: Header) -> bool:
     # Guards allocations and arithmetic of readers against a writer that got its CRC right only.
     return (
         header.codec <= CODEC_ZSTD
-        and header.flags <= _FLAGS
-        and 0 < header.count <= BATCH_RECORDS_MAX
+        and 0 < header.count <= _COUNT_MAX.get(header.flags, 0)
         and header.size == aligned(HEADER_BYTES + header.body_size)
         and header.size <= BATCH_BYTES_MAX
         and header.raw_size <= BATCH_BYTES_MAX

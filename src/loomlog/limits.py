@@ -13,6 +13,7 @@ ALIGNMENT: Final = 64  # misaligned copies are ten times slower; also a cache li
 RECORD_BYTES_MAX: Final = 16 * MIB  # a record's value or key; more belongs in an object store
 BATCH_BYTES_MAX: Final = 32 * MIB  # one batch, encoded; a value of the largest size and more
 BATCH_RECORDS_MAX: Final = 1 << 20  # offsets of a batch stay small
+REFERENCE_RECORDS_MAX: Final = (1 << 31) - 1  # what a reference stands for: no memory is taken
 
 # Frames
 FRAME_HEADER_BYTES_MAX: Final = 8 * MIB  # a status of 10,000 streams fits
@@ -46,6 +47,7 @@ LIST_BYTES: Final = 4 * MIB  # one part of a list of registers or leases; fits a
 # Times
 HEARTBEAT_S: Final = 1.0  # storage node to metadata repository when nothing changes
 FAILURE_DETECTION_S: Final = 3.0  # silence after which a storage node counts as dead
+LEADER_SILENCE_S: Final = 2.0  # after which another metadata repository takes over
 CONNECT_TIMEOUT_S: Final = 5.0
 TCP_SILENCE_S: Final = 10  # whole seconds; a host that vanished without a word ends a connection
 REQUEST_TIMEOUT_S: Final = 10.0

@@ -159,7 +159,8 @@ def test_another_version_is_told_apart_from_damage() -> None:
     ("field", "offset", "layout", "value"),
     [
         ("unknown codec", 5, "B", 3),
-        ("unknown flag", 6, "H", 4),
+        ("unknown flag", 6, "H", 8),
+        ("a reference with keys", 6, "H", 5),
         ("size below the header", 8, "I", 64),
         ("size not aligned", 8, "I", 193),
         ("size above the limit", 8, "I", BATCH_BYTES_MAX + 64),
