@@ -14,25 +14,37 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingCluster as BlockingCluster
     from loomlog.client.blocking import BlockingLog as BlockingLog
     from loomlog.client.blocking import connect_sync as connect_sync
+    from loomlog.client.blocking_registers import BlockingLease as BlockingLease
+    from loomlog.client.blocking_registers import BlockingRegister as BlockingRegister
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
     from loomlog.client.info import ClusterStatus as ClusterStatus
     from loomlog.client.info import LogInfo as LogInfo
+    from loomlog.client.leases import Lease as Lease
+    from loomlog.client.leases import LeaseInfo as LeaseInfo
     from loomlog.client.log import Log as Log
     from loomlog.client.operator import Change as Change
+    from loomlog.client.registers import Register as Register
+    from loomlog.client.registers import Versioned as Versioned
     from loomlog.types import Entry as Entry
     from loomlog.types import Position as Position
 
 _HOMES = {
     "BlockingCluster": "loomlog.client.blocking",
+    "BlockingLease": "loomlog.client.blocking_registers",
     "BlockingLog": "loomlog.client.blocking",
+    "BlockingRegister": "loomlog.client.blocking_registers",
     "Change": "loomlog.client.operator",
     "Cluster": "loomlog.client.cluster",
     "ClusterStatus": "loomlog.client.info",
     "Entry": "loomlog.types",
+    "Lease": "loomlog.client.leases",
+    "LeaseInfo": "loomlog.client.leases",
     "Log": "loomlog.client.log",
     "LogInfo": "loomlog.client.info",
     "Position": "loomlog.types",
+    "Register": "loomlog.client.registers",
+    "Versioned": "loomlog.client.registers",
     "connect": "loomlog.client.cluster",
     "connect_sync": "loomlog.client.blocking",
 }
@@ -40,14 +52,20 @@ _MODULES = ("columns", "errors", "testing")
 
 __all__ = [
     "BlockingCluster",
+    "BlockingLease",
     "BlockingLog",
+    "BlockingRegister",
     "Change",
     "Cluster",
     "ClusterStatus",
     "Entry",
+    "Lease",
+    "LeaseInfo",
     "Log",
     "LogInfo",
     "Position",
+    "Register",
+    "Versioned",
     "connect",
     "connect_sync",
     "errors",

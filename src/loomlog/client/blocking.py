@@ -6,17 +6,19 @@ ahead, so that iterating costs one change of threads per chunk, not per entry.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from loomlog.client import cluster as asynchronous
+from loomlog.client.blocking_registers import BlockingLease, BlockingRegister
 from loomlog.client.info import ClusterStatus, LogInfo
+from loomlog.client.leases import LeaseInfo
 from loomlog.client.log import Log
+from loomlog.client.loop_thread import LoopThread
 from loomlog.client.operator import Change
+from loomlog.client.registers import Versioned
 from loomlog.client.subscription import Piece, Subscription
 from loomlog.errors import Timeout, Unavailable
 from loomlog.types import Buffer, Entry, Glsn, Llsn, NodeId, Position, StreamId
@@ -31,7 +33,7 @@ CHUNK_ENTRIES: Final = 4096  # enough that the change of threads does not show
 
 def connect_sync(addresses: str | Iterable[str], **settings: Any) -> BlockingCluster:
     """Like `connect`, for programs without an event loop."""
-    thread = _LoopThread()
+    thread = LoopThread()
     try:
         return BlockingCluster(thread, thread.run(asynchronous.connect(addresses, **settings)))
     except BaseException:
@@ -39,55 +41,10 @@ def connect_sync(addresses: str | Iterable[str], **settings: Any) -> BlockingClu
         raise
 
 
-class _LoopThread:
-    """An event loop that runs in a thread until it is stopped."""
-
-    def __init__(self) -> None:
-        self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name="loomlog-client", daemon=True)
-        self._lock = threading.Lock()  # nothing is handed in after the loop was told to stop
-        self._stopped = False
-        self._thread.start()
-
-    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        with self._lock:
-            if not self._stopped:
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
-        work.close()
-        raise Unavailable("this client was closed")
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        waiting = self.start(work)
-        try:
-            return waiting.result()
-        except concurrent.futures.CancelledError:
-            raise Unavailable("this client was closed") from None
-        except BaseException:
-            waiting.cancel()  # Ctrl-C while waiting
-            raise
-
-    def stop(self) -> None:
-        with self._lock:
-            if self._stopped:
-                return
-            self._stopped = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(_cancel_others())
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
-
-
 class BlockingCluster:
     """A connection to a cluster; `with` closes it."""
 
-    def __init__(self, thread: _LoopThread, cluster: asynchronous.Cluster) -> None:
+    def __init__(self, thread: LoopThread, cluster: asynchronous.Cluster) -> None:
         self._thread = thread
         self._cluster = cluster
 
@@ -134,6 +91,30 @@ class BlockingCluster:
 
     def status(self) -> ClusterStatus:
         return self._thread.run(self._cluster.status())
+
+    # ---- registers and leases
+
+    def register(self, name: str) -> BlockingRegister:
+        """The register of this name; it exists once something was swapped in."""
+        return BlockingRegister(self._thread, self._cluster.register(name))
+
+    def registers(self, prefix: str = "") -> dict[str, Versioned]:
+        """All whose name begins with `prefix`, by name."""
+        return self._thread.run(self._cluster.registers(prefix))
+
+    def acquire_lease(self, name: str, holder: str, ttl_s: float) -> BlockingLease | None:
+        """Get a lease that nobody has, or whose holder did not renew it in time; None: another
+        has it. A holder that asks again gets a new epoch: its old life is fenced off."""
+        lease = self._thread.run(self._cluster.acquire_lease(name, holder, ttl_s))
+        return BlockingLease(self._thread, lease) if lease else None
+
+    def lease(self, name: str) -> LeaseInfo | None:
+        """Who has it; None: nobody ever had."""
+        return self._thread.run(self._cluster.lease(name))
+
+    def leases(self, prefix: str = "") -> list[LeaseInfo]:
+        """All whose name begins with `prefix`, by name."""
+        return self._thread.run(self._cluster.leases(prefix))
 
     # ---- what operators do
 
@@ -187,7 +168,7 @@ class BlockingCluster:
 class BlockingLog:
     """One log of a cluster."""
 
-    def __init__(self, thread: _LoopThread, log: Log) -> None:
+    def __init__(self, thread: LoopThread, log: Log) -> None:
         self.name = log.name
         self._thread = thread
         self._log = log
@@ -332,7 +313,7 @@ async def _chunk(subscription: Subscription, items: Callable[[Piece], list[T]]) 
     return found
 
 
-def _end(thread: _LoopThread, subscription: Subscription) -> None:
+def _end(thread: LoopThread, subscription: Subscription) -> None:
     async def end() -> None:
         subscription.close()
 
@@ -340,19 +321,3 @@ def _end(thread: _LoopThread, subscription: Subscription) -> None:
         thread.run(end())
     except Unavailable:
         pass  # the client was closed, and the subscription with it
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

@@ -18,12 +18,14 @@ from typing import Any, Self
 from loomlog import limits
 from loomlog.client.appender import Appender
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
+from loomlog.client.leases import Leases
 from loomlog.client.log import Log
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.nodes import Connections
 from loomlog.client.operator import Operator
 from loomlog.client.outgoing import Producer
 from loomlog.client.reader import Reader
+from loomlog.client.registers import Registers
 from loomlog.client.subscription import Order, Subscription
 from loomlog.config import ClientSettings
 from loomlog.errors import InvalidArgument, Unavailable
@@ -56,7 +58,7 @@ async def connect(
     return cluster
 
 
-class Cluster(Operator):
+class Cluster(Operator, Registers, Leases):
     """A connection to a cluster; `async with` closes it."""
 
     def __init__(
