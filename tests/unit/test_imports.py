@@ -32,11 +32,12 @@ ALLOWED: dict[str, set[str]] = {
     "net": WORDS,
     "node": SERVED,
     "metadata": SERVED | {"http"},
-    "client": SERVED - {"storage"} | {"columns", "references"},
+    "client": SERVED - {"storage"} | {"archive", "columns", "references"},
+    "archive": WORDS | {"columns"},
     "http": {"errors", "net"},
-    "spark": WORDS | {"columns", "config", "client", "loomlog"},
+    "spark": WORDS | {"archive", "columns", "config", "client", "loomlog"},
     "testing": SERVED | {"columns", "node", "metadata", "client", "loomlog"},
-    "cli": SERVED | {"node", "metadata", "client", "testing", "spark", "loomlog"},
+    "cli": SERVED | {"node", "metadata", "client", "archive", "testing", "spark", "loomlog"},
 }
 
 # `core` decides; it never does. Time, chance and the outside world are arguments.

@@ -1,0 +1,130 @@
+"""Where an archive lives: a directory on a disk or in an object store, as pyarrow.fs reaches it.
+
+Invariant: a file that has its name is complete. On a local disk it has also been forced to the
+disk: the log is trimmed because it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+
+from loomlog.errors import DataLoss, InvalidArgument, LoomError, Unavailable
+
+T = TypeVar("T")
+
+_PARTIAL: Final = ".partial"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^\.+")
+
+
+def uri_of(given: str) -> str:
+    """What a user wrote, a path or a URI, as a URI that means the same everywhere."""
+    uri = given if "://" in given else Path(given).expanduser().absolute().as_uri()
+    Location(uri)
+    return uri.rstrip("/")
+
+
+class Location:
+    """One directory; files in it are known by their names."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        try:
+            self._files, self._path = fs.FileSystem.from_uri(uri)
+        except (pa.ArrowException, OSError, ValueError) as problem:
+            raise InvalidArgument(
+                f"archive location {uri!r}: {_one_line(problem)}; give a path or a URI, "
+                "e.g. file:///archive or s3://bucket/archive"
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"<Location {self.uri}>"
+
+    def inside(self, name: str) -> Location:
+        """A directory in this one; signs that paths or URIs may take amiss are replaced."""
+        return Location(f"{self.uri}/{_UNSAFE.sub('_', name)}")
+
+    def describe(self, name: str) -> str:
+        """A file as messages name it."""
+        return f"{self.uri}/{name}"
+
+    def create_directory(self) -> None:
+        self._try("cannot be made", lambda: self._files.create_dir(self._path, recursive=True))
+
+    def names(self) -> list[str]:
+        """All files, also those that are not complete."""
+        selector = fs.FileSelector(self._path, allow_not_found=True)
+        found = self._try("cannot be listed", lambda: self._files.get_file_info(selector))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+
+    def delete(self, name: str) -> None:
+        """Fine if it is gone already."""
+        try:
+            self._files.delete_file(self._of(name))
+        except FileNotFoundError:
+            pass
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Any]:
+        """A new file to write to; it has its name only when all of it is there."""
+        local = isinstance(self._files, fs.LocalFileSystem)
+        path = self._of(name + _PARTIAL if local else name)
+        opened = self._try("cannot be written", lambda: self._files.open_output_stream(path))
+        with opened as sink:
+            yield sink
+        if local:
+            _force(path)
+            self._files.move(path, self._of(name))
+            _force(self._path)
+
+    def write(self, name: str, data: bytes) -> None:
+        with self.create(name) as sink:
+            sink.write(data)
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as source:
+            return bytes(source.read())
+
+    def open(self, name: str) -> Any:
+        """A file for random access; DataLoss if it is not there."""
+        try:
+            return self._files.open_input_file(self._of(name))
+        except FileNotFoundError:
+            raise DataLoss(
+                f"the archive file {self.describe(name)} is missing: bring it back, or make its "
+                "location reachable from here"
+            ) from None
+        except (pa.ArrowException, OSError) as problem:
+            raise self._unreachable("cannot be read", problem) from None
+
+    def _of(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    def _try(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except (pa.ArrowException, OSError) as problem:
+            raise self._unreachable(what, problem) from None
+
+    def _unreachable(self, what: str, problem: BaseException) -> LoomError:
+        return Unavailable(f"the archive at {self.uri} {what}: {_one_line(problem)}")
+
+
+def _force(path: str) -> None:
+    """Make a file, or the names in a directory, outlive a power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())

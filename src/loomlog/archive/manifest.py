@@ -1,0 +1,136 @@
+"""The list of an archive's files. It stays small: older parts of it are folded into pages, files of
+their own that are read when somebody wants what is in them.
+
+Invariants: the ranges are in order, without gap or overlap; a manifest or a page never changes once
+it is written.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+from loomlog.errors import Corrupt, VersionMismatch
+from loomlog.types import Glsn
+
+VERSION: Final = 1
+FILES_PER_PAGE: Final = 1000  # a page is some 200 KB
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFile:
+    """A Parquet file with the rows of a range of positions, all of them."""
+
+    name: str
+    first: Glsn
+    last: Glsn
+    rows: int
+    size_bytes: int
+    crc32c: int  # of the file
+    footer_crc32c: int  # of what Parquet writes at its end: where everything is
+    checksum: str  # of its rows, see checksum.py
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A folded part of a manifest."""
+
+    name: str
+    first: Glsn
+    last: Glsn
+    files: int
+    size_bytes: int  # of all its Parquet files
+    crc32c: int
+
+
+Ranged = TypeVar("Ranged", RangeFile, Page)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Pages, then files; together every position from the first to the last."""
+
+    pages: tuple[Page, ...] = ()
+    files: tuple[RangeFile, ...] = ()
+
+    @property
+    def ranges(self) -> list[Page | RangeFile]:
+        return [*self.pages, *self.files]
+
+    @property
+    def file_count(self) -> int:
+        return sum(page.files for page in self.pages) + len(self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.ranges)
+
+    def extended(self, files: Iterable[RangeFile]) -> Manifest:
+        """With files that follow its last."""
+        return replace(self, files=(*self.files, *files))
+
+    def encode(self) -> bytes:
+        return _encode({"pages": _fields(self.pages), "files": _fields(self.files)})
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    """Corrupt names the file."""
+    try:
+        found = _decode(data)
+        pages = tuple(Page(**page) for page in found["pages"])
+        manifest = Manifest(pages, tuple(RangeFile(**file) for file in found["files"]))
+    except (ValueError, KeyError, TypeError):
+        raise Corrupt(f"{name} is no manifest of an archive") from None
+    _require_dense(manifest.ranges, name)
+    return manifest
+
+
+def encode_page(files: Iterable[RangeFile]) -> bytes:
+    return _encode({"files": _fields(files)})
+
+
+def decode_page(data: bytes, name: str) -> list[RangeFile]:
+    try:
+        files = [RangeFile(**file) for file in _decode(data)["files"]]
+    except (ValueError, KeyError, TypeError):
+        raise Corrupt(f"{name} is no page of an archive's manifest") from None
+    _require_dense(files, name)
+    return files
+
+
+def holding(ranges: Sequence[Ranged], position: Glsn) -> Ranged | None:
+    """The one that has a position."""
+    at = bisect_left(ranges, position, key=lambda found: found.last)
+    return ranges[at] if at < len(ranges) and ranges[at].first <= position else None
+
+
+def _fields(items: Iterable[Any]) -> list[dict[str, Any]]:
+    return [asdict(item) for item in items]
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    """JSON, with one line for each item: people look into it."""
+    parts = [f'"version": {VERSION}']
+    for kind, items in content.items():
+        lines = ",\n".join(json.dumps(item) for item in items)
+        parts.append(f'"{kind}": [\n{lines}\n]' if lines else f'"{kind}": []')
+    return ("{" + ",\n".join(parts) + "}\n").encode()
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(data)
+    if found["version"] != VERSION:
+        raise VersionMismatch(
+            f"the archive is of version {found['version']}, this program knows {VERSION}: update it"
+        )
+    return found
+
+
+def _require_dense(ranges: Sequence[RangeFile | Page], name: str) -> None:
+    for before, after in pairwise(ranges):
+        if after.first != before.last + 1:
+            raise Corrupt(f"{name}: after position {before.last} comes {after.first}")

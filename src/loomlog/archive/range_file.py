@@ -1,0 +1,216 @@
+"""A Parquet file with the rows of a range of positions, in order: writing, reading, checking it.
+
+Positions are dense, so a row's place in the file follows from its position, and one row is found by
+reading one row group. The footer and every page have checksums, which are checked on every read;
+`check` is for the whole file.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from loomlog import limits
+from loomlog.archive.checksum import Checksum, difference
+from loomlog.archive.location import Location
+from loomlog.archive.manifest import RangeFile
+from loomlog.columns import SCHEMA
+from loomlog.errors import Corrupt, DataLoss
+from loomlog.types import Glsn
+
+ROWS_PER_GROUP: Final = 64 * 1024  # what is read at once; also the largest batch a reader gets
+BYTES_PER_GROUP: Final = 16 * limits.MIB  # with large values rows are few
+_CHUNK_BYTES: Final = 4 * limits.MIB
+_FOOTER_END: Final = Struct("<I4s")  # how long the footer before it is, and Parquet's mark
+
+_DENSE: Final = ["position", "llsn", "timestamp"]  # small steps: stored as differences
+_LAYOUT: Final = {
+    "compression": "zstd",
+    "use_dictionary": ["stream", "key"],
+    "column_encoding": dict.fromkeys(_DENSE, "DELTA_BINARY_PACKED"),
+    "write_statistics": [*_DENSE, "stream"],
+    "write_page_checksum": True,
+    "store_schema": False,
+}
+
+
+def write(location: Location, first: Glsn, last: Glsn, batches: Iterable[Any]) -> RangeFile:
+    """A new file of these rows, which must be exactly those positions in order."""
+    name = f"positions-{first}-{last}.{secrets.token_hex(6)}.parquet"
+    checksum = Checksum()
+    with location.create(name) as sink:
+        counted = _Counted(sink)
+        with pq.ParquetWriter(pa.PythonFile(counted, mode="w"), SCHEMA, **_LAYOUT) as writer:
+            for group in _groups(dense(batches, first, last, f"log rows for {name}")):
+                checksum.update(group)
+                writer.write_batch(group, row_group_size=group.num_rows)
+    return RangeFile(
+        name=name,
+        first=first,
+        last=last,
+        rows=last - first + 1,
+        size_bytes=counted.size,
+        crc32c=counted.crc,
+        footer_crc32c=_footer_crc(location, name),
+        checksum=checksum.text(),
+    )
+
+
+def read(
+    location: Location, file: RangeFile, first: Glsn = 1, last: Glsn | None = None
+) -> Iterator[Any]:
+    """Its rows from `first` to `last` as batches of SCHEMA, one for each row group."""
+    first, last = max(first, file.first), file.last if last is None else min(last, file.last)
+    with location.open(file.name) as source:
+        try:
+            if _crc_of_footer(source) != file.footer_crc32c:
+                raise Corrupt(f"the archive file {location.describe(file.name)} is damaged")
+            yield from _read_groups(source, file, first, last, location.describe(file.name))
+        except (pa.ArrowException, OSError, ValueError) as problem:
+            raise Corrupt(
+                f"the archive file {location.describe(file.name)} cannot be read: "
+                f"{' '.join(str(problem).split())}"
+            ) from None
+
+
+def check(location: Location, file: RangeFile, live: Iterable[Any] = ()) -> None:
+    """Read all of it: is it what was written, and does it have these `live` rows of the log, if any
+    (its last ones)? Corrupt says what is wrong."""
+    named = f"the archive file {location.describe(file.name)}"
+    _check_bytes(location, file, named)
+    wanted, live_first = _checksum_of(live, file, named)
+    whole, part = Checksum(), Checksum()
+    for batch in read(location, file):
+        whole.update(batch)
+        if live_first is not None and batch.column(0)[-1].as_py() >= live_first:
+            part.update(batch.slice(max(0, live_first - batch.column(0)[0].as_py())))
+    if whole.text() != file.checksum:
+        raise Corrupt(f"{named} has other rows than its manifest says")
+    if live_first is not None and part.text() != wanted:
+        raise Corrupt(f"{named} differs from the log in: {difference(part.text(), wanted)}")
+
+
+def dense(batches: Iterable[Any], first: Glsn, last: Glsn, named: str) -> Iterator[Any]:
+    """The same batches; DataLoss if they are not exactly the positions from `first` to `last`."""
+    expected = first
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        end = expected + batch.num_rows
+        if not pc.all(pc.equal(batch.column(0), pa.arange(expected, end))).as_py():
+            raise DataLoss(f"{named}: position {expected} is missing or out of order")
+        yield batch
+        expected = end
+    if expected != last + 1:
+        raise DataLoss(f"{named}: it ends at {expected - 1} instead of {last}")
+
+
+class _Counted(io.RawIOBase):
+    """Hands everything on, and knows how much it was and its CRC."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.size = 0
+        self.crc = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.crc = crc32c(data, self.crc)
+        self._sink.write(data)
+        self.size += len(data)
+        return len(data)
+
+
+def _groups(batches: Iterable[Any]) -> Iterator[Any]:
+    """Joined and cut to the size of row groups."""
+    waiting: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        for at in range(0, batch.num_rows, ROWS_PER_GROUP):
+            part = batch.slice(at, ROWS_PER_GROUP)
+            if waiting and (
+                rows + part.num_rows > ROWS_PER_GROUP or size + part.nbytes > BYTES_PER_GROUP
+            ):
+                yield pa.concat_batches(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(part)
+            rows += part.num_rows
+            size += part.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _read_groups(
+    source: Any, file: RangeFile, first: Glsn, last: Glsn, named: str
+) -> Iterator[Any]:
+    parquet = pq.ParquetFile(source, page_checksum_verification=True)
+    begin = file.first
+    for group in range(parquet.num_row_groups):
+        end = begin + parquet.metadata.row_group(group).num_rows
+        if begin <= last and end > first:
+            batch = _one_batch(parquet.read_row_group(group))
+            if not pc.all(pc.equal(batch.column(0), pa.arange(begin, end))).as_py():
+                raise Corrupt(f"the archive file {named}: positions from {begin} on are not dense")
+            skip = max(0, first - begin)
+            yield batch.slice(skip, min(last + 1, end) - begin - skip)
+        begin = end
+
+
+def _footer_crc(location: Location, name: str) -> int:
+    with location.open(name) as source:
+        return _crc_of_footer(source)
+
+
+def _crc_of_footer(source: Any) -> int:
+    """The footer, its length and the mark at the end; 0 if there is no such thing."""
+    size = source.size()
+    if size < _FOOTER_END.size:
+        return 0
+    source.seek(size - _FOOTER_END.size)
+    end = source.read()
+    length, _ = _FOOTER_END.unpack(end)
+    if length > size - _FOOTER_END.size:
+        return 0
+    source.seek(size - _FOOTER_END.size - length)
+    return int(crc32c(source.read()))
+
+
+def _one_batch(table: Any) -> Any:
+    return table.combine_chunks().to_batches()[0]
+
+
+def _check_bytes(location: Location, file: RangeFile, named: str) -> None:
+    crc = size = 0
+    with location.open(file.name) as source:
+        while data := source.read(_CHUNK_BYTES):
+            crc = crc32c(data, crc)
+            size += len(data)
+    if size != file.size_bytes:
+        raise Corrupt(f"{named} has {size} bytes, not {file.size_bytes}")
+    if crc != file.crc32c:
+        raise Corrupt(f"{named} is damaged: its bytes do not match their checksum")
+
+
+def _checksum_of(live: Iterable[Any], file: RangeFile, named: str) -> tuple[str, Glsn | None]:
+    """The checksum of the log's rows and the first of their positions; None: there are no rows."""
+    checksum = Checksum()
+    first: Glsn | None = None
+    expected = 0
+    for batch in live:
+        if first is None:
+            first = expected = batch.column(0)[0].as_py()
+        checksum.update(batch)
+        expected += batch.num_rows
+    if first is not None and expected != file.last + 1:
+        raise DataLoss(f"{named}: the log ends at {expected - 1}, before it")
+    return checksum.text(), first

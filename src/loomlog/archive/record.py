@@ -1,0 +1,56 @@
+"""What the cluster knows of a log's archive: the value of one small register.
+
+To swap that register is what makes files a part of the archive, all at once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from loomlog.errors import Corrupt, VersionMismatch
+from loomlog.types import Glsn, LogId
+
+VERSION: Final = 1
+
+
+def register_name(log: str) -> str:
+    return f"archive/{log}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveInfo:
+    """The archive of a log: every position from `first` to `through`."""
+
+    log_id: LogId  # a log that was made anew under the same name has no part in it
+    location: str
+    first: Glsn
+    through: Glsn  # one before `first` while nothing is archived
+    files: int
+    size_bytes: int
+    manifest: str  # its file; empty while there is none
+    manifest_crc32c: int
+    run: str  # the run that may change it
+
+    def covers(self, position: Glsn) -> bool:
+        return self.first <= position <= self.through
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": VERSION, **asdict(self)}).encode()
+
+
+def decode(value: bytes, log: str) -> ArchiveInfo:
+    try:
+        fields = json.loads(value)
+        version = fields.pop("version")
+        if version == VERSION:
+            return ArchiveInfo(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Corrupt(
+            f"the register {register_name(log)!r} does not describe an archive: who wrote it?"
+        ) from None
+    raise VersionMismatch(
+        f"the archive of log {log!r} is of version {version}, this program knows {VERSION}: "
+        "update it"
+    )
