@@ -1,19 +1,20 @@
 """Talking to the metadata repository, and what a client remembers of it.
 
-Several addresses are tried in turn. A request without side effects is repeated until it is answered
-or its time is over; one with side effects only while it certainly did nothing.
+Several addresses are tried in turn; a repository that does not lead names the one that does, and
+more addresses are learnt on the way. A request without side effects is repeated until it is
+answered or its time is over; one with side effects only while it certainly did nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from loomlog.client import backoff
 from loomlog.client.nodes import Connections
-from loomlog.errors import LoomError, Retryable, Timeout
+from loomlog.errors import LoomError, NotLeader, Retryable, Timeout
 from loomlog.net.connection import Connection
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -36,6 +37,7 @@ class Metadata:
         self._rng = rng
         self._timeout_s = request_timeout_s
         self._chosen = 0
+        self._leader_epoch = 0  # the highest one that answered
 
     async def reach(self) -> None:
         """Connect to one of the repositories; one try each."""
@@ -43,8 +45,8 @@ class Metadata:
             try:
                 await self._connections.connect(self._address)
                 return
-            except Retryable:
-                self._turn()
+            except Retryable as error:
+                self._turn(error)
         await self._connections.connect(self._address)
 
     async def request(self, frame: pb.Frame, *, repeatable: bool = True) -> pb.Frame:
@@ -55,7 +57,7 @@ class Metadata:
             try:
                 return await self._attempt(frame, deadline_s, repeatable)
             except Retryable as error:
-                self._turn()
+                self._turn(error)
                 attempts += 1
                 await self._pause(error, attempts, deadline_s)
 
@@ -64,17 +66,27 @@ class Metadata:
         left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.001)
         if repeatable and len(self._addresses) > 1:
             left_s = min(left_s, max(self._timeout_s / len(self._addresses), _ATTEMPT_S_MIN))
+        answered = False
         try:
+            answer: pb.Frame
             answer, _ = await connection.request(frame, timeout_s=left_s)
+            answered = True
+            self._check_leader(answer)
         except Retryable as error:
-            if not repeatable and (connection.closed or isinstance(error, Timeout)):
+            unknown = answered or connection.closed or isinstance(error, Timeout)
+            if unknown and not repeatable:
                 raise LoomError(
                     f"{error}; the {frame.WhichOneof('body')} request may or may not have been "
                     "carried out: look before you repeat it"
                 ) from error
             raise
-        result: pb.Frame = answer
-        return result
+        return answer
+
+    def _check_leader(self, answer: pb.Frame) -> None:
+        """Who was replaced as the leader may not know it yet: its answers count no more."""
+        if 0 < answer.leader_epoch < self._leader_epoch:
+            raise NotLeader(f"{self._address} does not lead any more")
+        self._leader_epoch = max(self._leader_epoch, answer.leader_epoch)
 
     async def _connect(self, deadline_s: float) -> Connection:
         try:
@@ -96,8 +108,18 @@ class Metadata:
     def _address(self) -> str:
         return self._addresses[self._chosen]
 
-    def _turn(self) -> None:
-        self._chosen = (self._chosen + 1) % len(self._addresses)
+    def _turn(self, error: Retryable) -> None:
+        """To who is said to lead, or to the next one."""
+        leader = error.leader if isinstance(error, NotLeader) else ""
+        if leader and leader != self._address:
+            self.learn([leader])
+            self._chosen = self._addresses.index(leader)
+        else:
+            self._chosen = (self._chosen + 1) % len(self._addresses)
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """Further metadata repositories, to be asked when those known do not answer."""
+        self._addresses += [address for address in addresses if address not in self._addresses]
 
 
 class CachedLog:
@@ -125,6 +147,7 @@ class CachedLog:
         """The log as it is now: everything acknowledged before this call is in it."""
         frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name))
         log = (await self._metadata.request(frame)).log
+        self._metadata.learn(log.metadata)
         self._update(log)
         return log
 

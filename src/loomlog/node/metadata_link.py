@@ -3,6 +3,10 @@
 Reports are pushed when something changed, once per turn of the loop for all replicas, and as a
 heartbeat. The link reconnects by itself for as long as the node runs; only a refusal that
 waiting cannot mend (another cluster's data, a node id in use) ends the node.
+
+Of several metadata repositories one leads: the others name it, and one that has been replaced is
+refused by its epoch. A new leader announces itself; and with every heartbeat the old one is asked
+whether it still leads, so that one that fell silent is left.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from loomlog import limits
-from loomlog.errors import LoomError, Retryable
+from loomlog.errors import LoomError, NotLeader, Retryable, Unavailable
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import connect
 from loomlog.net.service import Service
@@ -38,7 +42,8 @@ class MetadataLink:
         on_registered: Callable[[pb.Registered], None],
         report_of: Callable[[StreamId], pb.LogStreamUncommitReport | None],
     ) -> None:
-        self._addresses = addresses
+        self._addresses = list(addresses)
+        self._chosen = 0
         self._codec = codec
         self._service = service
         self._registration = registration
@@ -50,6 +55,10 @@ class MetadataLink:
         self._changed: dict[StreamId, None] = {}  # an ordered set
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S
+        self._unanswered = 0  # questions to the leader whether it still leads
+        self._leader_epoch = 0  # the highest one registered with
+        self._attempt: asyncio.Task[None] | None = None
+        self._announced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._node_id = 0
         self.registered = asyncio.Event()
@@ -72,45 +81,107 @@ class MetadataLink:
             self._loop.call_soon(self._report)
         self._changed[stream_id] = None
 
+    def leader_announced(self, beat: pb.LeaderBeat) -> None:
+        """A metadata repository says that it leads."""
+        if beat.epoch <= self._leader_epoch:
+            return
+        newer = NotLeader(f"{beat.address} leads in epoch {beat.epoch}", beat.address)
+        self._turn(newer)
+        self._announced.set()
+        if self._attempt is not None:
+            self._attempt.cancel()
+        if self._connection is not None:
+            self._connection.close(newer)
+
     # ---- connecting
 
     async def _stay_connected(self) -> None:
-        delay = _RETRY_FIRST_S
+        failures = 0  # in a row
         while True:
-            for address in self._addresses:
-                try:
-                    await self._register(address)
-                except Retryable as error:
-                    logger.warning("no metadata repository at %s: %s", address, error)
-                except LoomError as error:
-                    if not self.refused.done():
-                        self.refused.set_result(error)
-                    return
-                else:
-                    delay = _RETRY_FIRST_S
-                    await self._lost.wait()
-                    logger.warning("lost the metadata repository at %s", address)
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _RETRY_MAX_S)
+            address = self._addresses[self._chosen]
+            try:
+                await self._try_to_register(address)
+            except Retryable as error:
+                logger.warning("no metadata repository at %s: %s", address, error)
+                self._turn(error)
+                failures += 1
+                await self._pause(failures)
+            except LoomError as error:
+                if not self.refused.done():
+                    self.refused.set_result(error)
+                return
+            else:
+                failures = 0
+                await self._lost.wait()
+                logger.warning("lost the metadata repository at %s", address)
+
+    async def _try_to_register(self, address: str) -> None:
+        """Until another one announces that it leads."""
+        self._announced.clear()
+        self._lost.set()
+        self._attempt = self._loop.create_task(self._register(address))
+        try:
+            await asyncio.wait((self._attempt,))
+        finally:
+            attempt, self._attempt = self._attempt, None
+            attempt.cancel()
+        if not attempt.cancelled():
+            attempt.result()
+
+    async def _pause(self, failures: int) -> None:
+        """When all were asked in vain: longer and longer."""
+        rounds, rest = divmod(failures, len(self._addresses))
+        if not rest:
+            delay_s = min(_RETRY_FIRST_S * 2 ** min(rounds - 1, 10), _RETRY_MAX_S)
+            try:
+                async with asyncio.timeout(delay_s):
+                    await self._announced.wait()
+            except TimeoutError:
+                pass
+
+    def _turn(self, error: Retryable) -> None:
+        """To who is said to lead, or to the next one."""
+        leader = error.leader if isinstance(error, NotLeader) else ""
+        if leader and leader != self._addresses[self._chosen]:
+            self._learn([leader])
+            self._chosen = self._addresses.index(leader)
+        else:
+            self._chosen = (self._chosen + 1) % len(self._addresses)
+
+    def _learn(self, addresses: Sequence[str]) -> None:
+        self._addresses += [address for address in addresses if address not in self._addresses]
 
     async def _register(self, address: str) -> None:
-        connection = await connect(address, self._codec, self)
+        several = len(self._addresses) > 1
+        connect_s = limits.LEADER_SILENCE_S if several else limits.CONNECT_TIMEOUT_S
+        answer_s = limits.LEADER_SILENCE_S if several else limits.REQUEST_TIMEOUT_S
+        connection = await connect(address, self._codec, self, connect_s)
         self._lost.clear()
         registration = self._registration()
         self._node_id = registration.storage_node_id
         try:
-            answer, _ = await connection.request(pb.Frame(register=registration))
+            answer, _ = await connection.request(
+                pb.Frame(register=registration), timeout_s=answer_s
+            )
+            self._check_leader(address, answer.leader_epoch)
         except BaseException:
             connection.close()
             raise
         if connection.closed:
             return
         self._connection = connection
+        self._unanswered = 0
         self._heartbeat_s = answer.registered.heartbeat_s or limits.HEARTBEAT_S
+        self._learn(answer.registered.metadata)
         self._on_registered(answer.registered)
         self.registered.set()
         logger.info("registered with the metadata repository at %s", address)
         self._schedule_heartbeat()
+
+    def _check_leader(self, address: str, epoch: int) -> None:
+        if epoch < self._leader_epoch:
+            raise NotLeader(f"{address} leads in epoch {epoch}, which is over")
+        self._leader_epoch = epoch
 
     # ---- reporting
 
@@ -128,14 +199,34 @@ class MetadataLink:
         self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
 
     def _beat(self) -> None:
-        if self._connection is not None:
-            self._report()
-            self._schedule_heartbeat()
+        connection = self._connection
+        if connection is None:
+            return
+        self._report()
+        if len(self._addresses) > 1:
+            self._watch_leader(connection)
+        self._schedule_heartbeat()
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
+
+    # ---- does it still lead?
+
+    def _watch_leader(self, connection: Connection) -> None:
+        """Counted, not timed: while this process itself was stopped, nobody was asked."""
+        if self._unanswered * self._heartbeat_s >= limits.LEADER_SILENCE_S:
+            connection.close(Unavailable(f"{connection.peer} does not say whether it still leads"))
+            return
+        self._unanswered += 1
+
+        def heard(answer: Frame | LoomError, payload: memoryview) -> None:
+            if connection is self._connection and not isinstance(answer, LoomError):
+                self._unanswered = 0
+                self.leader_announced(answer.leader_beat)
+
+        connection.call(pb.Frame(ask_leader=pb.AskLeader()), (), heard)
 
     # ---- Handler
 

@@ -310,6 +310,9 @@ class StorageNode:
 
     # ---- what clients and peers ask
 
+    def leader_beat(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._link.leader_announced(frame.leader_beat)
+
     def append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         driver = self._replica(frame.append.log_stream_id)
         repeated = driver.append(connection, frame, payload)
@@ -456,6 +459,7 @@ class _Requests(Service):
         super().__init__(
             node._codec,
             {
+                "leader_beat": node.leader_beat,
                 "append": node.append,
                 "resolve_append": node.resolve_append,
                 "replicate": node.replicate,

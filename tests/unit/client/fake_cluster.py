@@ -121,6 +121,8 @@ class FakeCluster:
         self.may_resolve.set()
         self.read_faults: deque[Fault] = deque()
         self.metadata_faults: deque[Fault] = deque()
+        self.leader_epoch = 0
+        self.others: list[str] = []  # addresses of further metadata repositories
         self.appends = 0  # batches that arrived
         self.resolves = 0
         self.reads = 0
@@ -288,7 +290,7 @@ class FakeCluster:
             if self.metadata_faults and self.metadata_faults.popleft()(connection):
                 return
             reply = answer(frame)
-            reply.id, reply.reply = frame.id, True
+            reply.id, reply.reply, reply.leader_epoch = frame.id, True, self.leader_epoch
             connection.send(reply)
 
         return route
@@ -301,7 +303,9 @@ class FakeCluster:
 
     def _describe(self, frame: Frame) -> Frame:
         self.describes += 1
-        return pb.Frame(log=_metadata_of(self._log(frame.describe_log.name)))
+        described = _metadata_of(self._log(frame.describe_log.name))
+        described.metadata.extend(self.others)
+        return pb.Frame(log=described)
 
     def _list(self, frame: Frame) -> Frame:
         return pb.Frame(log_list=pb.LogList(logs=map(_metadata_of, self.logs.values())))

@@ -61,6 +61,37 @@ async def test_the_next_repository_is_asked() -> None:
             assert [log.name for log in await cluster.logs()] == ["events"]
 
 
+async def test_a_follower_names_the_leader() -> None:
+    async with FakeCluster() as follower, FakeCluster() as leader:
+        leader.add_log("events")
+        follower.metadata_faults.append(refuse(errors.NotLeader("not I", leader.address)))
+        async with await connect(follower.address) as cluster:
+            assert [log.name for log in await cluster.logs()] == ["events"]
+            await cluster.create_log("more")
+            assert "more" in leader.logs and not follower.logs
+
+
+async def test_a_leader_that_was_replaced_is_not_believed() -> None:
+    async with FakeCluster() as old, FakeCluster() as new:
+        old.leader_epoch, new.leader_epoch = 3, 4
+        new.add_log("events")
+        async with await connect([new.address, old.address]) as cluster:
+            await cluster.logs()
+            new.metadata_faults.append(cut)
+            assert [log.name for log in await cluster.logs()] == ["events"]
+
+
+async def test_further_repositories_are_learnt_on_the_way() -> None:
+    async with FakeCluster() as first, FakeCluster() as second:
+        first.add_log("events")
+        second.add_log("events")
+        first.others = [second.address]
+        async with await connect(first.address) as cluster:
+            await cluster.log("events").describe()
+            await first.vmr.stop()
+            assert await cluster.log("events").tail() == 0
+
+
 async def test_a_request_without_side_effects_is_repeated() -> None:
     async with FakeCluster() as fake, await connect(fake.address) as cluster:
         fake.add_log("events")

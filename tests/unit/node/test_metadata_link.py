@@ -1,0 +1,142 @@
+"""A node finds the metadata repository that leads, and leaves one that does not any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from loomlog import limits
+from loomlog.errors import NotLeader
+from loomlog.net.connection import Connection, Frame
+from loomlog.net.endpoints import Server
+from loomlog.net.service import Service
+from loomlog.node.metadata_link import MetadataLink
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+PATIENCE_S = 30.0
+
+
+class PlayedRepository(Service):
+    """Leads in an epoch, or (epoch 0) names who does."""
+
+    def __init__(self, epoch: int = 0) -> None:
+        codec = Codec("vmr")
+        super().__init__(codec, {"register": self._register, "ask_leader": self._ask})
+        self.server = Server(codec, self)
+        self.epoch = epoch
+        self.leader = ""
+        self.answers = True  # whether it says that it still leads
+        self.others: list[str] = []
+        self.registered = asyncio.Event()
+        self.lost = asyncio.Event()
+
+    async def _register(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        if not self.epoch:
+            raise NotLeader("not I", self.leader)
+        self.registered.set()
+        answer = pb.Registered(heartbeat_s=0.01, metadata=self.others)
+        return pb.Frame(registered=answer, leader_epoch=self.epoch)
+
+    def _ask(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        if self.answers:
+            beat = pb.LeaderBeat(epoch=self.epoch, address=self.leader or self.server.address)
+            connection.send(pb.Frame(id=frame.id, reply=True, leader_beat=beat))
+
+    def connection_closed(self, connection: Connection, error: Exception) -> None:
+        self.lost.set()
+
+
+@asynccontextmanager
+async def repositories(*epochs: int) -> AsyncIterator[list[PlayedRepository]]:
+    found = [PlayedRepository(epoch) for epoch in epochs]
+    for repository in found:
+        await repository.server.start("127.0.0.1:0")
+    try:
+        yield found
+    finally:
+        for repository in found:
+            await repository.server.stop()
+            await repository.stop()
+
+
+@asynccontextmanager
+async def linked(*known: PlayedRepository) -> AsyncIterator[MetadataLink]:
+    link = MetadataLink(
+        [repository.server.address for repository in known],
+        Codec("vsn"),
+        Service(Codec("vsn"), {}),
+        lambda: pb.Register(storage_node_id=1),
+        lambda answer: None,
+        lambda stream: None,
+    )
+    link.start()
+    try:
+        yield link
+    finally:
+        await link.stop()
+
+
+async def happens(event: asyncio.Event) -> None:
+    await asyncio.wait_for(event.wait(), PATIENCE_S)
+
+
+async def test_a_follower_names_the_leader() -> None:
+    async with repositories(0, 3) as (follower, leader):
+        follower.leader = leader.server.address
+        async with linked(follower):
+            await happens(leader.registered)
+
+
+async def test_what_was_learnt_counts_when_the_leader_dies() -> None:
+    async with repositories(3, 4) as (first, second):
+        first.others = [second.server.address]
+        async with linked(first):
+            await happens(first.registered)
+            await first.server.stop()
+            await happens(second.registered)
+
+
+async def test_an_older_leader_is_refused() -> None:
+    async with repositories(5, 4) as (newer, older):
+        async with linked(newer, older):
+            await happens(newer.registered)
+            newer.epoch, newer.leader = 0, older.server.address
+            await newer.server.stop()
+            await happens(older.lost)
+            assert older.registered.is_set()
+            older.registered.clear()
+            older.epoch = 6
+            await happens(older.registered)
+
+
+async def test_a_new_leader_that_announces_itself_is_followed_at_once() -> None:
+    async with repositories(3, 4) as (old, new), linked(old) as link:
+        await happens(old.registered)
+        link.leader_announced(pb.LeaderBeat(epoch=4, address=new.server.address))
+        await happens(new.registered)
+        await happens(old.lost)
+
+
+async def test_a_leader_that_says_that_another_leads_is_left() -> None:
+    async with repositories(3, 4) as (old, new):
+        old.others = [new.server.address]
+        async with linked(old):
+            await happens(old.registered)
+            old.epoch, old.leader = 4, new.server.address
+            await happens(new.registered)
+
+
+async def test_a_silent_leader_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LEADER_SILENCE_S", 0.2)
+    async with repositories(3, 4) as (old, new):
+        old.others = [new.server.address]
+        async with linked(old):
+            await happens(old.registered)
+            old.answers = False
+            await happens(old.lost)
+            old.epoch = 0
+            await happens(new.registered)
