@@ -101,16 +101,15 @@ async def test_what_was_learnt_counts_when_the_leader_dies() -> None:
 
 
 async def test_an_older_leader_is_refused() -> None:
-    async with repositories(5, 4) as (newer, older):
-        async with linked(newer, older):
-            await happens(newer.registered)
-            newer.epoch, newer.leader = 0, older.server.address
-            await newer.server.stop()
-            await happens(older.lost)
-            assert older.registered.is_set()
-            older.registered.clear()
-            older.epoch = 6
-            await happens(older.registered)
+    async with repositories(5, 4) as (newer, older), linked(newer, older):
+        await happens(newer.registered)
+        newer.epoch, newer.leader = 0, older.server.address
+        await newer.server.stop()
+        await happens(older.lost)
+        assert older.registered.is_set()
+        older.registered.clear()
+        older.epoch = 6
+        await happens(older.registered)
 
 
 async def test_a_new_leader_that_announces_itself_is_followed_at_once() -> None:
