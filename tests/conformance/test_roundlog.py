@@ -39,23 +39,29 @@ def open_log(tmp_path: Path) -> Iterator[Open]:
     close()
 
 
-async def append(log: RoundLog, record: bytes, epoch: int = 1) -> None:
+async def append(
+    log: RoundLog,
+    record: bytes,
+    when_done: Callable[[], object] = lambda: None,
+    epoch: int | None = None,
+) -> None:
     durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: BaseException | None) -> None:
         if error is None:
+            when_done()
             durable.set_result(None)
         else:
             durable.set_exception(error)
 
-    log.append(epoch, record, done)
+    log.append(log.epoch if epoch is None else epoch, record, done)
     await durable
 
 
 async def test_a_new_one_is_empty(open_log: Open) -> None:
     log = open_log()
     assert log.read() == []
-    assert log.epoch == 0
+    assert log.epoch == 1
 
 
 async def test_records_come_back_in_order_after_a_restart(open_log: Open) -> None:
@@ -87,19 +93,18 @@ async def test_records_are_done_in_the_order_of_their_appends(open_log: Open) ->
             all_done.set()
 
     for number in range(10):
-        log.append(1, b"r", lambda error, number=number: done(number, error))  # type: ignore[misc]
+        log.append(log.epoch, b"r", lambda error, number=number: done(number, error))  # type: ignore[misc]
     await all_done.wait()
     assert order == list(range(10))
 
 
 async def test_the_snapshot_and_what_follows_outlive_any_number_of_records(open_log: Open) -> None:
     log = open_log()
-    last = b"none"
-    log.begin(lambda: [b"snapshot", last])
+    last = [b"none"]
+    log.begin(lambda: [b"snapshot", *last])
     for number in range(200):
         record = b"%d" % number * 20
-        await append(log, record)
-        last = record
+        await append(log, record, lambda record=record: last.__setitem__(0, record))  # type: ignore[misc]
     found = open_log().read()
     assert found[0] == b"snapshot"
     numbers = [int(record[: len(record) // 20]) for record in found[1:]]
@@ -108,30 +113,30 @@ async def test_the_snapshot_and_what_follows_outlive_any_number_of_records(open_
 
 async def test_a_record_and_a_snapshot_larger_than_a_file_fit(open_log: Open) -> None:
     log = open_log()
-    log.begin(lambda: [b"s" * 5000])
-    await append(log, b"small")
-    await append(log, b"L" * 5000)
-    await append(log, b"small again")
-    assert open_log().read() == [b"s" * 5000, b"L" * 5000, b"small again"]
+    records = [b"small", b"L" * 5000, b"small again", b"M" * 5000, b"small as ever"]
+    done: list[bytes] = []
+    log.begin(lambda: done)
+    for record in records:
+        await append(log, record, lambda record=record: done.append(record))  # type: ignore[misc]
+    assert open_log().read() == records
 
 
 async def test_an_older_epoch_is_refused_also_after_a_restart(open_log: Open) -> None:
     log = open_log()
     log.begin(list)
-    await append(log, b"of three", epoch=3)
-    with pytest.raises(NotLeader, match="epoch 3"):
-        await append(log, b"of two", epoch=2)
+    await append(log, b"of the first")
+    first = log.epoch
     log = open_log()
     log.begin(list)
-    assert log.epoch == 3
-    with pytest.raises(NotLeader):
-        await append(log, b"of two", epoch=2)
-    assert open_log().read() == [b"of three"]
+    assert log.epoch > first
+    with pytest.raises(NotLeader, match=f"epoch {first} is over"):
+        await append(log, b"too late", epoch=first)
+    assert open_log().read() == [b"of the first"]
 
 
 async def test_the_epoch_outlives_a_snapshot_of_nothing(open_log: Open) -> None:
     log = open_log()
     log.begin(list)
     for _ in range(50):
-        await append(log, b"x" * 100, epoch=7)
-    assert open_log().epoch == 7
+        await append(log, b"x" * 100)
+    assert open_log().epoch > log.epoch

@@ -39,7 +39,7 @@ class Committer:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._round_log = round_log
-        self._epoch = round_log.epoch + 1
+        self._epoch = round_log.epoch
         self._members = members
         self._changed = changed
         self._failed = failed

@@ -2,7 +2,8 @@
 
 Records are opaque here. Every record carries the epoch of the leader that appended it, and an
 epoch below the highest one seen is refused: a leader that was replaced can decide nothing more.
-(With the embedded file there is one leader, and every start takes the next epoch.)
+With the embedded file there is one leader, and every start takes the next epoch; with a quorum of
+metadata repositories the epoch was taken before, and opening is the takeover.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Snapshot = Callable[[], Iterable[bytes]]
 class RoundLog(Protocol):
     @property
     def epoch(self) -> int:
-        """The highest epoch seen; 0 in a new one."""
+        """The epoch to append in: that of the leader that opened it, above all that it holds."""
 
     def read(self) -> list[bytes]:
         """The records found at the start, oldest first."""

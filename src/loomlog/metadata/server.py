@@ -19,7 +19,7 @@ from loomlog.metadata.admin import Admin
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
-from loomlog.metadata.file_round_log import FILE_BYTES, FileRoundLog
+from loomlog.metadata.file_round_log import FileRoundLog
 from loomlog.metadata.leases import Leases
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
@@ -29,6 +29,7 @@ from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.registers import Registers
 from loomlog.metadata.registration import Registration
 from loomlog.metadata.relief import Relief
+from loomlog.metadata.round_file import FILE_BYTES
 from loomlog.metadata.steps import Steps
 from loomlog.metadata.store import MetaStore
 from loomlog.metadata.view import View

@@ -33,7 +33,7 @@ def write(directory: Path, *jobs: list[bytes]) -> list[int]:
     ends = []
     for job in jobs:
         for record in job:
-            log.append(1, record, lambda error: None)
+            log.append(log.epoch, record, lambda error: None)
         while worker.jobs:
             worker.do_next()
         content = the_file(directory).read_bytes()

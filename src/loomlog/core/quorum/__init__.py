@@ -1,0 +1,1 @@
+"""The quorum round log: what a member takes, what a leader sends, how a takeover goes. Pure."""

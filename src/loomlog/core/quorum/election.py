@@ -1,0 +1,76 @@
+"""Whether a member may take over the leadership. Pure.
+
+No safety rests on this: who leads is decided by a compare-and-swap in the MetaStore, and what it may
+decide by the seals of a majority. Here is what keeps members from disturbing a leader that is
+well: one who misses it asks the others first, and goes ahead if a majority misses it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from loomlog.core.quorum.majority import Configuration, MemberId
+from loomlog.core.quorum.member import Leader
+
+
+class Opinion(NamedTuple):
+    """What a member answered: whom it follows (or is), and whether it hears that one."""
+
+    leader: Leader
+    heard: bool
+
+
+class Stand(NamedTuple):
+    """Take over."""
+
+
+class Follow(NamedTuple):
+    """There is a leader that is well, or a newer one."""
+
+    leader: Leader
+
+
+class Wait(NamedTuple):
+    """Ask again later."""
+
+    reason: str
+
+
+Verdict: TypeAlias = Stand | Follow | Wait
+
+
+def decide(
+    me: MemberId,
+    configuration: Configuration,
+    missed: Leader,
+    opinions: Mapping[MemberId, Opinion],
+) -> Verdict:
+    """For a member that misses the leader `missed`, after it asked all others."""
+    if me not in configuration.members:
+        return Wait(f"member {me} is not one of {sorted(configuration.members)}: add it")
+    newest = max((opinion.leader for opinion in opinions.values()), default=missed)
+    if newest.epoch > missed.epoch and newest.member != me:
+        return Follow(newest)
+    itself = opinions.get(missed.member)
+    if itself is not None and itself.heard and itself.leader == missed:
+        return Follow(missed)
+    missing = {member for member, opinion in opinions.items() if not opinion.heard} | {me}
+    if configuration.has_majority(missing):
+        return Stand()
+    return Wait(_why_not(configuration, opinions, me))
+
+
+def _why_not(
+    configuration: Configuration, opinions: Mapping[MemberId, Opinion], me: MemberId
+) -> str:
+    silent = [m for m in configuration.everybody if m not in opinions and m != me]
+    content = [member for member, opinion in sorted(opinions.items()) if opinion.heard]
+    parts = [f"no answer from member {member}" for member in silent]
+    parts += [f"member {member} hears the leader" for member in content]
+    return "; ".join(parts)
+
+
+def rank(me: MemberId, configuration: Configuration, missed: Leader) -> int:
+    """How many others should try first, so that they do not all try at once."""
+    return sum(member < me for member in configuration.members - {missed.member})

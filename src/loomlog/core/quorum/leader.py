@@ -1,0 +1,254 @@
+"""The leader's side of the round log, of one epoch. Pure.
+
+The driver tells what happens (a connection, an answer, a record to append) and then asks, for each
+member, what to send now (`next_message`) until there is nothing more. What was sent and not
+answered is bounded; a member that is slow or away is left behind, and filled again when it can be:
+nobody waits for it.
+
+    takeover:   seal each member → a majority answered: read the best → install → a majority: open
+    open:       append to all; done when a majority has stored it, in order
+
+An installation carries a snapshot of what is done and all records that are under way, so it never
+takes from a member what it had stored before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from loomlog.core.quorum.majority import Configuration, MemberId
+from loomlog.core.quorum.progress import (
+    Append,
+    Install,
+    Message,
+    Progress,
+    Read,
+    Seal,
+    bytes_of,
+)
+from loomlog.core.quorum.takeover import Choice, Sealed, choose
+from loomlog.errors import Unavailable
+from loomlog.limits import MIB
+
+IN_FLIGHT_MAX: Final = 16  # messages per member: enough to keep its disk busy
+APPEND_BYTES_MAX: Final = MIB  # in one message
+
+Snapshot = Callable[[], Iterable[bytes]]
+
+
+class LeaderLog:
+    """The round log as the leader of one epoch knows it."""
+
+    def __init__(self, epoch: int, configuration: Configuration, file_bytes: int) -> None:
+        self.epoch = epoch
+        self.configuration = configuration
+        self.members = {member: Progress() for member in configuration.everybody}
+        self.snapshot: Snapshot = tuple  # what a start would need of all that is done
+        self.tail: list[bytes] | None = None  # what the leaders before decided, once it is read
+        self.open = False
+        self.last_index = 0
+        self.done_index = 0
+        self.confirmed = 0  # a majority has answered this question since it was asked
+        self._file_bytes = file_bytes
+        self._choice: Choice | None = None
+        self._reading = False
+        self._records: deque[bytes] = deque()  # up to last_index; the older ones may be gone
+        self._records_bytes = 0
+        self._confirm = 0  # the newest question whether the epoch still holds
+
+    # ---- what happens
+
+    def connected(self, member: MemberId) -> None:
+        self.members[member].connected = True
+
+    def disconnected(self, member: MemberId) -> None:
+        self.members[member].disconnected()
+        if self.tail is None and self._choice is not None and self._choice.member == member:
+            self._choose()
+
+    def sealed(self, member: MemberId, answer: Sealed) -> None:
+        """Unavailable: this epoch cannot be opened any more; a new one can."""
+        progress = self.members[member]
+        progress.in_flight.popleft()
+        progress.sealed = answer
+        if answer.lost:
+            progress.stored_index = 0
+            self._heal_later(progress)
+        elif self._goes_on(progress, answer):
+            progress.following = True
+            progress.next_index = answer.last_index + 1
+            self._stored(progress, answer.last_index)
+        if self.tail is None and self._choice is None:
+            self._choose()
+        elif not self.open:
+            self._check_eligible()
+
+    def tail_read(self, member: MemberId, records: list[bytes]) -> None:
+        assert self._choice is not None
+        self.members[member].in_flight.popleft()
+        self.tail = records
+        self.snapshot = lambda: records
+        # The takeover has an index of its own: nothing of this epoch is ever at index 0.
+        self.last_index = self.done_index = self._choice.knows[1] + 1
+
+    def stored(self, member: MemberId, index: int) -> None:
+        """The answer to an installation or an append."""
+        progress = self.members[member]
+        sent = progress.in_flight.popleft()
+        progress.confirmed = max(progress.confirmed, sent.confirm)
+        progress.installing = progress.installing and not sent.install
+        if index < sent.last_index and not progress.installing:
+            progress.following = False  # it did not follow on
+        self._stored(progress, index)
+        reached = {member: progress.confirmed for member, progress in self.members.items()}
+        self.confirmed = max(self.confirmed, self.configuration.agreed(reached))
+
+    def append(self, record: bytes) -> int:
+        """The record's index: it is done when `done_index` has reached it."""
+        assert self.open
+        self.last_index += 1
+        self._records.append(record)
+        self._records_bytes += bytes_of([record])
+        return self.last_index
+
+    def confirm(self) -> int:
+        """Ask whether this epoch still holds: it did, once `confirmed` has reached the result."""
+        self._confirm += 1
+        return self._confirm
+
+    # ---- what to send
+
+    def next_message(self, member: MemberId) -> Message | None:
+        """What to send to the member now; it counts as sent."""
+        progress = self.members[member]
+        if not progress.connected or len(progress.in_flight) >= IN_FLIGHT_MAX:
+            return None
+        message = self._next_message(member, progress)
+        if message is not None:
+            progress.sent(message, self._confirm)
+        return message
+
+    def _next_message(self, member: MemberId, progress: Progress) -> Message | None:
+        if not progress.asked:
+            progress.asked = True
+            return Seal()
+        if progress.sealed is None or progress.installing:
+            return None
+        if self.tail is None:
+            return self._read(member)
+        if not progress.following:
+            return self._install(progress) if self._may_install(progress) else None
+        if progress.next_index < self._first_index or self._is_to_trim(member, progress):
+            return self._install(progress)
+        if progress.next_index <= self.last_index or progress.asked_confirm < self._confirm:
+            return self._append(progress)
+        return None
+
+    def _read(self, member: MemberId) -> Read | None:
+        if self._choice is None or self._choice.member != member or self._reading:
+            return None
+        self._reading = True
+        return Read()
+
+    def _install(self, progress: Progress) -> Install:
+        message = Install(self.last_index, [*self.snapshot(), *self._under_way()])
+        progress.install_sent(message, self._file_bytes)
+        return message
+
+    def _append(self, progress: Progress) -> Append:
+        first = progress.next_index
+        records: list[bytes] = []
+        size = 0
+        for record in islice(self._records, first - self._first_index, None):
+            size += len(record)
+            if records and size > APPEND_BYTES_MAX:
+                break
+            records.append(record)
+        message = Append(first, records)
+        progress.append_sent(message)
+        return message
+
+    # ---- inside
+
+    @property
+    def _first_index(self) -> int:
+        """Of the records that are still here."""
+        return self.last_index - len(self._records) + 1
+
+    def _under_way(self) -> Iterable[bytes]:
+        return islice(self._records, self.done_index + 1 - self._first_index, None)
+
+    def _choose(self) -> None:
+        self._choice = choose(self.configuration, self._answers())
+        self._reading = False
+
+    def _answers(self) -> dict[MemberId, Sealed]:
+        return {m: p.sealed for m, p in self.members.items() if p.sealed is not None}
+
+    def _goes_on(self, progress: Progress, answer: Sealed) -> bool:
+        """Whether a member that came back has what this leader installed, and the rest is here."""
+        return progress.installed and answer.file_epoch == self.epoch
+
+    def _may_install(self, progress: Progress) -> bool:
+        assert progress.sealed is not None
+        if progress.sealed.lost:
+            return 0 < progress.heal_when_confirmed <= self.confirmed
+        return self.open or self._eligible(progress.sealed)
+
+    def _eligible(self, answer: Sealed) -> bool:
+        """Its answer is among those that were taken into account."""
+        assert self._choice is not None
+        return answer.file_epoch == self.epoch or answer.knows <= self._choice.knows
+
+    def _check_eligible(self) -> None:
+        """Some of those that were asked are gone, and one that knows more would stand in."""
+        answers = {m: a for m, a in self._answers().items() if not a.lost}
+        eligible = [member for member, answer in answers.items() if self._eligible(answer)]
+        has_majority = self.configuration.has_majority
+        if has_majority(answers) and not has_majority(eligible):
+            raise Unavailable(
+                f"members came and went while epoch {self.epoch} was opened: take a new epoch"
+            )
+
+    def _heal_later(self, progress: Progress) -> None:
+        """A member that lost its disk has lost its promise to a newer leader, too, perhaps: it is
+        filled when a majority without it has said that there is none."""
+        if self.open:
+            progress.heal_when_confirmed = self.confirm()
+
+    def _stored(self, progress: Progress, index: int) -> None:
+        progress.stored_index = max(progress.stored_index, index)
+        reached = {m: p.stored_index for m, p in self.members.items()}
+        agreed = self.configuration.agreed(reached)
+        if not self.open:
+            self._open_if(agreed)
+        else:
+            self.done_index = max(self.done_index, agreed)
+            self._forget()
+
+    def _open_if(self, agreed: int) -> None:
+        if self.tail is not None and agreed >= self.last_index:
+            self.open = True
+            for progress in self.members.values():
+                if progress.sealed is not None and progress.sealed.lost:
+                    self._heal_later(progress)
+
+    def _forget(self) -> None:
+        """Records that are done are kept for members that were away for a moment."""
+        while self._records_bytes > 2 * self._file_bytes and self._first_index <= self.done_index:
+            self._records_bytes -= bytes_of([self._records.popleft()])
+
+    def _is_to_trim(self, member: MemberId, progress: Progress) -> bool:
+        """Its file is too large. A new one takes a while, so a majority is left to go on with,
+        unless it becomes urgent."""
+        if progress.file_bytes < progress.file_bytes_max:
+            return False
+        at_work = [m for m, p in self.members.items() if p.following and not p.installing]
+        at_work.remove(member)
+        return (
+            self.configuration.has_majority(at_work)
+            or progress.file_bytes >= 2 * progress.file_bytes_max
+        )

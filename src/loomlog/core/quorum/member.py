@@ -1,0 +1,75 @@
+"""What a member of the round log takes and what it refuses. Pure.
+
+A member has a promise (the newest leader that sealed it) and one file: the epoch of the leader
+that installed it, and the records up to an index. Each function gives the state after a request; it
+holds when it is durable, and only then is the request answered.
+
+    seal        a newer leader: nothing of an older one is taken from now on
+    install     of the leader it promised itself to: replaces all that it has
+    append      likewise, if it follows on what that leader installed
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from loomlog.core.quorum.majority import MemberId
+from loomlog.errors import NotLeader, Unavailable
+
+
+class Leader(NamedTuple):
+    """Who leads, since which epoch, and where clients and nodes reach it."""
+
+    epoch: int
+    member: MemberId
+    address: str
+
+
+NOBODY = Leader(0, 0, "")
+
+
+class MemberState(NamedTuple):
+    promised: Leader = NOBODY
+    file_epoch: int = 0  # of the leader that installed the file; 0: never
+    last_index: int = 0
+    lost: bool = False  # it had more once, perhaps: it says nothing about what was decided
+
+
+def seal(state: MemberState, leader: Leader) -> MemberState:
+    if leader.epoch < state.promised.epoch:
+        raise _replaced(state, leader.epoch)
+    return state._replace(promised=leader)
+
+
+def check_leader(state: MemberState, epoch: int) -> None:
+    """Whether a request of this epoch may be looked at. A leader seals before anything else: a
+    member that does not remember has lost its disk since then, and must be asked anew."""
+    if epoch < state.promised.epoch:
+        raise _replaced(state, epoch)
+    if epoch > state.promised.epoch:
+        raise Unavailable(f"not sealed for epoch {epoch}: seal this member first")
+
+
+def install(state: MemberState, epoch: int, index: int) -> MemberState:
+    check_leader(state, epoch)
+    return MemberState(state.promised, epoch, index)
+
+
+def append(state: MemberState, epoch: int, first_index: int, count: int) -> MemberState:
+    """The same state if the records do not follow on: then the leader must install."""
+    check_leader(state, epoch)
+    if state.lost or state.file_epoch != epoch or first_index != state.last_index + 1:
+        return state
+    return state._replace(last_index=state.last_index + count)
+
+
+def stored_index(state: MemberState, epoch: int) -> int:
+    """How far the member has what the leader of this epoch decided; 0: it must be installed."""
+    return 0 if state.lost or state.file_epoch != epoch else state.last_index
+
+
+def _replaced(state: MemberState, epoch: int) -> NotLeader:
+    newer, member, address = state.promised
+    return NotLeader(
+        f"epoch {epoch} is over: member {member} at {address} leads, or tries to, in epoch {newer}"
+    )
