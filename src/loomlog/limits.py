@@ -34,6 +34,7 @@ READ_CHUNK_BYTES: Final = 512 * KIB  # one answer of a subscription
 SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
 COPY_PART_BYTES: Final = 512 * KIB  # one message of a synchronisation
 COPY_PARTS_IN_FLIGHT: Final = 4  # so that reading, sending and writing go on side by side
+COMMITS_LISTED_MAX: Final = 50_000  # in one answer; fits a frame's header
 COPY_ANSWER_S: Final = 0.2  # a short copy is finished with the answer to its order
 SCRUB_BYTES: Final = MIB  # checked at a time, between two reads of others
 SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
@@ -44,6 +45,10 @@ REGISTER_SWAPS_REMEMBERED: Final = 32  # by which a register knows repeats: half
 REGISTER_MARKERS_MAX: Final = 1000  # of deleted registers, to know repeats of their deletion
 LIST_BYTES: Final = 4 * MIB  # one part of a list of registers or leases; fits a frame's header
 
+# Metadata repository
+ETCD_SWAPS_MAX: Final = 16  # under way at once: more gain nothing, all are one log in etcd
+ETCD_SESSION_S: Final = 3600  # what a dead process left in etcd is gone after this
+
 # Times
 HEARTBEAT_S: Final = 1.0  # storage node to metadata repository when nothing changes
 FAILURE_DETECTION_S: Final = 3.0  # silence after which a storage node counts as dead
@@ -53,6 +58,7 @@ TCP_SILENCE_S: Final = 10  # whole seconds; a host that vanished without a word 
 REQUEST_TIMEOUT_S: Final = 10.0
 APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this, whatever it tried
 LEASE_TTL_S_MAX: Final = 86_400.0  # whoever waits for a dead holder waits this long
+ETCD_TIMEOUT_S: Final = 5.0  # outlasts an election there; metadata waits so long, appends never
 
 # Names
 LOG_NAME_CHARS_MAX: Final = 200

@@ -161,7 +161,8 @@ class MetadataLink:
         self._node_id = registration.storage_node_id
         try:
             answer, _ = await connection.request(
-                pb.Frame(register=registration), timeout_s=answer_s
+                pb.Frame(register=registration, leader_epoch=self._leader_epoch),
+                timeout_s=answer_s,
             )
             self._check_leader(address, answer.leader_epoch)
         except BaseException:

@@ -38,7 +38,7 @@ from loomlog.storage.stream_store import StreamStore
 from loomlog.types import Glsn, Llsn, LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
-from loomlog.wire.translate import commit_from_wire, report_to_wire
+from loomlog.wire.translate import commit_from_wire, commit_to_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ class StorageNode:
                 "remove_log_stream": self._remove,
                 "synchronise": self._synchronise,
                 "scrub": self._scrub,
+                "list_commits": self._list_commits,
             },
         )
 
@@ -307,6 +308,20 @@ class StorageNode:
         if scrub is None:
             raise NotFound(f"stream {driver.stream_id} was not scrubbed since this node started")
         return pb.Frame(scrub_response=scrub.progress())
+
+    async def _list_commits(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order, count_max = frame.list_commits, limits.COMMITS_LISTED_MAX
+        driver = self._replica(order.log_stream_id)
+        commits = await self._readers[driver.stream_id].commits_after(order.after, count_max)
+        answer = pb.CommitList(
+            report=report_to_wire(driver.core.report(), driver.store.stored_bytes),
+            ran_epoch=max(0, driver.ran_in),
+            commits=[commit_to_wire(driver.stream_id, commit) for commit in commits],
+            more=len(commits) == count_max,
+        )
+        return pb.Frame(commit_list=answer)
 
     # ---- what clients and peers ask
 

@@ -67,6 +67,10 @@ class Reader:
             return commit
         return await self._from_disk(lambda: self._store.find(glsn))
 
+    async def commits_after(self, high_watermark: Glsn, count_max: int) -> list[CommitContext]:
+        """The commits with entries above a high watermark, oldest first."""
+        return await self._from_disk(lambda: self._store.commits_after(high_watermark, count_max))
+
     async def position_of(self, llsn: Llsn) -> Glsn:
         """Where a committed entry stands in the log; raises Trimmed."""
         self._check_whole()

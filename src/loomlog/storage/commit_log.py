@@ -189,6 +189,14 @@ class CommitLog:
         ordinal = self._cursors.get(llsn)
         if ordinal is None:
             ordinal = self._search(llsn, _llsn, _last_llsn, read)
+        return self._from(ordinal, read)
+
+    def after(self, high_watermark: Glsn, read: Read) -> Iterator[CommitContext]:
+        """The commits with entries whose high watermark is above this one, oldest first."""
+        ordinal = self._search(high_watermark + 1, _high_watermark, _high_watermark, read)
+        return (context for _, context in self._from(ordinal, read))
+
+    def _from(self, ordinal: int, read: Read) -> Iterator[tuple[int, CommitContext]]:
         while ordinal < self._next:
             for context in self._block(ordinal, read):
                 yield ordinal, context
@@ -326,6 +334,7 @@ class CommitLog:
 
 _Key = Callable[[CommitContext], int]
 _first_ordinal = attrgetter("first_ordinal")
+_high_watermark = attrgetter("high_watermark")
 _glsn = attrgetter("glsn")
 _llsn = attrgetter("llsn")
 _last_llsn = attrgetter("last_llsn")

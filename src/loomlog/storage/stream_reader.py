@@ -8,6 +8,7 @@ and say when they would have to.
 from __future__ import annotations
 
 from enum import Enum
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from loomlog.batch import assign_position
@@ -174,6 +175,10 @@ class StreamReader:
         last = batches[-1].header
         self._commits.remember(last.last_llsn + 1, ordinal)
         return glsns[0], glsns[-1] + last.count - 1
+
+    def commits_after(self, high_watermark: Glsn, count_max: int) -> list[CommitContext]:
+        """The commits with entries above a high watermark, oldest first. Blocking."""
+        return list(islice(self._commits.after(high_watermark, from_disk), count_max))
 
     # ---- copying to another replica -----------------------------------------------------
 

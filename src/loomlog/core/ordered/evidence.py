@@ -1,0 +1,203 @@
+"""What the replicas of a stream say when its rounds are lost, and whether that is enough. Pure.
+
+A stream is certain if nothing is written beyond its last known commit, or if every replica is here
+and remembers all that it was ever told: then whatever the lost rounds said beyond that, nobody
+heard it, and it may be decided again. (docs/adr/0010-rebuilding-rounds.md)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Report, StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What a replica says. Damaged ones are none."""
+
+    report: Report
+    ran_epoch: int  # the last one in which it ran since its node started; 0: none
+    synced: bool  # what it had reported as written is there, also after a power loss
+    commits: tuple[CommitContext, ...] = ()  # oldest first, without gaps, as far as asked for
+
+    @property
+    def committed_end(self) -> Llsn:
+        return self.report.uncommitted_llsn_offset
+
+    def remembers(self, epoch: int) -> bool:
+        """Whether it knows all that it was told, if `epoch` is the last one that it may have run
+        in: it was whole when that began, and its process has lived since."""
+        whole = self.report.state in (ReplicaState.RUNNING, ReplicaState.SEALED)
+        return self.report.epoch == epoch and (whole or self.ran_epoch == epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvidence:
+    """A stream as the metadata has it, and the replicas that were reached."""
+
+    stream_id: StreamId
+    replicas: tuple[NodeId, ...]
+    epoch: int
+    sealed: bool
+    witnesses: dict[NodeId, Witness] = field(default_factory=dict)
+
+    @property
+    def last_run(self) -> int:
+        """The last epoch in which it may have run."""
+        return self.epoch - 1 if self.sealed else self.epoch
+
+    @property
+    def never_ran(self) -> bool:
+        return self.sealed and self.epoch == 1
+
+    @property
+    def absent(self) -> list[NodeId]:
+        return [node for node in self.replicas if node not in self.witnesses]
+
+    @property
+    def committed_end(self) -> Llsn:
+        return max((w.committed_end for w in self.witnesses.values()), default=1)
+
+    @property
+    def high_watermark(self) -> Glsn:
+        return max((w.report.high_watermark for w in self.witnesses.values()), default=0)
+
+    @property
+    def written_end(self) -> Llsn:
+        """What all that were reached have written."""
+        return min((w.report.written_end for w in self.witnesses.values()), default=1)
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether a lost round can have given it more than what is known."""
+        return self.written_end > self.committed_end
+
+    def commits(self) -> tuple[CommitContext, ...]:
+        """Of the replica that knows most."""
+        best = max(
+            self.witnesses.values(),
+            key=lambda w: (w.committed_end, w.report.high_watermark),
+            default=None,
+        )
+        return best.commits if best else ()
+
+    def told_least(self) -> Glsn:
+        """The high watermark from which on some replica has still to be told; one that lacks
+        entries is not told but filled."""
+        end = self.committed_end
+        told = [
+            w.report.high_watermark for w in self.witnesses.values() if w.report.written_end >= end
+        ]
+        return min(told, default=self.high_watermark)
+
+
+class Doubt(NamedTuple):
+    """Something that cannot be known."""
+
+    stream_id: StreamId  # 0: the whole log
+    text: str
+
+
+# ---- is the end of a stream certain?
+
+
+def doubts_about(stream: StreamEvidence) -> list[Doubt]:
+    for node, witness in stream.witnesses.items():
+        if witness.report.epoch > stream.epoch:
+            text = (
+                f"node {node} is in epoch {witness.report.epoch} and the metadata in epoch "
+                f"{stream.epoch}: the metadata is older than the nodes, restore a newer copy"
+            )
+            return [Doubt(stream.stream_id, text)]
+    if stream.never_ran or _end_is_certain(stream) or _nobody_was_told_more(stream):
+        return _disagreements(stream)
+    return [Doubt(stream.stream_id, _why(stream))]
+
+
+def _end_is_certain(stream: StreamEvidence) -> bool:
+    """No round can have given the stream more than what is known."""
+    end = stream.committed_end
+    if stream.sealed:
+        return _sealed_end_is_certain(stream, end)
+    # All replicas were whole when this epoch began, and have only written since.
+    written = [
+        w.report.written_end
+        for w in stream.witnesses.values()
+        if w.synced and w.report.epoch == stream.epoch
+    ]
+    return bool(written) and min(written) == end
+
+
+def _sealed_end_is_certain(stream: StreamEvidence, end: Llsn) -> bool:
+    """A replica is SEALED when it has all that the seal says. Any other one may just be filled
+    again, and says little alone."""
+    witnesses = stream.witnesses.values()
+    sealed = [w for w in witnesses if _is_sealed(w) and w.report.epoch == stream.epoch]
+    if sealed:
+        return all(w.committed_end == end for w in sealed)
+    written = max((w.report.written_end for w in witnesses), default=0)
+    return not stream.absent and written == end and all(w.synced for w in witnesses)
+
+
+def _is_sealed(witness: Witness) -> bool:
+    return witness.report.state is ReplicaState.SEALED
+
+
+def _nobody_was_told_more(stream: StreamEvidence) -> bool:
+    witnesses = stream.witnesses.values()
+    return not stream.absent and all(w.remembers(stream.last_run) for w in witnesses)
+
+
+def _why(stream: StreamEvidence) -> str:
+    away, end = stream.absent, stream.committed_end
+    forgetful = [n for n, w in stream.witnesses.items() if not w.remembers(stream.last_run)]
+    reasons = []
+    if away:
+        reasons.append(f"node {_names(away)} did not tell")
+    if forgetful:
+        reasons.append(f"node {_names(forgetful)} may have forgotten, it was started again")
+    if not stream.witnesses:
+        what = "no replica told anything"
+    elif stream.written_end > end and not stream.sealed:
+        what = (
+            f"LLSN {end} to {stream.written_end - 1} are written; whether they have positions "
+            f"above {stream.high_watermark} is not known"
+        )
+    else:
+        what = (
+            f"whether anything after LLSN {end - 1}, or above position {stream.high_watermark}, "
+            "was committed is not known"
+        )
+    return f"{what}: {'; '.join(reasons)}"
+
+
+def _names(nodes: Iterable[NodeId]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+# ---- do the replicas say the same?
+
+
+def _disagreements(stream: StreamEvidence) -> list[Doubt]:
+    agreed = stream.commits()
+    for node, witness in stream.witnesses.items():
+        for commit in witness.commits:
+            expected = _position(agreed, commit.llsn)
+            if expected not in (None, commit.glsn):
+                text = (
+                    f"the replicas disagree: LLSN {commit.llsn} is at position {commit.glsn} on "
+                    f"node {node}, elsewhere at {expected}"
+                )
+                return [Doubt(stream.stream_id, text)]
+    return []
+
+
+def _position(commits: Sequence[CommitContext], llsn: Llsn) -> Glsn | None:
+    found = bisect_right(commits, llsn, key=lambda commit: commit.llsn) - 1
+    if found < 0 or commits[found].last_llsn < llsn:
+        return None
+    return commits[found].glsn + llsn - commits[found].llsn

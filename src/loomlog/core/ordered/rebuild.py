@@ -1,0 +1,198 @@
+"""The rounds of a log from what its replicas know, when every round log is lost. Pure.
+
+It rests on three facts (docs/adr/0010-rebuilding-rounds.md has the reasoning):
+
+    positions are dense   the entries of all streams of a log are as many as its high watermark
+    all or nothing        a round covers only what ALL replicas of a stream had written
+    told means known      clients and readers learn a position only from a replica that was told
+
+Nothing is guessed: one doubt is enough to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from loomlog.core.ordered.evidence import Doubt, StreamEvidence, doubts_about
+from loomlog.core.ordered.recovery import last_place
+from loomlog.core.ordered.rounds import Part, Round
+from loomlog.types import CommitContext, Glsn, Llsn, LogId, StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The rounds that a start needs; none, if there are doubts."""
+
+    high_watermark: Glsn
+    rounds: tuple[Round, ...]
+    doubts: tuple[Doubt, ...]
+
+
+def commits_after(streams: Iterable[StreamEvidence]) -> dict[StreamId, Glsn]:
+    """Above which high watermark the commits of each stream are needed: reports are enough to say.
+
+    Only if positions are missing, it takes more than what the replicas are to be told.
+    """
+    streams = list(streams)
+    high = _high_watermark(streams)
+    known = _known_whole(streams) if _missing(streams) else high
+    return {stream.stream_id: min(known, stream.told_least()) for stream in streams}
+
+
+def rebuild(log_id: LogId, trimmed: Glsn, streams: Sequence[StreamEvidence]) -> Rebuilt:
+    """All that can be known of a log."""
+    streams = sorted(streams, key=lambda stream: stream.stream_id)
+    high = _high_watermark(streams)
+    doubts = [doubt for stream in streams for doubt in doubts_about(stream)]
+    if not doubts:
+        doubts = _contradictions(streams, trimmed, high)
+    pieces: dict[StreamId, list[CommitContext]] = {}
+    if not doubts:
+        pieces, doubts = _fill(streams, _gaps(streams))
+    if doubts:
+        return Rebuilt(high, (), tuple(doubts))
+    return Rebuilt(high, tuple(_rounds(log_id, streams, pieces)), ())
+
+
+# ---- do the streams fit together?
+
+
+def _contradictions(streams: Sequence[StreamEvidence], trimmed: Glsn, high: Glsn) -> list[Doubt]:
+    if trimmed > high:
+        text = f"it was trimmed up to position {trimmed}, but no node knows of one above {high}"
+        return [Doubt(0, text)]
+    for before, after in pairwise(sorted(_ranges(streams))):
+        if after.first <= before.last:
+            both = f"in stream {before.stream_id} and in stream {after.stream_id}"
+            return [Doubt(0, f"position {after.first} is {both}")]
+    if _missing(streams) != sum(gap.length for gap in _gaps(streams)):
+        entries = high - _missing(streams)
+        text = f"its streams have {entries} entries, which do not fit its last position, {high}"
+        return [Doubt(0, text)]
+    return []
+
+
+# ---- positions that a round gave to streams that never heard of it
+
+
+class _Range(NamedTuple):
+    first: Glsn
+    last: Glsn
+    stream_id: StreamId = 0
+
+    @property
+    def length(self) -> int:
+        return self.last - self.first + 1
+
+
+def _high_watermark(streams: Iterable[StreamEvidence]) -> Glsn:
+    return max((stream.high_watermark for stream in streams), default=0)
+
+
+def _missing(streams: Sequence[StreamEvidence]) -> int:
+    """How many positions no stream knows to be its own."""
+    return _high_watermark(streams) - sum(stream.committed_end - 1 for stream in streams)
+
+
+def _known_whole(streams: Iterable[StreamEvidence]) -> Glsn:
+    """Up to this position no stream can have more than it knows."""
+    return min((s.high_watermark for s in streams if s.may_have_more), default=0)
+
+
+def _ranges(streams: Iterable[StreamEvidence]) -> list[_Range]:
+    return [
+        _Range(commit.glsn, last_place(commit).glsn, stream.stream_id)
+        for stream in streams
+        for commit in stream.commits()
+    ]
+
+
+def _gaps(streams: Sequence[StreamEvidence]) -> list[_Range]:
+    """Positions up to the high watermark that no stream knows to be its own."""
+    if _missing(streams) <= 0:
+        return []
+    gaps = []
+    end = _known_whole(streams)
+    for known in sorted(_ranges(streams)):
+        if known.first > end + 1:
+            gaps.append(_Range(end + 1, known.first - 1))
+        end = max(end, known.last)
+    high = _high_watermark(streams)
+    return [*gaps, _Range(end + 1, high)] if high > end else gaps
+
+
+def _fill(
+    streams: Sequence[StreamEvidence], gaps: Sequence[_Range]
+) -> tuple[dict[StreamId, list[CommitContext]], list[Doubt]]:
+    """Each gap belongs to a stream that has written more and has not heard so far. If that can be
+    only one, it is known after all."""
+    pieces: dict[StreamId, list[CommitContext]] = {}
+    ends = {stream.stream_id: stream.committed_end for stream in streams}
+    for gap in gaps:
+        able = [
+            stream
+            for stream in streams
+            if stream.high_watermark < gap.first and stream.written_end > ends[stream.stream_id]
+        ]
+        if len(able) != 1 or able[0].written_end - ends[able[0].stream_id] < gap.length:
+            return {}, [Doubt(0, _whose(gap, able))]
+        stream, llsn = able[0], ends[able[0].stream_id]
+        piece = CommitContext(gap.last, 0, gap.first, llsn, gap.length, stream.epoch)
+        pieces.setdefault(stream.stream_id, []).append(piece)
+        ends[stream.stream_id] += gap.length
+    return pieces, []
+
+
+def _whose(gap: _Range, able: Sequence[StreamEvidence]) -> str:
+    where = f"position {gap.first}" if gap.length == 1 else f"positions {gap.first} to {gap.last}"
+    if not able:
+        return f"{where}: no stream has entries for them"
+    streams = " or ".join(str(stream.stream_id) for stream in able)
+    return f"{where}: in stream {streams}, none of whose replicas was told"
+
+
+# ---- rounds
+
+
+def _rounds(
+    log_id: LogId,
+    streams: Sequence[StreamEvidence],
+    pieces: dict[StreamId, list[CommitContext]],
+) -> list[Round]:
+    """Rounds that tell every replica what it has not heard, and where all streams stand."""
+    ends: dict[StreamId, Llsn] = {}
+    given: dict[Glsn, dict[StreamId, CommitContext]] = {}
+    for stream in streams:
+        commits = (*stream.commits(), *pieces.get(stream.stream_id, ()))
+        ends[stream.stream_id] = max([stream.committed_end, *(c.last_llsn + 1 for c in commits)])
+        told = stream.told_least()
+        for commit in commits:
+            if commit.high_watermark > told:
+                given.setdefault(commit.high_watermark, {})[stream.stream_id] = commit
+    high = _high_watermark(streams)
+    if not high:
+        return []
+    given.setdefault(high, {})
+    highs = sorted(given, reverse=True)
+    rounds = []
+    for this, before in zip(highs, [*highs[1:], 0], strict=True):
+        parts = [_part(stream, given[this], ends, before) for stream in streams]
+        rounds.append(Round(log_id, before, this, tuple(parts)))
+    return rounds[::-1]
+
+
+def _part(
+    stream: StreamEvidence,
+    given: dict[StreamId, CommitContext],
+    ends: dict[StreamId, Llsn],
+    before: Glsn,
+) -> Part:
+    """Going back in time: `ends` is where each stream stands after the round, then before it."""
+    commit = given.get(stream.stream_id)
+    if commit is None:
+        return Part(stream.stream_id, stream.epoch, ends[stream.stream_id], before + 1, 0)
+    ends[stream.stream_id] = commit.llsn
+    return Part(stream.stream_id, commit.epoch, commit.llsn, commit.glsn, commit.length)
