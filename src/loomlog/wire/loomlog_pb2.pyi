@@ -1036,34 +1036,40 @@ class RoundRead(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class RoundTail(_message.Message):
-    __slots__ = ("file_epoch", "last_index", "sizes")
+    __slots__ = ("file_epoch", "last_index", "sizes", "crc")
     FILE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
     file_epoch: int
     last_index: int
     sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    crc: int
+    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., crc: _Optional[int] = ...) -> None: ...
 
 class RoundInstall(_message.Message):
-    __slots__ = ("epoch", "index", "sizes")
+    __slots__ = ("epoch", "last_index", "sizes", "crc")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    index: int
+    last_index: int
     sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    crc: int
+    def __init__(self, epoch: _Optional[int] = ..., last_index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., crc: _Optional[int] = ...) -> None: ...
 
 class RoundAppend(_message.Message):
-    __slots__ = ("epoch", "first_index", "sizes")
+    __slots__ = ("epoch", "first_index", "sizes", "crc")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     first_index: int
     sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., first_index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    crc: int
+    def __init__(self, epoch: _Optional[int] = ..., first_index: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., crc: _Optional[int] = ...) -> None: ...
 
 class RoundStored(_message.Message):
     __slots__ = ("last_index",)
