@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from loomlog.archive.record import ArchiveInfo
 from loomlog.client import cluster as asynchronous
+from loomlog.client.archived import Pieces, Rows
 from loomlog.client.blocking_registers import BlockingLease, BlockingRegister
 from loomlog.client.info import ClusterStatus, LogInfo
 from loomlog.client.leases import LeaseInfo
@@ -19,7 +21,6 @@ from loomlog.client.log import Log
 from loomlog.client.loop_thread import LoopThread
 from loomlog.client.operator import Change
 from loomlog.client.registers import Versioned
-from loomlog.client.subscription import Piece, Subscription
 from loomlog.errors import Timeout, Unavailable
 from loomlog.types import Buffer, Entry, Glsn, Llsn, NodeId, Position, StreamId
 
@@ -203,30 +204,37 @@ class BlockingLog:
         return self._thread.run(self._log.append_arrow(records, stream=stream))
 
     def read(self, position: Glsn) -> Entry:
-        """The entry at `position`; raises Trimmed or NotYetWritten."""
+        """The entry at `position`, from the archive if it was trimmed; raises Trimmed if it is not
+        there, either, or NotYetWritten."""
         return self._thread.run(self._log.read(position))
 
     def subscribe(
         self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
     ) -> Iterator[Entry]:
         """Every entry from `start` on, in order, to `stop` inclusive or for ever."""
-        return self._iterate(self._subscription(start, stop), Piece.entries)
+        return self._iterate(self._subscription(start, stop), _entries)
 
     def subscribe_arrow(
-        self, start: Glsn | str = 1, stop: Glsn | None = None
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        *,
+        archived: bool = True,
+        timeout_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA."""
-        return self._iterate(self._subscription(start, stop), lambda piece: [piece.to_arrow()])
+        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA; raises Timeout when nothing
+        came for `timeout_s`. Without `archived` only what the log itself has."""
+        return self._iterate(self._subscription(start, stop, archived), _arrow, timeout_s)
 
     def subscribe_stream(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
     ) -> Iterator[Entry]:
         """Every entry of one log stream, by its place in that stream."""
 
-        async def make() -> Subscription:
+        async def make() -> Pieces:
             return self._log.open_stream_subscription(stream, start_llsn, stop_llsn)
 
-        return self._iterate(self._thread.run(make()), Piece.entries)
+        return self._iterate(self._thread.run(make()), _entries)
 
     def subscribe_stream_arrow(
         self,
@@ -239,11 +247,11 @@ class BlockingLog:
         """Like `subscribe_stream`, as Arrow batches of loomlog.columns.SCHEMA; raises Timeout when
         nothing came for `timeout_s`."""
 
-        async def make() -> Subscription:
+        async def make() -> Pieces:
             return self._log.open_stream_subscription(stream, start_llsn, stop_llsn)
 
         subscription = self._thread.run(make())
-        return self._iterate(subscription, lambda piece: [piece.to_arrow()], timeout_s)
+        return self._iterate(subscription, _arrow, timeout_s)
 
     def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
         """Where `position` falls in each stream: its first LLSN at or after it."""
@@ -257,6 +265,15 @@ class BlockingLog:
         """The first position that is not trimmed."""
         return self._thread.run(self._log.head())
 
+    def earliest(self) -> Glsn:
+        """The first position that can be read: the archive's first if there is one, else the
+        head."""
+        return self._thread.run(self._log.earliest())
+
+    def archive(self) -> ArchiveInfo | None:
+        """Where its archive is and how far it reaches; None if it has none."""
+        return self._thread.run(self._log.archive())
+
     def trim(self, position: Glsn) -> None:
         """Drop everything up to and with `position`."""
         self._thread.run(self._log.trim(position))
@@ -264,16 +281,16 @@ class BlockingLog:
     def describe(self) -> LogInfo:
         return self._thread.run(self._log.describe())
 
-    def _subscription(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
-        async def make() -> Subscription:
-            return self._log.open_subscription(start, stop)
+    def _subscription(self, start: Glsn | str, stop: Glsn | None, archived: bool = True) -> Pieces:
+        async def make() -> Pieces:
+            return self._log.open_subscription(start, stop, archived=archived)
 
         return self._thread.run(make())
 
     def _iterate(
         self,
-        subscription: Subscription,
-        items: Callable[[Piece], list[T]],
+        subscription: Pieces,
+        items: Callable[[Rows], list[T]],
         timeout_s: float | None = None,
     ) -> Iterator[T]:
         """Consume one chunk while the next is fetched."""
@@ -299,7 +316,15 @@ class BlockingLog:
             _end(thread, subscription)
 
 
-async def _chunk(subscription: Subscription, items: Callable[[Piece], list[T]]) -> list[T]:
+def _entries(piece: Rows) -> list[Entry]:
+    return piece.entries()
+
+
+def _arrow(piece: Rows) -> list[pa.RecordBatch]:
+    return [piece.to_arrow()]
+
+
+async def _chunk(subscription: Pieces, items: Callable[[Rows], list[T]]) -> list[T]:
     """What is here already, at least one item; empty at the end."""
     found: list[T] = []
     rows = 0
@@ -313,7 +338,7 @@ async def _chunk(subscription: Subscription, items: Callable[[Piece], list[T]]) 
     return found
 
 
-def _end(thread: LoopThread, subscription: Subscription) -> None:
+def _end(thread: LoopThread, subscription: Pieces) -> None:
     async def end() -> None:
         subscription.close()
 

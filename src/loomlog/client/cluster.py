@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from loomlog import limits
 from loomlog.client.appender import Appender
+from loomlog.client.archived import ArchivedLog
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.leases import Leases
 from loomlog.client.log import Log
@@ -150,7 +151,8 @@ class Cluster(Operator, Registers, Leases):
             cached, self._connections, self._producer, settings, self._rng, self._loop
         )
         reader = Reader(cached, self._connections, settings.request_timeout_s, self._rng)
-        return Log(cached, self._metadata, appender, reader, self._subscribe)
+        archived = ArchivedLog(cached, self._metadata, self._rng)
+        return Log(cached, self._metadata, appender, reader, self._subscribe, archived)
 
     def _subscribe(
         self, log: CachedLog, order: Order, start: int | str, stop: int | None

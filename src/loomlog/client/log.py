@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from loomlog.archive.record import ArchiveInfo
 from loomlog.client.appender import Appender
+from loomlog.client.archived import ArchivedLog, OneSequence, Pieces
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.outgoing import arrow_encoder, records_encoder
 from loomlog.client.reader import Reader
 from loomlog.client.subscription import ByLlsn, ByPosition, Order, Subscription
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, Trimmed
 from loomlog.types import Buffer, Entry, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -42,6 +44,7 @@ class Log:
         appender: Appender,
         reader: Reader,
         subscribe: Subscribe,
+        archived: ArchivedLog,
     ) -> None:
         self.name = cached.name
         self._cached = cached
@@ -49,6 +52,7 @@ class Log:
         self._appender = appender
         self._reader = reader
         self._make_subscription = subscribe
+        self._archived = archived
 
     def __repr__(self) -> str:
         return f"<Log {self.name!r}>"
@@ -101,24 +105,33 @@ class Log:
     # ---- reading
 
     async def read(self, position: Glsn) -> Entry:
-        """The entry at `position`; raises Trimmed or NotYetWritten."""
+        """The entry at `position`, from the archive if it was trimmed; raises Trimmed if it is not
+        there, either, or NotYetWritten."""
         _check_number("position", position)
-        return await self._reader.read(position)
+        try:
+            return await self._reader.read(position)
+        except Trimmed:
+            entry = await self._archived.read(position)
+            if entry is None:
+                raise
+            return entry
 
     def subscribe(
         self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
     ) -> AsyncGenerator[Entry, None]:
-        """Every entry from `start` on, in order, to `stop` inclusive or for ever.
+        """Every entry from `start` on, in order, to `stop` inclusive or for ever. What was trimmed
+        comes from the log's archive, if it has one.
 
         `start` is a position, "earliest" (the first one kept) or "latest" (what comes from now
         on). `gaps` asks to be told of positions without entry; this protocol has none."""
         return _entries(self.open_subscription(start, stop))
 
     def subscribe_arrow(
-        self, start: Glsn | str = 1, stop: Glsn | None = None
+        self, start: Glsn | str = 1, stop: Glsn | None = None, *, archived: bool = True
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA."""
-        return _arrow(self.open_subscription(start, stop))
+        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA. Without `archived` only
+        what the log itself has."""
+        return _arrow(self.open_subscription(start, stop, archived=archived))
 
     def subscribe_stream(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
@@ -132,13 +145,19 @@ class Log:
         """Like `subscribe_stream`, as Arrow batches of loomlog.columns.SCHEMA."""
         return _arrow(self.open_stream_subscription(stream, start_llsn, stop_llsn))
 
-    def open_subscription(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
+    def open_subscription(
+        self, start: Glsn | str, stop: Glsn | None, *, archived: bool = True
+    ) -> Pieces:
         """What `subscribe` and its likes read from; not part of the public surface."""
         if start not in _STARTS:
             _check_number("start", start)
         if stop is not None and not isinstance(stop, int):
             raise InvalidArgument(f"stop must be a position or None, not {stop!r}")
-        return self._make_subscription(self._cached, ByPosition(), start, stop)
+
+        def from_log(start: Glsn | str) -> Pieces:
+            return self._make_subscription(self._cached, ByPosition(), start, stop)
+
+        return OneSequence(self._archived, from_log, start, stop) if archived else from_log(start)
 
     def open_stream_subscription(
         self, stream: StreamId, start_llsn: Llsn, stop_llsn: Llsn | None
@@ -156,6 +175,15 @@ class Log:
     async def head(self) -> Glsn:
         """The first position that is not trimmed."""
         return (await self._bounds()).head
+
+    async def earliest(self) -> Glsn:
+        """The first position that can be read: the archive's first if there is one, else the
+        head."""
+        return await self._archived.earliest()
+
+    async def archive(self) -> ArchiveInfo | None:
+        """Where its archive is and how far it reaches; None if it has none."""
+        return await self._archived.info()
 
     async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
         """Where `position` falls in each stream: the LLSN of the stream's first entry at or after
@@ -177,7 +205,7 @@ class Log:
         await self._cached.close()
 
 
-async def _entries(subscription: Subscription) -> AsyncGenerator[Entry, None]:
+async def _entries(subscription: Pieces) -> AsyncGenerator[Entry, None]:
     delivered = 0
     try:
         while (piece := await subscription.next()) is not None:
@@ -191,7 +219,7 @@ async def _entries(subscription: Subscription) -> AsyncGenerator[Entry, None]:
         subscription.close()
 
 
-async def _arrow(subscription: Subscription) -> AsyncGenerator[Any, None]:
+async def _arrow(subscription: Pieces) -> AsyncGenerator[Any, None]:
     delivered = 0
     try:
         while (piece := await subscription.next()) is not None:

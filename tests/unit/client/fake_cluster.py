@@ -126,6 +126,8 @@ class FakeCluster:
         self.appends = 0  # batches that arrived
         self.resolves = 0
         self.reads = 0
+        self.registers: dict[str, bytes] = {}
+        self.registers_read: list[str] = []
         self.describes = 0
         self.sequences: list[int] = []
         self.subscribers: list[Subscriber] = []
@@ -282,6 +284,7 @@ class FakeCluster:
             "trim_log": self._trim,
             "get_bounds": self._bounds,
             "get_status": self._status,
+            "get_register": self._register,
         }
         return {kind: self._answering(answer) for kind, answer in answers.items()}
 
@@ -331,6 +334,13 @@ class FakeCluster:
                 storage_node_id=number, address=node.address, alive=True, sync_mode="none"
             )
         return pb.Frame(status=status)
+
+    def _register(self, frame: Frame) -> Frame:
+        name = frame.get_register.name
+        self.registers_read.append(name)
+        value = self.registers.get(name)
+        found = pb.RegisterValue(name=name, value=value, version=int(value is not None))
+        return pb.Frame(register_value=found)
 
     def _log(self, name: str) -> FakeLog:
         if name not in self.logs:

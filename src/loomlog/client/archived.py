@@ -1,0 +1,230 @@
+"""A log and its archive as one sequence: positions below the log's head come from Parquet.
+
+Who meets no trimmed position never asks for the archive. A reader that does reads from the archive
+up to the head as it is then, and goes on with the log; a trim meanwhile only sends it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from loomlog.archive import record
+from loomlog.archive.record import ArchiveInfo
+from loomlog.client.metadata import CachedLog, Metadata
+from loomlog.client.registers import Register
+from loomlog.errors import Corrupt, DataLoss, LoomError, Trimmed
+from loomlog.types import Entry, Glsn
+
+if TYPE_CHECKING:
+    from loomlog.archive.reading import Archive
+
+
+class Rows(Protocol):
+    """Some records of a sequence."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def entries(self) -> list[Entry]: ...
+
+    def to_arrow(self) -> Any: ...
+
+
+class Pieces(Protocol):
+    """A sequence of records, for one consumer at a time."""
+
+    async def next(self) -> Rows | None: ...
+
+    def next_ready(self) -> Rows | None: ...
+
+    def close(self) -> None: ...
+
+
+FromLog: TypeAlias = Callable[[Glsn], Pieces]
+"""Opens the log itself, from a position on."""
+
+
+class ArchivedLog:
+    """What a client knows of one log's archive."""
+
+    def __init__(self, log: CachedLog, metadata: Metadata, rng: random.Random) -> None:
+        self._log = log
+        self._register = Register(record.register_name(log.name), metadata, rng)
+        self._archive: Archive | None = None
+
+    async def info(self) -> ArchiveInfo | None:
+        """As it is now; None if the log has none."""
+        found = await self._register.get()
+        if found is None:
+            return None
+        info = record.decode(found.value, self._log.name)
+        return info if info.log_id == (await self._log.get()).log_id else None
+
+    async def earliest(self) -> Glsn:
+        """The first position from which on everything can be read."""
+        head = max((await self._log.describe()).head, 1)
+        info = await self.info() if head > 1 else None
+        return head if info is None or not info.covers(head - 1) else info.first
+
+    async def latest(self) -> Glsn:
+        """The position after the last one."""
+        return (await self._log.describe()).tail + 1
+
+    async def covering(self, position: Glsn) -> Archive | None:
+        """The archive if it has that position."""
+        if self._archive is None or not self._archive.info.covers(position):
+            await self.refresh()
+        archive = self._archive
+        return archive if archive is not None and archive.info.covers(position) else None
+
+    async def refresh(self) -> bool:
+        """Look again; whether it is another archive than before, or another state of it."""
+        from loomlog.archive.reading import Archive
+
+        before = self._archive and self._archive.info
+        info = await self.info()
+        if info != before:
+            self._archive = None if info is None else Archive(info)
+        return info != before
+
+    async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> Iterator[Any] | None:
+        """The archived rows from `first` to the head or to `stop`; None if `first` is not archived
+        or not trimmed."""
+        head = (await self._log.describe()).head
+        archive = await self.covering(first) if first < head else None
+        last = head - 1 if stop is None else min(head - 1, stop)
+        return None if archive is None else archive.batches(first, last)
+
+    async def read(self, position: Glsn) -> Entry | None:
+        """The entry at a trimmed position; None if it is not archived."""
+        while (rows := await self.trimmed_part(position, position)) is not None:
+            try:
+                batch = await asyncio.to_thread(next, rows, None)
+            except (DataLoss, Corrupt):
+                if not await self.refresh():
+                    raise
+            else:
+                return Archived(batch).entries()[0]
+        return None
+
+
+class Archived(NamedTuple):
+    """Records out of the archive."""
+
+    batch: Any  # pyarrow.RecordBatch
+
+    @property
+    def rows(self) -> int:
+        return int(self.batch.num_rows)
+
+    def entries(self) -> list[Entry]:
+        columns = self.batch.columns
+        columns[3] = columns[3].view("int64")  # timestamps in microseconds
+        return list(map(Entry._make, zip(*(c.to_pylist() for c in columns), strict=True)))
+
+    def to_arrow(self) -> Any:
+        return self.batch
+
+
+class _FromArchive:
+    """Archived rows, read in a thread, one batch ahead."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._ahead: asyncio.Future[Any] = self._fetch()
+
+    async def next(self) -> Archived | None:
+        return self._taken(await self._ahead)
+
+    def next_ready(self) -> Archived | None:
+        ahead = self._ahead
+        if not ahead.done() or ahead.cancelled() or ahead.exception() is not None:
+            return None
+        return self._taken(ahead.result())
+
+    def close(self) -> None:
+        self._ahead.cancel()
+
+    def _taken(self, batch: Any) -> Archived | None:
+        if batch is None:
+            return None
+        self._ahead = self._fetch()
+        return Archived(batch)
+
+    def _fetch(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(None, next, self._batches, None)
+
+
+class OneSequence:
+    """A log's records from `start` to `stop`, wherever they are. For one consumer at a time."""
+
+    def __init__(
+        self, archived: ArchivedLog, from_log: FromLog, start: Glsn | str, stop: Glsn | None
+    ) -> None:
+        """`from_log` gives records up to `stop`, too."""
+        self._archived = archived
+        self._from_log = from_log
+        self._start = start
+        self._stop = stop
+        self._next: Glsn = 0  # the position that is delivered next; 0: not begun
+        self._source: Pieces | None = None
+
+    async def next(self) -> Rows | None:
+        """The next records; None when `stop` was delivered."""
+        source = self._source or await self._begin()
+        while True:
+            try:
+                piece = await source.next()
+            except Trimmed as error:
+                source = await self._turn_to_archive(error)
+            except (DataLoss, Corrupt) as error:
+                if not isinstance(source, _FromArchive) or not await self._archived.refresh():
+                    raise
+                source = await self._turn_to_archive(error)  # a file was written anew
+            else:
+                if piece is not None:
+                    self._next += piece.rows
+                elif isinstance(source, _FromArchive) and not self._at_end():
+                    source = self._turn_to_log()
+                    continue
+                return piece
+
+    def next_ready(self) -> Rows | None:
+        """The next records if they are here already."""
+        piece = None if self._source is None else self._source.next_ready()
+        if piece is not None:
+            self._next += piece.rows
+        return piece
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+
+    async def _begin(self) -> Pieces:
+        if self._start == "earliest":
+            self._next = await self._archived.earliest()
+        elif self._start == "latest":
+            self._next = await self._archived.latest()
+        else:
+            self._next = int(self._start)
+        return self._turn_to_log()
+
+    def _turn_to_log(self) -> Pieces:
+        return self._turn_to(self._from_log(self._next))
+
+    async def _turn_to_archive(self, error: LoomError) -> Pieces:
+        rows = await self._archived.trimmed_part(self._next, self._stop)
+        if rows is None:
+            raise error
+        return self._turn_to(_FromArchive(rows))
+
+    def _turn_to(self, source: Pieces) -> Pieces:
+        self.close()
+        self._source = source
+        return source
+
+    def _at_end(self) -> bool:
+        return self._stop is not None and self._next > self._stop
