@@ -13,7 +13,7 @@ RUNS ?= 500
 MINUTES ?= 0
 ARGS ?=
 
-.PHONY: help venv java demo test lint types sim soak bench proto clean
+.PHONY: help venv java etcd demo test lint types sim soak bench proto clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,etcd]'
 	@touch $@
 
 # PySpark is large: only the tests need it.
@@ -36,7 +36,7 @@ $(SPARK): $(STAMP)
 demo: $(STAMP)  ## a cluster of three nodes on this machine: append, read back, look, stop
 	@$(BIN)/python examples/demo.py
 
-test: lint types java  ## lint, types, all tests
+test: lint types java etcd  ## lint, types, all tests
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/unit tests/conformance
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
 	$(BIN)/python -m pytest -q $(ARGS) tests/spark
@@ -46,6 +46,12 @@ java: $(SPARK)  ## the JDK that Spark needs: found, or installed if this is root
 		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 			&& apt-get -qq update && apt-get -qq install -y openjdk-17-jre-headless; } \
 		|| $(BIN)/python -W ignore -m loomlog.spark.java
+
+etcd: $(STAMP)  ## the etcd that tests use: found, or installed if this is root on Debian or Ubuntu
+	@$(BIN)/python -W ignore -m loomlog.testing.etcd 2>/dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+			&& apt-get -qq update && apt-get -qq install -y etcd-server; } \
+		|| $(BIN)/python -W ignore -m loomlog.testing.etcd
 
 lint: $(STAMP)  ## style and format
 	$(BIN)/ruff check .

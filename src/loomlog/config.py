@@ -51,6 +51,20 @@ class MetadataSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    """Where metadata lives when several metadata repositories share it."""
+
+    endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
+    prefix: str = "loomlog"  # of all keys: one for each cluster that uses the same etcd
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca: str | None = None  # PEM file; with it TLS is used
+    cert: str | None = None  # PEM files of our own, if etcd asks for them
+    key: str | None = None
+    timeout_s: float = limits.ETCD_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
 class ClientSettings:
     """A client."""
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Corrupt, NotLeader, Unavailable, VersionMismatch
+from loomlog.metadata.etcd import EtcdStore
 from loomlog.metadata.memory import MemoryStore
 from loomlog.metadata.sqlite import SqliteStore
 from loomlog.metadata.store import Change, MetaStore, Versioned
 from loomlog.storage.disk import ThreadWorker
+from loomlog.testing import LocalEtcd
 
 
 class Place:
     """Where a store keeps its content over restarts."""
 
-    def __init__(self, kind: str, directory: Path) -> None:
+    def __init__(self, kind: str, directory: Path, etcd: LocalEtcd) -> None:
         self.kind = kind
+        self.etcd = EtcdSettings(etcd.endpoints, prefix=str(directory))
         self.path = str(directory / "metadata.sqlite")
         self.worker = ThreadWorker(asyncio.get_running_loop())
         self.memory = MemoryStore()
@@ -29,12 +33,22 @@ class Place:
     async def open(self) -> MetaStore:
         if self.kind == "memory":
             return self.memory
+        if self.kind == "etcd":
+            return await EtcdStore.open(self.etcd)
         return await SqliteStore.open(self.path, self.worker)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[LocalEtcd]:
+    with LocalEtcd() as etcd:
+        yield etcd
+
+
+@pytest.fixture(params=["memory", "sqlite", "etcd"])
+async def place(
+    request: pytest.FixtureRequest, tmp_path: Path, etcd: LocalEtcd
+) -> AsyncIterator[Place]:
+    place = Place(request.param, tmp_path, etcd)
     yield place
     place.worker.close()
 
@@ -44,6 +58,12 @@ async def store(place: Place) -> AsyncIterator[MetaStore]:
     store = await place.open()
     yield store
     await store.close()
+
+
+async def eventually(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not reached():  # noqa: ASYNC110 - changes come when they come
+            await asyncio.sleep(0.01)
 
 
 async def test_an_absent_key_is_none(store: MetaStore) -> None:
@@ -105,9 +125,19 @@ async def test_watchers_hear_of_changes_under_their_prefix(store: MetaStore) -> 
     first = await store.compare_and_swap("log/a", 0, b"x")
     await store.compare_and_swap("node/1", 0, b"y")
     await store.compare_and_swap("log/a", first, None)
+    await eventually(lambda: len(heard) == 2)
     unwatch()
     await store.compare_and_swap("log/b", 0, b"z")
     assert heard == [Change("log/a", Versioned(b"x", first)), Change("log/a", None)]
+
+
+async def test_watchers_hear_of_all_changes_in_order(store: MetaStore) -> None:
+    heard: list[Change] = []
+    await store.compare_and_swap("before", 0, b"")
+    store.watch("", heard.append)
+    versions = await asyncio.gather(*(store.compare_and_swap(f"{i}", 0, b"") for i in range(30)))
+    await eventually(lambda: len(heard) >= 30)
+    assert [change.item.version for change in heard if change.item] == sorted(versions)
 
 
 async def test_a_fenced_store_writes_while_its_fence_stands(store: MetaStore) -> None:

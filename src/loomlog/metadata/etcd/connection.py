@@ -1,0 +1,272 @@
+"""The way to etcd: one gRPC channel a member, the first that answers is used.
+
+`aetcd` brings the messages and stubs. Its client has no TLS, no failover by name and no new token
+after an old one, so channels, credentials and retries are here.
+
+A question that reached a member and got no answer is `Lost`: what it asked may have happened or
+may happen yet. Every other error means that nothing happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from loomlog.config import EtcdSettings
+from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
+from loomlog.net.address import split_address
+
+try:
+    import grpc
+    from aetcd import rpc
+except ModuleNotFoundError as missing:
+    raise LoomError("etcd needs one more package: pip install 'loomlog[etcd]'") from missing
+
+Ask = Callable[["Endpoint"], Any]  # picks the method of a stub
+
+_POLL_S: Final = 0.02  # between two looks at channels that connect
+_ATTEMPTS: Final = 3  # that fit into the timeout: a silent member must not use all of it
+_CHANNEL: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # A host that vanished is noticed without traffic, too; etcd refuses more than one in 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_LOST: Final = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.UNKNOWN,
+}
+
+
+class Lost(Exception):  # noqa: N818 - what happened to the answer
+    """No answer came."""
+
+
+class _TokenVoidError(Unauthorized):
+    """Our token ran out, or its member began anew."""
+
+
+class LeaseGone(Exception):  # noqa: N818 - what happened to the lease
+    """etcd does not know the lease, or not any more."""
+
+
+class Compacted(Exception):  # noqa: N818 - what happened to the revision
+    """etcd has forgotten the revision that was asked for."""
+
+
+class Endpoint:
+    """A member of etcd."""
+
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+        self.address = address
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options=_CHANNEL)
+        self.kv = rpc.KVStub(self.channel)
+        self.auth = rpc.AuthStub(self.channel)
+        self.lease = rpc.LeaseStub(self.channel)
+        self.watch = rpc.WatchStub(self.channel)
+
+    @property
+    def ready(self) -> bool:
+        state = self.channel.get_state(try_to_connect=True)
+        return bool(state is grpc.ChannelConnectivity.READY)
+
+
+class EtcdConnection:
+    """To be made on the loop that uses it."""
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        if not settings.endpoints:
+            raise InvalidArgument("etcd needs at least one endpoint: write host:port")
+        if (settings.user is None) != (settings.password is None):
+            raise InvalidArgument("etcd wants a user and a password, or neither")
+        for address in settings.endpoints:
+            split_address(address)
+        self._settings = settings
+        credentials = _credentials(settings)
+        self._endpoints = [Endpoint(address, credentials) for address in settings.endpoints]
+        self._token: str | None = None
+        self.revision = 0  # the newest that any answer named
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The member in use."""
+        return self._endpoints[0]
+
+    def deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._settings.timeout_s
+
+    async def close(self) -> None:
+        for endpoint in self._endpoints:
+            await endpoint.channel.close()
+
+    # ---- questions
+
+    async def ask_now(self, method: Ask, request: Any) -> Any:
+        return await self.ask(method, request, self.deadline())
+
+    async def ask(self, method: Ask, request: Any, deadline: float) -> Any:
+        """Ask until there is an answer. For what may be done twice."""
+        while True:
+            try:
+                return await self.ask_once(method, request, deadline)
+            except Lost as lost:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise self._away(str(lost)) from lost
+
+    async def ask_once(self, method: Ask, request: Any, deadline: float) -> Any:
+        """Ask a member that is reached, or raise Unavailable if none is; Lost without an answer."""
+        endpoint = await self.reach(deadline)
+        token = self._token
+        try:
+            answer = await self._call(endpoint, method, request, deadline)
+        except _TokenVoidError:  # then nothing was done
+            self.forget_token(token)
+            endpoint = await self.reach(deadline)
+            answer = await self._call(endpoint, method, request, deadline)
+        self.revision = max(self.revision, answer.header.revision)
+        return answer
+
+    async def _call(self, endpoint: Endpoint, method: Ask, request: Any, deadline: float) -> Any:
+        timeout = self._attempt_s(deadline)
+        try:
+            return await method(endpoint)(request, timeout=timeout, metadata=self.metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _LOST:
+                self.leave(endpoint)
+            raise _explained(error) from error
+
+    @asynccontextmanager
+    async def stream(self, endpoint: Endpoint, method: Ask) -> AsyncIterator[Any]:
+        """A call of many messages. A member that has no leader ends it."""
+        token = self._token
+        call = method(endpoint)(metadata=(*self.metadata, ("hasleader", "true")))
+        try:
+            yield call
+        except grpc.aio.AioRpcError as error:
+            self.leave(endpoint)
+            raise _explained(error) from error
+        except Lost:
+            self.forget_token(token)
+            raise
+        finally:
+            call.cancel()
+
+    def _attempt_s(self, deadline: float) -> float:
+        left = deadline - asyncio.get_running_loop().time()
+        return min(max(left, _POLL_S), self._settings.timeout_s / _ATTEMPTS)
+
+    def _away(self, reason: str) -> Unavailable:
+        addresses = ", ".join(self._settings.endpoints)
+        return Unavailable(
+            f"etcd at {addresses} does not answer ({reason}): see that most of its members run"
+        )
+
+    # ---- whom to ask
+
+    async def reach(self, deadline: float) -> Endpoint:
+        """The first member, in the order of their use, that we are connected to and known at."""
+        reason = "no connection"
+        while True:
+            for endpoint in self._endpoints:
+                if endpoint.ready:
+                    try:
+                        await self._authenticate(endpoint, deadline)
+                    except Lost as lost:
+                        reason = str(lost)
+                        break
+                    self._prefer(endpoint)
+                    return endpoint
+            if asyncio.get_running_loop().time() >= deadline:
+                raise self._away(reason)
+            await asyncio.sleep(_POLL_S)
+
+    def leave(self, endpoint: Endpoint) -> None:
+        """It did not answer: others are asked first from now on."""
+        self._endpoints.remove(endpoint)
+        self._endpoints.append(endpoint)
+
+    def _prefer(self, endpoint: Endpoint) -> None:
+        self._endpoints.remove(endpoint)
+        self._endpoints.insert(0, endpoint)
+
+    # ---- who we are
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every question carries."""
+        return () if self._token is None else (("token", self._token),)
+
+    def forget_token(self, token: str | None) -> None:
+        """It is void: ask for a new one, unless somebody did so already."""
+        if self._token == token:
+            self._token = None
+
+    async def _authenticate(self, endpoint: Endpoint, deadline: float) -> None:
+        if self._settings.user is None or self._token is not None:
+            return
+        request = rpc.AuthenticateRequest(
+            name=self._settings.user, password=self._settings.password
+        )
+        answer = await self._call(endpoint, lambda e: e.auth.Authenticate, request, deadline)
+        self._token = answer.token
+
+
+def _credentials(settings: EtcdSettings) -> grpc.ChannelCredentials | None:
+    if (settings.cert is None) != (settings.key is None):
+        raise InvalidArgument("etcd wants a certificate and its key, or neither")
+    if settings.ca is None:
+        if settings.cert is not None:
+            raise InvalidArgument("a certificate for etcd needs the CA beside it: name both")
+        return None
+    return grpc.ssl_channel_credentials(
+        root_certificates=_content(settings.ca),
+        private_key=_content(settings.key),
+        certificate_chain=_content(settings.cert),
+    )
+
+
+def _content(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error
+
+
+def _explained(error: grpc.aio.AioRpcError) -> Exception:
+    code, text = error.code(), error.details() or error.code().name
+    if code in _LOST:
+        return Lost(text)
+    if code is grpc.StatusCode.UNAUTHENTICATED or "auth store is old" in text:
+        return _TokenVoidError(f"etcd does not know us any more: {text}")
+    if code is grpc.StatusCode.PERMISSION_DENIED or "authentication failed" in text:
+        return Unauthorized(f"etcd refuses: {text}; check user, password and the user's roles")
+    if "user name is empty" in text:
+        return Unauthorized("etcd wants a user and a password: give them")
+    if "authentication is not enabled" in text:
+        return InvalidArgument("etcd knows no users: leave user and password out")
+    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in text:
+        return Compacted(text)
+    if code is grpc.StatusCode.NOT_FOUND and "lease" in text:
+        return LeaseGone(text)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Unavailable(f"etcd takes nothing at the moment: {text}")
+    return InvalidArgument(f"etcd refuses: {text}")
