@@ -22,7 +22,7 @@ from loomlog import batch
 from loomlog.batch import HEADER_BYTES, Header, aligned
 from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD_BYTES_MAX
-from loomlog.types import Buffer, Entry
+from loomlog.types import Buffer, Entry, Glsn, Llsn, StreamId
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -385,6 +385,22 @@ class Batch:
         self.keys = keys  # the same, or None if no record has one
         self.attributes = attributes  # likewise
         self._timestamps = timestamps  # int64
+
+    def placed(
+        self, skip: int, rows: int, *, position: Glsn, stream: StreamId, llsn: Llsn
+    ) -> Batch:
+        """`rows` records after the first `skip`, as if they stood elsewhere: from these numbers
+        on."""
+        header = self.header._replace(
+            count=rows, first_position=position, stream_id=stream, first_llsn=llsn
+        )
+        return Batch(
+            header,
+            self._timestamps.slice(skip, rows),
+            self.values.slice(skip, rows),
+            None if self.keys is None else self.keys.slice(skip, rows),
+            None if self.attributes is None else self.attributes.slice(skip, rows),
+        )
 
     def to_arrow(self, first: int = 0) -> Any:
         """The rows from `first` on as a pyarrow.RecordBatch of SCHEMA."""

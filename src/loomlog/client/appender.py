@@ -89,13 +89,13 @@ class Appender:
 
     async def append_whole(
         self, encoder: Callable[..., Buffer], count: int, size: int, stream: StreamId | None
-    ) -> list[Position]:
-        """One batch of `count` records that `encoder` makes."""
+    ) -> Position:
+        """One batch of `count` records that `encoder` makes; the position of the first."""
         if size > limits.BATCH_BYTES_MAX:
             raise append_errors.too_many(self._log, count, size)
         size += count * RECORD_OVERHEAD_BYTES
-        future: asyncio.Future[list[Position]] = self._loop.create_future()
-        self._admit(size, future, partial(self._put_whole, encoder, count, size, stream, future))
+        future: asyncio.Future[Position] = self._loop.create_future()
+        self._admit(size, future, partial(self._put_whole, encoder, size, stream, future))
         return await future
 
     async def close(self) -> None:
@@ -145,13 +145,12 @@ class Appender:
     def _put_whole(
         self,
         encoder: Callable[..., Buffer],
-        count: int,
         size: int,
         stream: StreamId | None,
-        future: asyncio.Future[list[Position]],
+        future: asyncio.Future[Position],
     ) -> None:
         lane = self._lanes.get(stream)
-        self._delivery.enqueue(Whole(lane, size, *self._stamps(), count, encoder, future))
+        self._delivery.enqueue(Whole(lane, size, *self._stamps(), encoder, future))
 
     def _begin(self, lane: Lane) -> Records:
         batch = lane.open = Records(lane, *self._stamps())

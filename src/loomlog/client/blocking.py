@@ -15,12 +15,14 @@ from loomlog.archive.record import ArchiveInfo
 from loomlog.client import cluster as asynchronous
 from loomlog.client.archived import Pieces, Rows
 from loomlog.client.blocking_registers import BlockingLease, BlockingRegister
+from loomlog.client.blocking_writer import BlockingWriter
 from loomlog.client.info import ClusterStatus, LogInfo
 from loomlog.client.leases import LeaseInfo
 from loomlog.client.log import Log
 from loomlog.client.loop_thread import LoopThread
 from loomlog.client.operator import Change
 from loomlog.client.registers import Versioned
+from loomlog.client.staging import Staged, portions
 from loomlog.errors import Timeout, Unavailable
 from loomlog.types import Buffer, Entry, Glsn, Llsn, NodeId, Position, StreamId
 
@@ -87,7 +89,7 @@ class BlockingCluster:
         return self._thread.run(self._cluster.logs())
 
     def delete_log(self, name: str) -> None:
-        """Delete a log and all its entries."""
+        """Delete a log, all its entries, and what was staged for it."""
         self._thread.run(self._cluster.delete_log(name))
 
     def status(self) -> ClusterStatus:
@@ -203,6 +205,22 @@ class BlockingLog:
         """Append the rows of an Arrow batch; all or none, at consecutive positions."""
         return self._thread.run(self._log.append_arrow(records, stream=stream))
 
+    def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
+        """Store rows that nobody sees until they are published; they keep their order."""
+        stager = self._thread.run(self._log.stager())
+        try:
+            for portion in portions(records):
+                self._thread.run(stager.add(portion))
+            return self._thread.run(stager.finish())
+        finally:
+            self._thread.run(stager.close())
+
+    def writer(self, name: str, lease: BlockingLease | None = None) -> BlockingWriter:
+        """The writer of this name, which publishes what was staged. Make it before anything is
+        staged for it. With a `lease` it publishes only while that is held."""
+        held = lease.held if lease else None
+        return BlockingWriter(self._thread, self._thread.run(self._log.writer(name, held)))
+
     def read(self, position: Glsn) -> Entry:
         """The entry at `position`, from the archive if it was trimmed; raises Trimmed if it is not
         there, either, or NotYetWritten."""
@@ -275,7 +293,7 @@ class BlockingLog:
         return self._thread.run(self._log.archive())
 
     def trim(self, position: Glsn) -> None:
-        """Drop everything up to and with `position`."""
+        """Drop everything up to and with `position`, and what was staged for that part only."""
         self._thread.run(self._log.trim(position))
 
     def describe(self) -> LogInfo:

@@ -16,18 +16,18 @@ class BlockingLease:
         self.epoch = lease.epoch
         self.ttl_s = lease.ttl_s
         self._thread = thread
-        self._lease = lease
+        self.held = lease
 
     def __repr__(self) -> str:
         return f"<BlockingLease {self.name!r} of {self.holder!r}, epoch {self.epoch}>"
 
     def renew(self) -> None:
         """Keep it for another `ttl_s`; raises Fenced if it is ours no more."""
-        self._thread.run(self._lease.renew())
+        self._thread.run(self.held.renew())
 
     def release(self) -> None:
         """Let others have it at once. Fine if it is not ours any more."""
-        self._thread.run(self._lease.release())
+        self._thread.run(self.held.release())
 
 
 class BlockingRegister:
@@ -49,5 +49,5 @@ class BlockingRegister:
         """Replace what is at version `expected` (0: nothing) by `value` (None: delete it), and
         only while `lease` is ours; returns the new version. Raises Conflict, Fenced or
         SwapUnknown, as `Register.swap` does."""
-        held = lease._lease if lease else None
+        held = lease.held if lease else None
         return self._thread.run(self._register.swap(value, expected, held))

@@ -25,11 +25,13 @@ from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.nodes import Connections
 from loomlog.client.operator import Operator
 from loomlog.client.outgoing import Producer
+from loomlog.client.publications import Publications
 from loomlog.client.reader import Reader
 from loomlog.client.registers import Registers
+from loomlog.client.staging import staged_log, staging_name
 from loomlog.client.subscription import Order, Subscription
 from loomlog.config import ClientSettings
-from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.net.address import split_address
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -77,6 +79,9 @@ class Cluster(Operator, Registers, Leases):
             addresses, self._connections, self._rng, settings.request_timeout_s
         )
         self._producer = Producer(self._rng, clock)
+        self._publications = Publications(
+            self, self._connections, settings.append_timeout_s, self._rng, self._producer.now_us
+        )
         self._logs: dict[str, Log] = {}
         self._subscriptions: dict[Subscription, None] = {}
         self._closed = False
@@ -113,11 +118,21 @@ class Cluster(Operator, Registers, Leases):
         self, name: str, protocol: str = "ordered", streams: int = 1, replicas: int = 3
     ) -> Log:
         """Make a new log; raises AlreadyExists."""
+        if staged_log(_check_name(name)) is not None:
+            raise InvalidArgument(
+                f"{name!r} is the name of a staging log, which is made when it is needed: choose "
+                "another name"
+            )
+        return await self._create_log(name, protocol, streams, replicas)
+
+    async def make_staging_log(self, name: str, like: LogInfo) -> None:
+        """A log for rows of another log that are not published yet. Part of writing there."""
+        await self._create_log(name, like.protocol, len(like.streams), like.replicas)
+
+    async def _create_log(self, name: str, protocol: str, streams: int, replicas: int) -> Log:
         _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
         _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
-        request = pb.CreateLog(
-            name=_check_name(name), protocol=protocol, streams=streams, replicas=replicas
-        )
+        request = pb.CreateLog(name=name, protocol=protocol, streams=streams, replicas=replicas)
         await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
         return self.log(name)
 
@@ -133,9 +148,19 @@ class Cluster(Operator, Registers, Leases):
         return [log_info(log) for log in answer.log_list.logs]
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log and all its entries."""
-        request = pb.DeleteLog(name=_check_name(name))
-        await self._metadata.request(pb.Frame(delete_log=request), repeatable=False)
+        """Delete a log, all its entries, and what was staged for it."""
+        await self._delete_log(_check_name(name))
+        staging = staging_name(name)
+        try:
+            await self.log(staging).describe()
+        except NotFound:
+            return  # nothing was ever staged
+        await self._publications.forget_writers(name)
+        await self._delete_log(staging)
+
+    async def _delete_log(self, name: str) -> None:
+        frame = pb.Frame(delete_log=pb.DeleteLog(name=name))
+        await self._metadata.request(frame, repeatable=False)
 
     async def status(self) -> ClusterStatus:
         answer = await self._metadata.request(pb.Frame(get_status=pb.GetStatus()))
@@ -152,17 +177,24 @@ class Cluster(Operator, Registers, Leases):
         )
         reader = Reader(cached, self._connections, settings.request_timeout_s, self._rng)
         archived = ArchivedLog(cached, self._metadata, self._rng)
-        return Log(cached, self._metadata, appender, reader, self._subscribe, archived)
+        return Log(
+            cached, self._metadata, appender, reader, self._subscribe, archived, self._publications
+        )
 
     def _subscribe(
-        self, log: CachedLog, order: Order, start: int | str, stop: int | None
+        self,
+        log: CachedLog,
+        order: Order,
+        start: int | str,
+        stop: int | None,
+        read_ahead_bytes: int | None = None,
     ) -> Subscription:
         if self._closed:
             raise Unavailable("this client was closed")
         return Subscription(
             log,
             self._connections,
-            self._settings.read_ahead_bytes,
+            read_ahead_bytes or self._settings.read_ahead_bytes,
             self._rng,
             order,
             start,

@@ -6,14 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog, OneSequence, Pieces
+from loomlog.client.expanding import Expanded, Single
 from loomlog.client.info import LogInfo, log_info
+from loomlog.client.leases import Lease
 from loomlog.client.metadata import CachedLog, Metadata
-from loomlog.client.outgoing import arrow_encoder, records_encoder
+from loomlog.client.outgoing import arrow_encoder, positions, records_encoder
+from loomlog.client.publications import Publications
+from loomlog.client.publishing import Writer
 from loomlog.client.reader import Reader
-from loomlog.client.subscription import ByLlsn, ByPosition, Order, Subscription
+from loomlog.client.staging import Staged, Stager, portions
+from loomlog.client.subscription import ByLlsn, ByPosition, Order, Referred, Subscription
 from loomlog.errors import InvalidArgument, Trimmed
 from loomlog.types import Buffer, Entry, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _STARTS: Final = ("earliest", "latest")
+_ROW_READ_AHEAD_BYTES: Final = limits.KIB  # one batch comes in any case
 _ENTRIES_PER_TURN: Final = 2048  # a reader that is always behind lets others run after so many
 
 
@@ -30,7 +37,12 @@ class Subscribe(Protocol):
     """Makes a subscription that ends with its client."""
 
     def __call__(
-        self, log: CachedLog, order: Order, start: int | str, stop: int | None
+        self,
+        log: CachedLog,
+        order: Order,
+        start: int | str,
+        stop: int | None,
+        read_ahead_bytes: int | None = None,
     ) -> Subscription: ...
 
 
@@ -45,14 +57,16 @@ class Log:
         reader: Reader,
         subscribe: Subscribe,
         archived: ArchivedLog,
+        publications: Publications,
     ) -> None:
         self.name = cached.name
         self._cached = cached
         self._metadata = metadata
-        self._appender = appender
+        self.appender = appender
         self._reader = reader
         self._make_subscription = subscribe
         self._archived = archived
+        self._publications = publications
 
     def __repr__(self) -> str:
         return f"<Log {self.name!r}>"
@@ -67,7 +81,7 @@ class Log:
         Concurrent calls travel together, so do not await one before making the next unless its
         order or outcome matters. Cancelling the wait does not undo the append. With much already
         waiting to be sent, the entry waits for room first."""
-        return self._appender.append(value, key, stream)
+        return self.appender.append(value, key, stream)
 
     async def append_many(
         self,
@@ -83,7 +97,8 @@ class Log:
             return []
         size = _size(self.name, values) + _size(self.name, filter(None, keys or ()))
         encoder = records_encoder(values, keys)
-        return await self._appender.append_whole(encoder, len(values), size, stream)
+        first = await self.appender.append_whole(encoder, len(values), size, stream)
+        return list(positions(first, len(values)))
 
     async def append_arrow(
         self, records: pa.RecordBatch, *, stream: StreamId | None = None
@@ -92,15 +107,37 @@ class Log:
         `timestamp` and `attributes`; all or none, at consecutive positions."""
         if not records.num_rows:
             return []
-        return await self._appender.append_whole(
+        first = await self.appender.append_whole(
             arrow_encoder(records), records.num_rows, records.nbytes, stream
         )
+        return list(positions(first, records.num_rows))
+
+    async def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
+        """Store rows, as many as you like, that nobody sees until they are published; columns as
+        for `append_arrow`. They keep their order."""
+        stager = await self.stager()
+        try:
+            for portion in portions(records):
+                await stager.add(portion)
+            return await stager.finish()
+        finally:
+            await stager.close()
+
+    async def stager(self) -> Stager:
+        """What `stage` and its likes write with; not part of the public surface."""
+        return await self._publications.stager(self)
+
+    async def writer(self, name: str, lease: Lease | None = None) -> Writer:
+        """The writer of this name, which publishes what was staged. Make it before anything is
+        staged for it. With a `lease` it publishes only while that is held."""
+        return await self._publications.writer(self, self._cached, name, lease)
 
     async def trim(self, position: Glsn) -> None:
-        """Drop everything up to and with `position`."""
+        """Drop everything up to and with `position`, and what was staged for that part only."""
         _check_number("position", position)
         frame = pb.Frame(trim_log=pb.TrimLog(name=self.name, position=position))
         await self._metadata.request(frame)
+        await self._publications.trim(self)
 
     # ---- reading
 
@@ -109,7 +146,8 @@ class Log:
         there, either, or NotYetWritten."""
         _check_number("position", position)
         try:
-            return await self._reader.read(position)
+            found = await self._reader.read(position)
+            return found if isinstance(found, Entry) else await self._staged_row(found)
         except Trimmed:
             entry = await self._archived.read(position)
             if entry is None:
@@ -155,16 +193,55 @@ class Log:
             raise InvalidArgument(f"stop must be a position or None, not {stop!r}")
 
         def from_log(start: Glsn | str) -> Pieces:
-            return self._make_subscription(self._cached, ByPosition(), start, stop)
+            return self._expanded(self.open_stored(start, stop))
 
         return OneSequence(self._archived, from_log, start, stop) if archived else from_log(start)
 
     def open_stream_subscription(
         self, stream: StreamId, start_llsn: Llsn, stop_llsn: Llsn | None
+    ) -> Pieces:
+        """Likewise for one stream."""
+        return self._expanded(self.open_stored_stream(stream, start_llsn, stop_llsn))
+
+    # ---- reading, inside: references are expanded where somebody reads rows
+
+    def open_stored(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
+        """Batches as they are stored, references among them."""
+        return self._make_subscription(self._cached, ByPosition(), start, stop)
+
+    def open_stored_stream(
+        self,
+        stream: StreamId,
+        start_llsn: Llsn,
+        stop_llsn: Llsn | None,
+        read_ahead_bytes: int | None = None,
     ) -> Subscription:
         """Likewise for one stream."""
         _check_number("start_llsn", start_llsn)
-        return self._make_subscription(self._cached, ByLlsn(stream), start_llsn, stop_llsn)
+        order = ByLlsn(stream)
+        return self._make_subscription(self._cached, order, start_llsn, stop_llsn, read_ahead_bytes)
+
+    def _expanded(self, subscription: Subscription) -> Expanded:
+        def open_staged(staging: str, stream: StreamId, first: Llsn) -> Subscription:
+            log = self._publications.staging_log(staging)
+            return log.open_stored_stream(stream, first, None)
+
+        return Expanded(subscription, self.name, self.head, open_staged)
+
+    async def _staged_row(self, referred: Referred) -> Entry:
+        """The row that a reference names."""
+
+        def open_staged(staging: str, stream: StreamId, first: Llsn) -> Subscription:
+            log = self._publications.staging_log(staging)
+            return log.open_stored_stream(stream, first, first, _ROW_READ_AHEAD_BYTES)
+
+        expanded = Expanded(Single(referred), self.name, self.head, open_staged)
+        try:
+            piece = await expanded.next()
+            assert piece is not None
+            return piece.entries()[0]
+        finally:
+            expanded.close()
 
     # ---- asking
 
@@ -201,7 +278,7 @@ class Log:
 
     async def close(self) -> None:
         """Part of closing its Cluster."""
-        await self._appender.close()
+        await self.appender.close()
         await self._cached.close()
 
 

@@ -162,8 +162,8 @@ class Records(Batch):
         )
 
     def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
-        positions = _positions(first, stream, first_llsn, len(self.futures))
-        for future, position in zip(self.futures, positions, strict=True):
+        given = positions(Position(first, stream, first_llsn), len(self.futures))
+        for future, position in zip(self.futures, given, strict=True):
             if not future.done():  # a caller may have cancelled its own
                 future.set_result(position)
 
@@ -173,9 +173,9 @@ class Records(Batch):
 
 
 class Whole(Batch):
-    """One call, one batch."""
+    """One call, one batch; the caller hears where its first record stands."""
 
-    __slots__ = ("count", "encoder", "future")
+    __slots__ = ("encoder", "future")
 
     def __init__(
         self,
@@ -183,12 +183,10 @@ class Whole(Batch):
         size: int,
         deadline_s: float,
         timestamp_us: int,
-        count: int,
         encoder: Callable[..., Buffer],
-        future: asyncio.Future[list[Position]],
+        future: asyncio.Future[Position],
     ) -> None:
         super().__init__(lane, size, deadline_s, timestamp_us)
-        self.count = count
         self.encoder = encoder
         self.future = future
 
@@ -202,7 +200,7 @@ class Whole(Batch):
 
     def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
         if not self.future.done():
-            self.future.set_result(list(_positions(first, stream, first_llsn, self.count)))
+            self.future.set_result(Position(first, stream, first_llsn))
 
     def fail(self, error: LoomError, *, quietly: bool) -> None:
         fail(self.future, error, quietly=quietly)
@@ -228,11 +226,12 @@ def arrow_encoder(records: Any) -> Callable[..., Buffer]:
     return encode
 
 
-def _positions(first: Glsn, stream: StreamId, first_llsn: Llsn, count: int) -> Iterator[Position]:
+def positions(first: Position, count: int) -> Iterator[Position]:
+    """Of `count` neighbours, from the first on."""
     rows = zip(
-        range(first, first + count),
-        repeat(stream),
-        range(first_llsn, first_llsn + count),
+        range(first.position, first.position + count),
+        repeat(first.stream),
+        range(first.llsn, first.llsn + count),
         strict=False,
     )
     # What Position._make does, without a Python frame per record.

@@ -11,9 +11,12 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from loomlog import batch as batches
+from loomlog import references
 from loomlog.client import backoff
 from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
+from loomlog.client.subscription import Referred
 from loomlog.errors import (
     Corrupt,
     DataLoss,
@@ -47,7 +50,7 @@ class Reader:
         self._rng = rng
         self._last_hit: StreamId = 0
 
-    async def read(self, position: Glsn) -> Entry:
+    async def read(self, position: Glsn) -> Entry | Referred:
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         log = await self._log.get()
         attempts = 0
@@ -99,7 +102,7 @@ class Reader:
                 error = doubt
         raise error
 
-    async def _ask_all(self, log: pb.Log, position: Glsn) -> Entry:
+    async def _ask_all(self, log: pb.Log, position: Glsn) -> Entry | Referred:
         first = [s for s in log.streams if s.log_stream_id == self._last_hit]
         others = [s for s in log.streams if s.log_stream_id != self._last_hit]
         doubt: LoomError | None = None
@@ -114,15 +117,15 @@ class Reader:
 
     async def _ask_streams(
         self, streams: Sequence[pb.LogStream], position: Glsn
-    ) -> tuple[Entry | None, LoomError | None]:
+    ) -> tuple[Entry | Referred | None, LoomError | None]:
         """The entry if one of them has it, or why that is not certain."""
         answers = await asyncio.gather(
             *(self._ask_stream(stream, position) for stream in streams), return_exceptions=True
         )
         doubt: LoomError | None = None
         for answer in answers:
-            if isinstance(answer, Entry):
-                self._last_hit = answer.stream
+            if isinstance(answer, Entry | Referred):
+                self._last_hit = _stream_of(answer)
                 return answer, None
             if isinstance(answer, _ELSEWHERE):
                 doubt = answer
@@ -130,7 +133,7 @@ class Reader:
                 raise answer
         return None, doubt
 
-    async def _ask_stream(self, stream: pb.LogStream, position: Glsn) -> Entry:
+    async def _ask_stream(self, stream: pb.LogStream, position: Glsn) -> Entry | Referred:
         """One replica after the other, from a random one on, until one is certain."""
         replicas = list(stream.replicas)
         self._rng.shuffle(replicas)
@@ -142,17 +145,19 @@ class Reader:
                 error = doubt
         raise error
 
-    async def _ask(self, address: str, stream: StreamId, position: Glsn) -> Entry:
+    async def _ask(self, address: str, stream: StreamId, position: Glsn) -> Entry | Referred:
         from loomlog import columns
 
         connection = await self._connections.connect(address)
         frame = pb.Frame(read=pb.Read(log_stream_id=stream, glsn=position))
         _, payload = await connection.request(frame, timeout_s=self._timeout_s)
-        batch = columns.decode(payload)
-        index = position - batch.header.first_position
-        if not 0 <= index < batch.num_records:
+        header = batches.read_header(payload)
+        index = position - header.first_position
+        if not 0 <= index < header.count:
             raise Corrupt(f"stream {stream} at {address} answered another than {position}")
-        return batch.entry(index)
+        if header.flags == batches.FLAG_REFERENCE:
+            return Referred(*references.decode(payload), index, 1)
+        return columns.decode(payload).entry(index)
 
     def _check_bounds(self, log: pb.Log, position: Glsn, beyond: int = 0) -> None:
         if position < log.head:
@@ -178,3 +183,7 @@ class Reader:
             f"position {position} of log {self._log.name!r} could not be read within "
             f"{self._timeout_s:g} s, last: {error}; try again, and see `loom status`"
         ) from error
+
+
+def _stream_of(found: Entry | Referred) -> StreamId:
+    return found.stream if isinstance(found, Entry) else found.header.stream_id

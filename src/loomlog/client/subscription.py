@@ -21,7 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from loomlog import batch as batches
-from loomlog.batch import Header
+from loomlog import references
+from loomlog.batch import FLAG_REFERENCE, Header
 from loomlog.client import backoff
 from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
@@ -36,6 +37,7 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.net.connection import Connection
+from loomlog.references import Reference
 from loomlog.types import Entry, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -119,6 +121,7 @@ class _Arrived(NamedTuple):
     last: int
     content: memoryview
     opening: int
+    refers: bool
 
 
 class Piece(NamedTuple):
@@ -135,6 +138,15 @@ class Piece(NamedTuple):
     def to_arrow(self) -> Any:
         found = self.batch.to_arrow(self.skip)
         return found if found.num_rows == self.rows else found.slice(0, self.rows)
+
+
+class Referred(NamedTuple):
+    """The same of a reference: `rows` of the rows that it names, after the first `skip`."""
+
+    header: Header
+    reference: Reference
+    skip: int
+    rows: int
 
 
 class _Feed:
@@ -193,7 +205,7 @@ class Subscription:
 
     # ---- the consumer's side
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> Piece | Referred | None:
         """The next records; None when `stop` was delivered. Waits for what is not written yet."""
         if not self._next:
             await self._begin()
@@ -208,7 +220,7 @@ class Subscription:
                 return None
             await self._wait()
 
-    def next_ready(self) -> Piece | None:
+    def next_ready(self) -> Piece | Referred | None:
         """The next records if they are here already."""
         while not self._at_end():
             feed = self._heads.pop(self._next, None)
@@ -255,11 +267,15 @@ class Subscription:
     def _at_end(self) -> bool:
         return self._closed or (self._stop is not None and self._next > self._stop)
 
-    def _decode(self, feed: _Feed, arrived: _Arrived) -> Piece | None:
+    def _decode(self, feed: _Feed, arrived: _Arrived) -> Piece | Referred | None:
         from loomlog import columns
 
+        last = arrived.last if self._stop is None else min(arrived.last, self._stop)
+        skip, rows = arrived.first - arrived.begin, last - arrived.first + 1
         try:
-            batch = columns.decode(arrived.content)
+            if arrived.refers:
+                return Referred(*references.decode(arrived.content), skip, rows)
+            return Piece(columns.decode(arrived.content), skip, rows)
         except LoomError as error:
             # What comes after it is taken again from another replica, too.
             if feed.queue:
@@ -268,8 +284,6 @@ class Subscription:
             feed.wanted = arrived.first
             self._broken(feed, error)
             return None
-        last = arrived.last if self._stop is None else min(arrived.last, self._stop)
-        return Piece(batch, arrived.first - arrived.begin, last - arrived.first + 1)
 
     def _consumed(self, feed: _Feed, arrived: _Arrived) -> None:
         if arrived.opening == feed.openings:
@@ -491,5 +505,6 @@ class Subscription:
                 continue
             if not feed.queue:
                 self._heads[first] = feed
-            feed.queue.append(_Arrived(begin, first, last, content, feed.openings))
+            refers = header.flags == FLAG_REFERENCE
+            feed.queue.append(_Arrived(begin, first, last, content, feed.openings, refers))
             feed.wanted = last + 1

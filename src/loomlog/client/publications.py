@@ -1,0 +1,103 @@
+"""What a cluster does for rows that are staged first: staging logs, writers, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from loomlog import limits
+from loomlog.client import backoff
+from loomlog.client.info import LogInfo
+from loomlog.client.leases import Lease
+from loomlog.client.metadata import CachedLog
+from loomlog.client.nodes import Connections
+from loomlog.client.pinned import PinnedAppends
+from loomlog.client.publishing import Registry, Writer, writers_prefix
+from loomlog.client.staging import Stager, staged_log, staging_name
+from loomlog.client.trimming import trim_staged
+from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from loomlog.client.log import Log
+
+_WRITER_NAME_MAX: Final = 100  # with the log's name it is the name of a register
+
+
+class Home(Registry, Protocol):
+    """The cluster."""
+
+    async def make_staging_log(self, name: str, like: LogInfo) -> None: ...
+
+
+class Publications:
+    """Of one client."""
+
+    def __init__(
+        self,
+        home: Home,
+        connections: Connections,
+        append_timeout_s: float,
+        rng: random.Random,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._home = home
+        self._connections = connections
+        self._timeout_s = append_timeout_s
+        self._rng = rng
+        self._now_us = now_us
+
+    def staging_log(self, name: str) -> Log:
+        return self._home.log(name)
+
+    async def stager(self, log: Log) -> Stager:
+        """For the rows of one caller; makes the staging log if need be."""
+        info = await self._ensure_staging(log)
+        running = [stream.id for stream in info.streams if stream.state == "running"]
+        stream = self._rng.choice(running or [stream.id for stream in info.streams])
+        return Stager(log.name, self._home.log(info.name).appender, stream)
+
+    async def writer(
+        self, log: Log, cached: CachedLog, name: str, lease: Lease | None = None
+    ) -> Writer:
+        """Known to the cluster from now on."""
+        if not isinstance(name, str) or not 1 <= len(name) <= _WRITER_NAME_MAX:
+            raise InvalidArgument(
+                f"a writer's name has 1 to {_WRITER_NAME_MAX} characters, not {name!r}"
+            )
+        await self._ensure_staging(log)
+        appends = PinnedAppends(cached, self._connections, self._timeout_s, self._rng)
+        writer = Writer(log, name, self._home, appends, self._rng, self._now_us, lease)
+        await writer.open()
+        return writer
+
+    async def trim(self, log: Log) -> None:
+        """What was staged for a part of the log that is trimmed now."""
+        await trim_staged(log, self._home, self._now_us())
+
+    async def forget_writers(self, log: str) -> None:
+        """After the log was deleted."""
+        for name, found in (await self._home.registers(writers_prefix(log))).items():
+            try:
+                await self._home.register(name).swap(None, found.version)
+            except Conflict:
+                pass  # of a log that was made anew under this name
+
+    async def _ensure_staging(self, log: Log) -> LogInfo:
+        if staged_log(log.name) is not None:
+            raise InvalidArgument(f"{log.name!r} is a staging log: write to the log it is for")
+        staging = self._home.log(staging_name(log.name))
+        attempts = 0
+        while True:
+            try:
+                return await staging.describe()
+            except NotFound:
+                like = await log.describe()
+                if attempts > limits.REQUEST_TIMEOUT_S / backoff.LONGEST_S:
+                    raise
+            try:
+                await self._home.make_staging_log(staging.name, like)
+            except AlreadyExists:  # another client makes it just now
+                await asyncio.sleep(backoff.delay_s(attempts, self._rng))
+            attempts += 1

@@ -1,0 +1,186 @@
+"""Rows that are stored but not in their log yet: staged, until a writer publishes them.
+
+They go as ordinary batches into the log's staging log, a portion each, several under way at a time.
+Staging need not happen once: what is staged again and never published is only in the way until a
+trim takes it along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from itertools import pairwise
+from typing import Any, Final
+
+from loomlog import batch as batches
+from loomlog import limits
+from loomlog.client.appender import Appender
+from loomlog.errors import InvalidArgument
+from loomlog.references import Range, joined
+from loomlog.types import Buffer, StreamId
+
+SUFFIX: Final = ".staged"
+PORTION_BYTES: Final = 512 * limits.KIB
+_IN_FLIGHT_MAX: Final = 8  # portions: some are encoded while others are on the disk
+_UNEVEN: Final = 4  # a portion may be so many times too large, if its rows differ in size
+
+
+def staging_name(log: str) -> str:
+    return log + SUFFIX
+
+
+def staged_log(name: str) -> str | None:
+    """The log whose staging log this is; None: it is a log of its own."""
+    return name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Which rows of a log are staged: small, to be sent to where they are published."""
+
+    log: str
+    parts: tuple[tuple[Range, ...], ...] = ()  # what was staged together, in its order
+    min_timestamp_us: int = 0
+    max_timestamp_us: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for part in self.parts for piece in part)
+
+    def __add__(self, other: Staged) -> Staged:
+        if self.log != other.log:
+            raise InvalidArgument(
+                f"rows staged for {self.log!r} and for {other.log!r} cannot be published together"
+            )
+        if not self.parts or not other.parts:
+            return self if self.parts else other
+        return Staged(
+            self.log,
+            self.parts + other.parts,
+            min(self.min_timestamp_us, other.min_timestamp_us),
+            max(self.max_timestamp_us, other.max_timestamp_us),
+        )
+
+    def ranges(self) -> tuple[Range, ...]:
+        """All rows in an order that is read fast: each part keeps its own, and parts that lie in
+        the same stream are read in one pass over it."""
+        straight = [part for part in self.parts if _is_straight(part)]
+        others = [piece for part in self.parts if not _is_straight(part) for piece in part]
+        return tuple(joined([*merge(*straight), *others]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "log": self.log,
+            "parts": [[list(piece) for piece in part] for part in self.parts],
+            "timestamps_us": [self.min_timestamp_us, self.max_timestamp_us],
+        }
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> Staged:
+        parts = tuple(tuple(Range(*piece) for piece in part) for part in fields["parts"])
+        return Staged(fields["log"], parts, *fields["timestamps_us"])
+
+
+def _is_straight(part: tuple[Range, ...]) -> bool:
+    """In one stream, forwards: the usual case, unless appends had to be repeated."""
+    return all(a.stream == b.stream and a.end <= b.first for a, b in pairwise(part))
+
+
+class Stager:
+    """Takes the rows of one caller, in their order, into one stream of the staging log."""
+
+    def __init__(self, log: str, appender: Appender, stream: StreamId) -> None:
+        """`log`: for which the rows are; `appender`: of its staging log."""
+        self._log = log
+        self._appender = appender
+        self._stream = stream
+        self._room = asyncio.Semaphore(_IN_FLIGHT_MAX)
+        self._appends: list[asyncio.Task[Range]] = []
+        self._times: list[tuple[int, int]] = []
+
+    async def add(self, records: Any) -> None:
+        """Stage a portion; waits for room, not for the outcome."""
+        await self._room.acquire()
+        for append in self._appends[-2 * _IN_FLIGHT_MAX :]:
+            if append.done():
+                append.result()  # nothing is gained by more of them
+        self._appends.append(asyncio.get_running_loop().create_task(self._append(records)))
+
+    async def finish(self) -> Staged:
+        """What was staged, when all of it is stored."""
+        part = tuple(joined(await asyncio.gather(*self._appends)))
+        if not part:
+            return Staged(self._log)
+        begins, ends = zip(*self._times, strict=True)
+        return Staged(self._log, (part,), min(begins), max(ends))
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for append in self._appends:
+            append.cancel()
+        await asyncio.gather(*self._appends, return_exceptions=True)
+
+    async def _append(self, records: Any) -> Range:
+        def encode(**stamps: Any) -> Buffer:
+            from loomlog import columns
+
+            encoded = columns.encode_arrow(records, **stamps)
+            header = batches.read_header(encoded)
+            self._times.append((header.min_timestamp_us, header.max_timestamp_us))
+            return encoded
+
+        try:
+            first = await self._appender.append_whole(
+                encode, records.num_rows, records.nbytes, self._stream
+            )
+        finally:
+            self._room.release()
+        return Range(first.stream, first.llsn, records.num_rows)
+
+
+def portions(records: Any) -> Iterator[Any]:
+    """The rows of a pyarrow.RecordBatch, or of several, in batches of about PORTION_BYTES."""
+    import pyarrow as pa
+
+    given: Iterable[Any] = [records] if isinstance(records, pa.RecordBatch) else records
+    waiting: list[Any] = []
+    size = 0
+    for piece in (part for batch in given for part in _cut(_require_batch(batch))):
+        full = size + piece.nbytes > PORTION_BYTES
+        if waiting and (full or not piece.schema.equals(waiting[0].schema)):
+            yield _together(waiting)
+            waiting, size = [], 0
+        waiting.append(piece)
+        size += piece.nbytes
+    if waiting:
+        yield _together(waiting)
+
+
+def _cut(batch: Any) -> Iterator[Any]:
+    if not batch.num_rows:
+        return
+    rows = max(1, min(batch.num_rows, batch.num_rows * PORTION_BYTES // max(batch.nbytes, 1)))
+    for at in range(0, batch.num_rows, rows):
+        piece = batch.slice(at, rows)
+        if piece.num_rows > 1 and piece.nbytes > _UNEVEN * PORTION_BYTES:
+            middle = piece.num_rows // 2
+            yield from _cut(piece.slice(0, middle))
+            yield from _cut(piece.slice(middle))
+        else:
+            yield piece
+
+
+def _together(pieces: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+
+
+def _require_batch(batch: Any) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(batch, pa.RecordBatch):
+        raise InvalidArgument(f"a pyarrow.RecordBatch is needed, not {type(batch).__name__}")
+    return batch
