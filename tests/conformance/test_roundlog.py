@@ -1,42 +1,51 @@
-"""What every RoundLog promises. The file is the first; the quorum joins it later."""
+"""What every RoundLog promises, whether it is a file or a quorum."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from quorum_rig import QuorumRig
 
 from loomlog.errors import NotLeader
 from loomlog.metadata.file_round_log import FileRoundLog
 from loomlog.metadata.round_log import RoundLog
 from loomlog.storage.disk import RealFiles, ThreadWorker
 
-Open = Callable[[], RoundLog]
+Open = Callable[[], Awaitable[RoundLog]]
 
 
-@pytest.fixture
-def open_log(tmp_path: Path) -> Iterator[Open]:
-    """Opens the same round log again and again; small enough to roll soon."""
-    opened: list[tuple[FileRoundLog, ThreadWorker]] = []
+class FileRig:
+    """Opens the same file again and again."""
 
-    def close() -> None:
-        while opened:
-            log, worker = opened.pop()
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._opened: tuple[FileRoundLog, ThreadWorker] | None = None
+
+    async def open(self) -> RoundLog:
+        await self.close()
+        worker = ThreadWorker(asyncio.get_running_loop())
+        log = FileRoundLog.open(
+            RealFiles(), str(self._directory), worker, create=True, file_bytes=1024
+        )
+        self._opened = log, worker
+        return log
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            log, worker = self._opened
             worker.close()
             log.close()
 
-    def open_() -> RoundLog:
-        close()
-        worker = ThreadWorker(asyncio.get_running_loop())
-        directory = str(tmp_path / "rounds")
-        log = FileRoundLog.open(RealFiles(), directory, worker, create=True, file_bytes=1024)
-        opened.append((log, worker))
-        return log
 
-    yield open_
-    close()
+@pytest.fixture(params=[FileRig, QuorumRig])
+async def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens the same round log again and again; small enough to roll soon."""
+    rig = request.param(tmp_path / "rounds")
+    yield rig.open
+    await rig.close()
 
 
 async def append(
@@ -59,29 +68,29 @@ async def append(
 
 
 async def test_a_new_one_is_empty(open_log: Open) -> None:
-    log = open_log()
+    log = await open_log()
     assert log.read() == []
     assert log.epoch == 1
 
 
 async def test_records_come_back_in_order_after_a_restart(open_log: Open) -> None:
-    log = open_log()
+    log = await open_log()
     log.begin(list)
     for record in (b"one", b"", b"x" * 200):
         await append(log, record)
-    assert open_log().read() == [b"one", b"", b"x" * 200]
+    assert (await open_log()).read() == [b"one", b"", b"x" * 200]
 
 
 async def test_a_restart_goes_on_after_the_last_record(open_log: Open) -> None:
     for number in range(3):
-        log = open_log()
+        log = await open_log()
         log.begin(list)
         await append(log, b"%d" % number)
-    assert open_log().read() == [b"0", b"1", b"2"]
+    assert (await open_log()).read() == [b"0", b"1", b"2"]
 
 
 async def test_records_are_done_in_the_order_of_their_appends(open_log: Open) -> None:
-    log = open_log()
+    log = await open_log()
     log.begin(list)
     order: list[int] = []
     all_done = asyncio.Event()
@@ -99,44 +108,44 @@ async def test_records_are_done_in_the_order_of_their_appends(open_log: Open) ->
 
 
 async def test_the_snapshot_and_what_follows_outlive_any_number_of_records(open_log: Open) -> None:
-    log = open_log()
+    log = await open_log()
     last = [b"none"]
     log.begin(lambda: [b"snapshot", *last])
     for number in range(200):
         record = b"%d" % number * 20
         await append(log, record, lambda record=record: last.__setitem__(0, record))  # type: ignore[misc]
-    found = open_log().read()
+    found = (await open_log()).read()
     assert found[0] == b"snapshot"
     numbers = [int(record[: len(record) // 20]) for record in found[1:]]
     assert numbers == list(range(numbers[0], 200))
 
 
 async def test_a_record_and_a_snapshot_larger_than_a_file_fit(open_log: Open) -> None:
-    log = open_log()
+    log = await open_log()
     records = [b"small", b"L" * 5000, b"small again", b"M" * 5000, b"small as ever"]
     done: list[bytes] = []
     log.begin(lambda: done)
     for record in records:
         await append(log, record, lambda record=record: done.append(record))  # type: ignore[misc]
-    assert open_log().read() == records
+    assert (await open_log()).read() == records
 
 
 async def test_an_older_epoch_is_refused_also_after_a_restart(open_log: Open) -> None:
-    log = open_log()
+    log = await open_log()
     log.begin(list)
     await append(log, b"of the first")
     first = log.epoch
-    log = open_log()
+    log = await open_log()
     log.begin(list)
     assert log.epoch > first
     with pytest.raises(NotLeader, match=f"epoch {first} is over"):
         await append(log, b"too late", epoch=first)
-    assert open_log().read() == [b"of the first"]
+    assert (await open_log()).read() == [b"of the first"]
 
 
 async def test_the_epoch_outlives_a_snapshot_of_nothing(open_log: Open) -> None:
-    log = open_log()
+    log = await open_log()
     log.begin(list)
     for _ in range(50):
         await append(log, b"x" * 100)
-    assert open_log().epoch > log.epoch
+    assert (await open_log()).epoch > log.epoch

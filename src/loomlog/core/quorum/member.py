@@ -71,5 +71,6 @@ def stored_index(state: MemberState, epoch: int) -> int:
 def _replaced(state: MemberState, epoch: int) -> NotLeader:
     newer, member, address = state.promised
     return NotLeader(
-        f"epoch {epoch} is over: member {member} at {address} leads, or tries to, in epoch {newer}"
+        f"epoch {epoch} is over: member {member} at {address} leads, or tries to, in epoch {newer}",
+        address,
     )

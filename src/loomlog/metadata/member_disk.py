@@ -1,0 +1,207 @@
+"""What a member of the round log has on its disk, in one directory.
+
+    promise               which member it is, the newest leader that sealed it, whether it lost what
+                          it had; small, replaced whole
+    rounds-00000007.log   its file (round_file.py). The first record says where the file begins: the
+                          index of its snapshot, and how many records that is; then those, then the
+                          records appended since
+
+Both are there from the first start on. One that finds less, or cannot read what it finds, has
+lost its disk: it does not know any more what it stored, nor what it promised, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from loomlog.core.quorum.majority import MemberId
+from loomlog.core.quorum.member import NOBODY, Leader, MemberState
+from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
+from loomlog.metadata.round_file import (
+    Record,
+    RoundFile,
+    clean,
+    creation,
+    encode,
+    open_file,
+    remove,
+    sync_way_to,
+)
+from loomlog.storage.files import Files, Step
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+
+_MAGIC: Final = b"loompmse"
+_PROMISE: Final = struct.Struct("<8sIIIQIII")  # magic, CRC of the rest, format, whose it is, then
+_CRC_FROM: Final = 12  # of the leader: epoch, member; lost; size of the leader's address; that
+_BEGIN: Final = struct.Struct("<QQ")  # index of the snapshot, records in it
+
+
+class MemberDisk:
+    """Made by `open`. Changes are steps for a worker; what they change holds when they are done."""
+
+    def __init__(self, member_id: MemberId, files: Files, directory: str, file_bytes: int) -> None:
+        self._member_id = member_id
+        self._files = files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._current: RoundFile | None = None
+        self._numbers: list[int] = []  # of the files of rounds there; the last one counts
+        self.state = MemberState()  # as found
+
+    @classmethod
+    def open(
+        cls, member_id: MemberId, files: Files, directory: str, *, create: bool, file_bytes: int
+    ) -> MemberDisk:
+        """Open what is there, or begin (only if `create`). Blocks."""
+        disk = cls(member_id, files, directory, file_bytes)
+        files.make_directory(directory)
+        disk._numbers = clean(files, directory)
+        if create and not files.exists(_promise_path(directory)):
+            disk._begin()
+        else:
+            disk.state = _read_promise(files, directory, member_id)
+            if not disk.state.lost:
+                disk._recover()
+        return disk
+
+    def _begin(self) -> None:
+        for step in [*self.install(MemberState(), []), *self.promise(MemberState())]:
+            step()
+        sync_way_to(self._files, self._directory)
+
+    def _recover(self) -> None:
+        try:
+            self._current = self._open_current()
+            begin, *_ = self._current.records
+            index, kept = _BEGIN.unpack(begin.content)
+        except (Corrupt, ValueError, struct.error) as error:
+            logger.warning("this member's round log is lost, a leader must fill it: %s", error)
+            self.state = self.state._replace(lost=True)
+            return
+        last_index = index + len(self._current.records) - 1 - kept
+        self.state = self.state._replace(file_epoch=self._current.epoch, last_index=last_index)
+        self._current.records.clear()
+        remove(self._files, self._directory, self._numbers[:-1])
+        del self._numbers[:-1]
+
+    def _open_current(self) -> RoundFile:
+        if not self._numbers:
+            raise Corrupt(f"{self._directory} holds no file of rounds")
+        return open_file(self._files, self._directory, self._numbers[-1], self._file_bytes)
+
+    def close(self) -> None:
+        if self._current is not None:
+            self._current.close()
+
+    # ---- steps
+
+    def promise(self, state: MemberState) -> list[Step]:
+        """Whom it promised itself to, and whether it is lost."""
+        path = _promise_path(self._directory)
+
+        def write() -> None:
+            file = self._files.open(f"{path}.tmp", create=True)
+            try:
+                file.truncate(0)
+                file.write([_encode_promise(state, self._member_id)], 0)
+                file.sync()
+            finally:
+                file.close()
+
+        def publish() -> None:
+            self._files.rename(f"{path}.tmp", path)
+            self._files.sync_directory(self._directory)
+
+        return [write, publish]
+
+    def append(self, epoch: int, records: Sequence[bytes]) -> list[Step]:
+        current = self._current
+        assert current is not None
+        assert current.file is not None
+        data = encode([Record(epoch, record) for record in records], current.next_number)
+        file, at = current.file, current.end
+        current.end += len(data)
+        current.next_number += len(records)
+        return [lambda: file.write([data], at), file.sync]
+
+    def install(self, state: MemberState, records: Sequence[bytes]) -> list[Step]:
+        """A new file that begins with these records; the old one goes."""
+        epoch = state.file_epoch
+        contents = [_BEGIN.pack(state.last_index, len(records)), *records]
+        data = encode([Record(epoch, content) for content in contents], 1)
+        old, old_numbers = self._current, self._numbers
+        number = old_numbers[-1] + 1 if old_numbers else 1
+        new = RoundFile.fresh(number, epoch, max(self._file_bytes, 2 * len(data)))
+        new.next_number += len(contents)
+        self._current, self._numbers = new, [number]
+
+        def drop() -> None:
+            if old is not None:
+                old.close()
+            remove(self._files, self._directory, old_numbers)
+
+        return [*creation(self._files, self._directory, new, data), drop]
+
+    def read(self) -> list[bytes]:
+        """All records in the file. Blocks."""
+        current = self._open_current()
+        current.close()
+        return [record.content for record in current.records[1:]]
+
+
+# ---- the promise
+
+
+def _promise_path(directory: str) -> str:
+    return f"{directory}/promise"
+
+
+def _encode_promise(state: MemberState, member_id: MemberId) -> bytes:
+    epoch, member, address = state.promised
+    where = address.encode()
+    fields = (FORMAT, member_id, epoch, member, int(state.lost), len(where))
+    checked = _PROMISE.pack(_MAGIC, 0, *fields)[_CRC_FROM:] + where
+    return _PROMISE.pack(_MAGIC, int(crc32c(checked)), *fields) + where
+
+
+def _read_promise(files: Files, directory: str, member_id: MemberId) -> MemberState:
+    """What was promised, by a member that is not new."""
+    path = _promise_path(directory)
+    try:
+        return _decode_promise(path, _content(files, path), member_id)
+    except (Corrupt, FileNotFoundError) as error:
+        logger.warning("this member's promise is lost, a leader must fill it: %s", error)
+        return MemberState(NOBODY, lost=True)
+
+
+def _content(files: Files, path: str) -> bytes:
+    file = files.open(path)
+    try:
+        return bytes(file.read(file.size(), 0))
+    finally:
+        file.close()
+
+
+def _decode_promise(path: str, data: bytes, member_id: MemberId) -> MemberState:
+    if len(data) < _PROMISE.size or int(crc32c(data[_CRC_FROM:])) != _crc_of(data):
+        raise Corrupt(f"{path} is damaged")
+    _, _, version, whose, epoch, member, lost, size = _PROMISE.unpack_from(data)
+    if version != FORMAT:
+        raise VersionMismatch(f"{path} has format {version}, this release reads {FORMAT}")
+    if whose != member_id:
+        raise InvalidArgument(f"{path} belongs to member {whose}: start it with that id")
+    address = data[_PROMISE.size : _PROMISE.size + size].decode()
+    return MemberState(Leader(epoch, member, address), lost=bool(lost))
+
+
+def _crc_of(data: bytes) -> int:
+    magic, crc = struct.unpack_from("<8sI", data)
+    return int(crc) if magic == _MAGIC else -1

@@ -1,0 +1,62 @@
+"""Records of the round log in messages: sizes and a checksum in the header, bytes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from crc32c import crc32c
+
+from loomlog.core.quorum.majority import MemberId
+from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.progress import Append, Install, Message, Read, Seal
+from loomlog.errors import Corrupt
+from loomlog.wire import loomlog_pb2 as pb
+
+
+class Described(TypedDict):
+    sizes: list[int]
+    crc: int
+
+
+def describe(records: Sequence[bytes]) -> Described:
+    """What a header says of the records in its payload."""
+    crc = 0
+    for record in records:
+        crc = int(crc32c(record, crc))
+    return {"sizes": [len(record) for record in records], "crc": crc}
+
+
+def records_in(
+    described: pb.RoundTail | pb.RoundInstall | pb.RoundAppend, payload: memoryview
+) -> list[bytes]:
+    if sum(described.sizes) != len(payload) or int(crc32c(payload)) != described.crc:
+        raise Corrupt("records of the round log do not match their checksum: send them again")
+    records = []
+    at = 0
+    for size in described.sizes:
+        records.append(bytes(payload[at : at + size]))
+        at += size
+    return records
+
+
+def frame_of(message: Message, leader: Leader) -> tuple[pb.Frame, list[bytes]]:
+    """What a leader sends, as it goes over the wire."""
+    epoch = leader.epoch
+    match message:
+        case Seal():
+            seal = pb.RoundSeal(epoch=epoch, leader=leader.member, address=leader.address)
+            return pb.Frame(round_seal=seal), []
+        case Read():
+            return pb.Frame(round_read=pb.RoundRead(epoch=epoch)), []
+        case Install(last_index, records):
+            install = pb.RoundInstall(epoch=epoch, last_index=last_index, **describe(records))
+            return pb.Frame(round_install=install), records
+        case Append(first_index, records):
+            append = pb.RoundAppend(epoch=epoch, first_index=first_index, **describe(records))
+            return pb.Frame(round_append=append), records
+
+
+def leader_in(seal: pb.RoundSeal) -> Leader:
+    member: MemberId = seal.leader
+    return Leader(seal.epoch, member, seal.address)
