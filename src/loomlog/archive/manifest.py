@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -68,10 +68,6 @@ class Manifest:
     @property
     def size_bytes(self) -> int:
         return sum(part.size_bytes for part in self.ranges)
-
-    def extended(self, files: Iterable[RangeFile]) -> Manifest:
-        """With files that follow its last."""
-        return replace(self, files=(*self.files, *files))
 
     def encode(self) -> bytes:
         return _encode({"pages": _fields(self.pages), "files": _fields(self.files)})

@@ -28,7 +28,7 @@ INFO = ArchiveInfo(3, "file:///archive/events", 1, 90, 4, 1234, "manifest-90", 5
 
 
 def test_a_manifest_comes_back() -> None:
-    made = Manifest((page(1, 10), page(11, 30)), (file(31, 40),)).extended([file(41, 90)])
+    made = Manifest((page(1, 10), page(11, 30)), (file(31, 40), file(41, 90)))
     assert manifest.decode(made.encode(), "m") == made
     assert made.file_count == 22
     assert made.size_bytes == 22_000

@@ -1,0 +1,357 @@
+"""A run that moves old ranges of a log to its archive: claim it, write files, publish them, check
+them against the log, trim the log.
+
+A run may be killed anywhere. The register of the log decides: files count once it names their
+manifest, and a run may swap it only while nobody else has. The next run claims the register first,
+so that no earlier one can change it any more, and then removes what those have left.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeVar
+
+from loomlog.archive import record, writing
+from loomlog.archive.location import Location, uri_of
+from loomlog.archive.manifest import RangeFile
+from loomlog.archive.reading import Archive
+from loomlog.archive.record import ArchiveInfo
+from loomlog.archive.writing import Saved
+from loomlog.client.blocking import BlockingCluster
+from loomlog.errors import (
+    Conflict,
+    Corrupt,
+    DataLoss,
+    InvalidArgument,
+    NotFound,
+    NotYetWritten,
+    SwapUnknown,
+)
+from loomlog.spark.archive_tasks import Checked, Checking, Place, Writing, check_file, write_file
+from loomlog.types import Glsn
+
+ROWS_PER_FILE: Final = 1_000_000
+FILES_PER_STEP: Final = 64  # are published together; a run that is killed has lost at most these
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class RunTasks(Protocol):
+    """Does the work of all tasks, in any order; `finished` hears how many are done."""
+
+    def __call__(
+        self, work: Callable[[Any], Any], tasks: Sequence[Any], finished: Callable[[int], None]
+    ) -> list[Any]: ...
+
+
+Report = Callable[[str, int, int], None]
+"""How far a run is: what it does, rows that are done, rows there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run did."""
+
+    log: str
+    location: str
+    first: Glsn  # of the archive
+    through: Glsn
+    files_written: int
+    rows_written: int
+    files_checked: int
+    head: Glsn  # of the log
+
+
+def in_turn(work: Callable[[T], R], tasks: Sequence[T], finished: Callable[[int], None]) -> list[R]:
+    """Runs tasks here, one after the other."""
+    found = []
+    for task in tasks:
+        found.append(work(task))
+        finished(len(found))
+    return found
+
+
+def run(
+    cluster: BlockingCluster,
+    address: str,
+    log: str,
+    *,
+    to: str | None,
+    until: Glsn,
+    rows_per_file: int = ROWS_PER_FILE,
+    trim: bool = False,
+    run_tasks: RunTasks = in_turn,
+    report: Report = lambda what, done, total: None,
+) -> Outcome:
+    """Archive a log up to `until`; with `trim` drop from the log what is archived up to there, once
+    every file was compared with it."""
+    job = _Job(cluster, address, log, run_tasks, report)
+    job.claim(to)
+    report("cleaning", 0, 1)
+    writing.clean(job.archive)
+    files = job.write(until, rows_per_file)
+    checked = job.check_and_trim(min(until, job.info.through)) if trim else 0
+    return Outcome(
+        log=log,
+        location=job.info.location,
+        first=job.info.first,
+        through=job.info.through,
+        files_written=len(files),
+        rows_written=sum(file.rows for file in files),
+        files_checked=checked,
+        head=cluster.log(log).head(),
+    )
+
+
+def verify(
+    cluster: BlockingCluster,
+    address: str,
+    log: str,
+    *,
+    run_tasks: RunTasks = in_turn,
+    report: Report = lambda what, done, total: None,
+) -> list[Checked]:
+    """Read every file of the archive, and compare it with the log as far as that has its rows."""
+    info = existing(cluster, log)
+    head = cluster.log(log).head()
+    place = Place(address, log, info.location)
+    tasks = [Checking(place, file, head) for file in Archive(info).files()]
+    return _run(run_tasks, report, "checking", check_file, tasks)
+
+
+def forget(cluster: BlockingCluster, log: str) -> ArchiveInfo:
+    """The log has no archive any more; the files stay."""
+    info = existing(cluster, log)
+    register = cluster.register(record.register_name(log))
+    found = register.get()
+    if found is not None:
+        register.swap(None, found.version)
+    return info
+
+
+def existing(cluster: BlockingCluster, log: str) -> ArchiveInfo:
+    info = cluster.log(log).archive()
+    if info is None:
+        raise NotFound(f"log {log!r} has no archive: `loom archive run {log} --to DIR` makes one")
+    return info
+
+
+def older_than(cluster: BlockingCluster, log: str, age_s: float) -> Glsn:
+    """The last position before which everything is so old, by the writers' clocks; where those do
+    not agree with the order of the log, a position near it."""
+    found = cluster.log(log)
+    young_us = int((time.time() - age_s) * 1_000_000)
+    low, high = found.head() - 1, found.tail()
+    while low < high:
+        middle = (low + high + 1) // 2
+        if found.read(middle).timestamp_us < young_us:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class _Job:
+    """One run; it changes the archive only as long as no other run has begun."""
+
+    def __init__(
+        self,
+        cluster: BlockingCluster,
+        address: str,
+        log: str,
+        run_tasks: RunTasks,
+        report: Report,
+    ) -> None:
+        self._address = address
+        self._log = cluster.log(log)
+        self._register = cluster.register(record.register_name(log))
+        self._run_tasks = run_tasks
+        self._report = report
+        self._version = 0
+        self.archive: Archive
+
+    @property
+    def info(self) -> ArchiveInfo:
+        return self.archive.info
+
+    def claim(self, to: str | None) -> None:
+        """From here on earlier runs change nothing."""
+        self._report("claiming", 0, 1)
+        described = self._log.describe()
+        found = self._register.get()
+        self._version = 0 if found is None else found.version
+        info = None if found is None else record.decode(found.value, self._log.name)
+        if info is None or info.log_id != described.id:
+            info = self._begun(to, described.id, max(described.head, 1))
+        elif to is not None and not _within(info.location, uri_of(to)):
+            raise InvalidArgument(
+                f"log {self._log.name!r} is archived at {info.location}: leave --to out"
+            )
+        if info.through < described.head - 1:
+            raise DataLoss(
+                f"positions {info.through + 1} to {described.head - 1} of log {self._log.name!r} "
+                "were trimmed before they were archived, and an archive has no gaps: "
+                f"`loom archive forget {self._log.name}` ends it, and the next run begins a new one"
+            )
+        Location(info.location).create_directory()
+        self._swap(replace(info, run=secrets.token_hex(8)))
+
+    def write(self, until: Glsn, rows_per_file: int) -> list[RangeFile]:
+        """Archive what is not, up to `until`."""
+        tail = self._log.tail()
+        if until > tail:
+            raise NotYetWritten(
+                f"position {until} of log {self._log.name!r} is not written yet; the last one is "
+                f"{tail}"
+            )
+        place = Place(self._address, self._log.name, self.info.location)
+        first, total = self.info.through + 1, max(0, until - self.info.through)
+        made: list[RangeFile] = []
+        for step in _steps(place, first, until, rows_per_file):
+            done = self.info.through + 1 - first
+            files = self._run("writing", write_file, step, done, total)
+            files.sort(key=lambda file: file.first)
+            self._publish(writing.extend(self.archive, files))
+            made += files
+        return made
+
+    def check_and_trim(self, position: Glsn) -> int:
+        """Compare all files with the log before they are all there is; the number of files."""
+        head = self._log.head()
+        if position < head:
+            return 0
+        place = Place(self._address, self._log.name, self.info.location)
+        tasks = [Checking(place, file, head) for file in self.archive.files(head, position)]
+        checked = self._run("checking", check_file, tasks)
+        damaged = [found for found in checked if found.problem]
+        if damaged:
+            raise self._mended(damaged, head)
+        found = self._register.get()
+        if found is None or found.version != self._version:
+            raise self._taken_over()
+        self._report("trimming", 0, 1)
+        self._log.trim(position)
+        return len(checked)
+
+    def _mended(self, damaged: list[Checked], head: Glsn) -> Corrupt:
+        """Write damaged files anew while the log has their rows; says what became of them."""
+        problems = "; ".join(found.problem for found in damaged)
+        place = Place(self._address, self._log.name, self.info.location)
+        lost = [found.file for found in damaged if found.file.first < head]
+        tasks = [
+            Writing(place, found.file.first, found.file.last)
+            for found in damaged
+            if found.file not in lost
+        ]
+        files = {file.first: file for file in self._run("mending", write_file, tasks)}
+        others = {f.file.name: files[f.file.first] for f in damaged if f.file.first in files}
+        self._publish(writing.exchange(self.archive, others))
+        if lost:
+            return Corrupt(
+                f"{problems}. Nothing was trimmed; the log has not all rows of "
+                f"{', '.join(file.name for file in lost)} any more: bring it back from a copy"
+            )
+        return Corrupt(
+            f"{problems}. It was written anew and nothing was trimmed: run again, and see to the "
+            "disk"
+        )
+
+    # ---- the register
+
+    def _begun(self, to: str | None, log_id: int, first: Glsn) -> ArchiveInfo:
+        if to is None:
+            raise InvalidArgument(
+                f"log {self._log.name!r} has no archive yet: say where, with --to"
+            )
+        directory = Location(uri_of(to)).inside(f"{self._log.name}-{secrets.token_hex(4)}")
+        return ArchiveInfo(
+            log_id=log_id,
+            location=directory.uri,
+            first=first,
+            through=first - 1,
+            files=0,
+            size_bytes=0,
+            manifest="",
+            manifest_crc32c=0,
+            run="",
+        )
+
+    def _publish(self, saved: Saved) -> None:
+        """Makes the files of a manifest the archive."""
+        self._report("publishing", 0, 1)
+        self._swap(
+            replace(
+                self.info,
+                through=saved.manifest.ranges[-1].last,
+                files=saved.manifest.file_count,
+                size_bytes=saved.manifest.size_bytes,
+                manifest=saved.name,
+                manifest_crc32c=saved.crc32c,
+            )
+        )
+
+    def _swap(self, info: ArchiveInfo) -> None:
+        value = info.encode()
+        try:
+            self._version = self._register.swap(value, self._version)
+        except Conflict:
+            raise self._taken_over() from None
+        except SwapUnknown:
+            found = self._register.get()
+            if found is None or found.value != value:
+                raise
+            self._version = found.version
+        self.archive = Archive(info)
+
+    def _taken_over(self) -> Conflict:
+        return Conflict(
+            f"another run of the archive of log {self._log.name!r} has begun: this one stops and "
+            "leaves the rest to it"
+        )
+
+    def _run(
+        self,
+        what: str,
+        work: Callable[[Any], R],
+        tasks: Sequence[Any],
+        done: int = 0,
+        total: int | None = None,
+    ) -> list[R]:
+        return _run(self._run_tasks, self._report, what, work, tasks, done, total)
+
+
+def _run(
+    run_tasks: RunTasks,
+    report: Report,
+    what: str,
+    work: Callable[[Any], R],
+    tasks: Sequence[Any],
+    done: int = 0,
+    total: int | None = None,
+) -> list[R]:
+    """The results of all tasks, with reports in rows, as if all tasks were of the same size."""
+    rows = sum(task.rows for task in tasks)
+    total = rows if total is None else total
+    report(what, done, total)
+    if not tasks:
+        return []
+    return run_tasks(
+        work, tasks, lambda count: report(what, done + rows * count // len(tasks), total)
+    )
+
+
+def _steps(place: Place, first: Glsn, last: Glsn, rows_per_file: int) -> Iterator[list[Writing]]:
+    tasks = [
+        Writing(place, begin, min(begin + rows_per_file - 1, last))
+        for begin in range(first, last + 1, rows_per_file)
+    ]
+    for at in range(0, len(tasks), FILES_PER_STEP):
+        yield tasks[at : at + FILES_PER_STEP]
+
+
+def _within(location: str, uri: str) -> bool:
+    return location == uri or location.rpartition("/")[0] == uri
