@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loomlog import limits
@@ -48,6 +49,11 @@ class MetadataSettings:
     heartbeat_s: float = limits.HEARTBEAT_S
     replace_after_s: float | None = None  # of silence: made anew elsewhere; None: once it is dead
     sync_bytes_per_s: int = 0  # of one copy of a stream; 0: no limit
+    # One of several: who it is, and all of them (id and address) as its cluster begins.
+    member_id: int = 1
+    peers: Mapping[int, str] = field(default_factory=dict)  # empty: this one is alone
+    leader_silence_s: float = limits.LEADER_SILENCE_S
+    etcd: EtcdSettings | None = None  # where several keep what they share
 
 
 @dataclass(frozen=True, slots=True)

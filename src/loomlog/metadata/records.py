@@ -80,6 +80,30 @@ class LeaseRecord:
     ttl_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderRecord:
+    """Which of several metadata repositories took the newest epoch."""
+
+    epoch: int
+    member: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class MembersRecord:
+    """The metadata repositories, by id and address."""
+
+    members: tuple[tuple[int, str], ...]
+    previous: tuple[tuple[int, str], ...] = ()  # only while they change
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRecord:
+    """A metadata repository that was started once."""
+
+    member: int
+
+
 Record: TypeAlias = (
     ClusterRecord
     | CountersRecord
@@ -88,6 +112,9 @@ Record: TypeAlias = (
     | StreamRecord
     | TombstoneRecord
     | LeaseRecord
+    | LeaderRecord
+    | MembersRecord
+    | StartedRecord
 )
 R = TypeVar("R", bound=Record)
 

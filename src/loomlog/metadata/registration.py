@@ -31,12 +31,14 @@ class Registration:
         members: Members,
         heartbeat_s: float,
         joined: Callable[[NodeId], None],
+        metadata_addresses: Callable[[], list[str]],
     ) -> None:
         self._catalog = catalog
         self._committer = committer
         self._members = members
         self._heartbeat_s = heartbeat_s
         self._joined = joined
+        self._metadata_addresses = metadata_addresses
         self._one_by_one = asyncio.Lock()
 
     async def register(self, connection: Connection, request: pb.Register) -> pb.Registered:
@@ -51,6 +53,7 @@ class Registration:
             cluster_id=cluster.cluster_id,
             cluster_secret=cluster.secret,
             heartbeat_s=self._heartbeat_s,
+            metadata=self._metadata_addresses(),
         )
 
     def _join(self, connection: Connection, request: pb.Register) -> None:

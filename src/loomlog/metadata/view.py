@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.quorum.member import Leader
 from loomlog.errors import NotFound
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
@@ -28,6 +30,8 @@ class View:
         members: Members,
         reconciler: Reconciler,
         operator: Operator,
+        leader: Leader,
+        metadata_members: Callable[[], Sequence[pb.MetadataMember]],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
@@ -35,7 +39,8 @@ class View:
         self._members = members
         self._reconciler = reconciler
         self._operator = operator
-        self.address = ""  # of this repository, once it listens
+        self._leader = leader
+        self._metadata_members = metadata_members
         self._started_at = self._loop.time()
 
     # ---- messages
@@ -94,15 +99,25 @@ class View:
             return ReplicaState.SEALED
         return ReplicaState.SEALING
 
+    def metadata_addresses(self) -> list[str]:
+        """Of all metadata repositories; none if there are no others to be learnt of."""
+        members = self._metadata_members()
+        return [member.address for member in members] if len(members) > 1 else []
+
     def status(self) -> pb.Status:
         nodes = self._catalog.nodes
+        members = self._metadata_members()
+        epoch, leader, _ = self._leader
         return pb.Status(
             cluster_id=self._catalog.cluster.cluster_id,
-            metadata_address=self.address,
+            metadata_address=next(m.address for m in members if m.member_id == leader),
             nodes=[self._node(nodes[node]) for node in sorted(nodes)],
             logs=[self.log(log) for log in self.logs()],
             rounds=self._committer.rounds,
             uptime_s=self._loop.time() - self._started_at,
+            leader_epoch=epoch,
+            leader=leader,
+            members=members,
         )
 
     def _node(self, node: NodeRecord) -> pb.NodeStatus:
@@ -133,6 +148,9 @@ class View:
         return {
             "cluster_id": status.cluster_id,
             "metadata_address": status.metadata_address,
+            "leader_epoch": status.leader_epoch,
+            "leader": status.leader,
+            "members": [_member_dict(member) for member in status.members],
             "uptime_s": round(status.uptime_s, 3),
             "rounds": status.rounds,
             "nodes": [_node_dict(node) for node in status.nodes],
@@ -145,6 +163,14 @@ class View:
         lines = [
             "# TYPE loomlog_uptime_seconds gauge",
             f"loomlog_uptime_seconds {status.uptime_s:.3f}",
+            *_leader_samples(1, status.leader_epoch),
+            "# TYPE loomlog_metadata_member_reachable gauge",
+            *(
+                _sample("metadata_member_reachable", int(m.reachable), member=m.member_id)
+                for m in status.members
+            ),
+            "# TYPE loomlog_metadata_member_lag gauge",
+            *(_sample("metadata_member_lag", m.lag, member=m.member_id) for m in status.members),
             "# TYPE loomlog_rounds_total counter",
             f"loomlog_rounds_total {status.rounds}",
             "# TYPE loomlog_node_alive gauge",
@@ -187,6 +213,20 @@ class View:
         return "\n".join(lines) + "\n"
 
 
+def follower_metrics(leader_epoch: int) -> str:
+    """Of a metadata repository that does not lead."""
+    return "\n".join(_leader_samples(0, leader_epoch)) + "\n"
+
+
+def _leader_samples(leads: int, epoch: int) -> list[str]:
+    return [
+        "# TYPE loomlog_metadata_leads gauge",
+        f"loomlog_metadata_leads {leads}",
+        "# TYPE loomlog_metadata_leader_epoch gauge",
+        f"loomlog_metadata_leader_epoch {epoch}",
+    ]
+
+
 def _streams(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
     return [(log, stream) for log in status.logs for stream in log.streams]
 
@@ -198,6 +238,16 @@ def _stream_sample(name: str, log: pb.Log, stream: pb.LogStream, value: int) -> 
 def _sample(name: str, value: int, **labels: object) -> str:
     inside = ",".join(f'{label}="{text}"' for label, text in labels.items())
     return f"loomlog_{name}{{{inside}}} {value}"
+
+
+def _member_dict(member: pb.MetadataMember) -> dict[str, Any]:
+    return {
+        "id": member.member_id,
+        "address": member.address,
+        "reachable": member.reachable,
+        "lag": member.lag,
+        "leaving": member.leaving,
+    }
 
 
 def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from loomlog import limits
@@ -76,6 +77,12 @@ class Server:
         for connection in list(self._connections):
             connection.close()
         self._connections.clear()
+
+    def disconnect(self, roles: Collection[str]) -> None:
+        """Close the connections of peers in these roles, and of those that did not greet yet."""
+        for connection in list(self._connections):
+            if not _greeted(connection) or connection.greeted.result() in roles:
+                connection.close()
 
     def _accept(self) -> Connection:
         connection = Connection(self._codec, self)

@@ -71,6 +71,10 @@ class Service:
         except Exception as error:
             self.answer_error(connection, frame, kind, error)
             return
+        self.reply(connection, frame, answer)
+
+    def reply(self, connection: Connection, frame: Frame, answer: Frame) -> None:
+        """Answer a request."""
         answer.id = frame.id
         answer.reply = True
         connection.send(answer)
@@ -83,9 +87,6 @@ class Service:
             logger.error("cannot handle %s of %s", kind, connection.peer, exc_info=error)
             error = LoomError(f"internal error while handling {kind}: see the server's log")
         if frame.id:
-            answer = self._codec.failure_frame(error)
-            answer.id = frame.id
-            answer.reply = True
-            connection.send(answer)
+            self.reply(connection, frame, self._codec.failure_frame(error))
         else:
             logger.warning("refused %s of %s: %s", kind, connection.peer, error)

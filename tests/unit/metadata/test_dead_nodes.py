@@ -91,7 +91,8 @@ async def test_without_a_spare_the_stream_stays_sealed_and_says_why(tmp_path: Pa
         stream = await cluster.until(lambda s: "no spare node" in s.condition)
         assert stream.state == pb.STREAM_SEALED
         assert "waiting for node 3" in stream.condition
-        assert "loomlog_streams_sealed 1" in cluster.repository._view.metrics()
+        assert cluster.repository.term is not None
+        assert "loomlog_streams_sealed 1" in cluster.repository.term.view.metrics()
         await cluster.add_beating_nodes(1)
         await cluster.runs_on(1, 2, 4)
 

@@ -131,7 +131,8 @@ async def test_a_stream_that_a_node_refuses_is_taken_back(tmp_path: Path) -> Non
 async def test_an_addition_that_a_restart_interrupts_is_finished(tmp_path: Path) -> None:
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 2)
-        catalog = cluster.repository._catalog
+        assert cluster.repository.term is not None
+        catalog = cluster.repository.term.catalog
         await catalog.add_stream("events", (1, 2))  # written down, and nobody was told
         await cluster.restart_repository()
         await cluster.rejoin(*nodes)

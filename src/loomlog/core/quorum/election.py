@@ -1,7 +1,7 @@
 """Whether a member may take over the leadership. Pure.
 
-No safety rests on this: who leads is decided by a compare-and-swap in the MetaStore, and what it may
-decide by the seals of a majority. Here is what keeps members from disturbing a leader that is
+No safety rests on this: who leads is decided by a compare-and-swap in the MetaStore, and what it
+may decide by the seals of a majority. Here is what keeps members from disturbing a leader that is
 well: one who misses it asks the others first, and goes ahead if a majority misses it, too.
 """
 

@@ -152,7 +152,9 @@ class _Run:
             if not wanted <= held:  # more is fine: a replaced replica leaves its data
                 found.append(f"{name} has streams {sorted(held)}, not {sorted(wanted)}")
         assert self.servers.repository is not None
-        tombstones = self.servers.repository._catalog.tombstones.values()
+        term = self.servers.repository.term
+        assert term is not None
+        tombstones = term.catalog.tombstones.values()
         found += [f"{t.name} was deleted, {t.remains} remain" for t in tombstones]
         return found
 

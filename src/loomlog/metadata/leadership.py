@@ -1,0 +1,371 @@
+"""One of several metadata repositories: it follows the leader, takes over when that is gone, leads.
+
+    follow      asks the leader again and again whether it leads. Closed connection, silence, or
+                another answer: it is missed
+    stand       asks the others whether they miss it, too (core.quorum.election), then takes the
+                next epoch by compare-and-swap in the MetaStore. Who is too late follows
+    lead        opens the round log in that epoch (seals a majority, takes over what was decided),
+                then serves nodes and clients until somebody else has a newer epoch
+
+Clocks only say when to try. What a leader may still do when it was replaced is nothing: its rounds
+find no majority, its writes of metadata find the fence fallen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from loomlog.config import MetadataSettings
+from loomlog.core.quorum import election
+from loomlog.core.quorum.majority import MemberId
+from loomlog.core.quorum.member import NOBODY, Leader
+from loomlog.errors import (
+    Busy,
+    Conflict,
+    LoomError,
+    NotLeader,
+    Retryable,
+    SwapUnknown,
+    Unavailable,
+)
+from loomlog.metadata import membership as membership_
+from loomlog.metadata.membership import LEADER, Membership
+from loomlog.metadata.peers import Peers, announce
+from loomlog.metadata.quorum_member import QuorumMember
+from loomlog.metadata.quorum_round_log import QuorumRoundLog
+from loomlog.metadata.store import MetaStore
+from loomlog.metadata.term import Mandate, Term, explained
+from loomlog.net.connection import Connection, Handler
+from loomlog.net.endpoints import connect
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+logger = logging.getLogger(__name__)
+
+BEATS_PER_SILENCE: Final = 4  # how often a leader is asked within the time that makes it silent
+STAGGER_S: Final = 0.03  # between members that miss the leader at the same moment
+RETRY_S: Final = 0.1
+TAKEOVER_S: Final = 10.0  # a takeover that takes longer is given up, and begun anew
+
+
+class _Won(NamedTuple):
+    """An epoch, and the version of the record that is its fence."""
+
+    leader: Leader
+    version: int
+
+
+class Leadership:
+    def __init__(
+        self,
+        settings: MetadataSettings,
+        store: MetaStore,
+        member: QuorumMember,
+        codec: Codec,
+        begin_term: Callable[[Mandate], Awaitable[Term]],
+        end_term: Callable[[], Awaitable[None]],
+        failed: Callable[[BaseException], None],
+        file_bytes: int,
+    ) -> None:
+        self._me: MemberId = settings.member_id
+        self._peers_given = dict(settings.peers)
+        self._silence_s = settings.leader_silence_s
+        self._store = store
+        self._member = member
+        self._codec = codec
+        self._begin_term = begin_term
+        self._end_term = end_term
+        self._failed = failed
+        self._file_bytes = file_bytes
+        self._known = member.leader  # the newest one heard of
+        self._leading: Leader | None = None  # from taking an epoch to its end
+        self._hears = False  # the leader, as its follower
+        self._trouble = ""  # what a takeover waits for
+        self._news = asyncio.Event()  # look again: a newer leader, a lost connection
+        self._peers = Peers(self._me, codec, self._news.set)
+        self._task: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        self._membership = Membership(self._peers_given, {}, 0)  # as last read
+
+    def start(self) -> None:
+        self._unwatch = self._member.watch(self._learn)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._unwatch()
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._peers.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    # ---- what others are told
+
+    def beat(self) -> pb.LeaderBeat:
+        """Who leads, as far as it is known here."""
+        epoch, member, address = self._leading or self._known
+        heard = self._leading is not None or self._hears
+        return pb.LeaderBeat(epoch=epoch, leader=member, address=address, heard=heard)
+
+    def not_leader(self) -> NotLeader:
+        """For those who come here although another one leads, or none."""
+        if self._hears:
+            return NotLeader(f"{self._known.address} leads: ask there", self._known.address)
+        waits = self._trouble or "a takeover is under way"
+        return NotLeader(f"no metadata repository leads at the moment: {waits}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "member": self._me,
+            "leader": self._known.member or None,
+            "leader_address": self._known.address or None,
+            "leader_epoch": self._known.epoch,
+            "hears_leader": self._hears,
+            "waits_for": self._trouble,
+        }
+
+    # ---- the loop
+
+    async def _run(self) -> None:
+        while True:
+            await self._follow()
+            won = await self._stand()
+            while won is not None:
+                again = await self._lead(won)
+                won = await self._take_epoch() if again else None
+
+    def _learn(self, leader: Leader) -> None:
+        if leader.epoch > self._known.epoch:
+            self._known = leader
+            self._news.set()
+
+    async def _wait(self, seconds: float) -> None:
+        """Or less, if there is news."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        self._news.clear()
+
+    # ---- follow
+
+    async def _follow(self) -> None:
+        """Until the leader is missed."""
+        while self._known.member not in (NOBODY.member, self._me):
+            if not await self._follows(self._known):
+                return
+
+    async def _follows(self, leader: Leader) -> bool:
+        """False: it is missed. True: there is a newer one."""
+        try:
+            while self._known == leader:
+                if not await self._leads(leader):
+                    break
+                if not self._hears:
+                    logger.info("follows %s, which leads in epoch %d", leader.address, leader.epoch)
+                self._hears, self._trouble = True, ""
+                await self._wait(self._silence_s / BEATS_PER_SILENCE)
+        finally:
+            self._hears = False
+        if self._known != leader:
+            return True
+        logger.warning("misses the leader of epoch %d at %s", leader.epoch, leader.address)
+        return False
+
+    async def _leads(self, leader: Leader) -> bool:
+        try:
+            opinion = await self._peers.ask(leader.address, self._silence_s)
+        except LoomError:
+            return False
+        self._learn(opinion.leader)
+        return opinion.heard and opinion.leader.epoch >= leader.epoch
+
+    # ---- stand
+
+    async def _stand(self) -> _Won | None:
+        """Take over, if the others miss the leader as well; None: there is one to follow."""
+        missed = self._known
+        await self._wait(
+            STAGGER_S * election.rank(self._me, self._membership.configuration, missed)
+        )
+        while self._known == missed:
+            match await self._verdict(missed):
+                case election.Stand():
+                    if (won := await self._take_epoch()) is not None:
+                        return won
+                case election.Follow(leader):
+                    self._learn(leader)
+                    return None
+                case election.Wait(reason):
+                    self._waits_for(reason)
+            await self._wait(RETRY_S)
+        return None
+
+    async def _verdict(self, missed: Leader) -> election.Verdict:
+        try:
+            newest, _ = await membership_.read_leader(self._store)
+            await self._read_membership(self._store)
+        except LoomError as error:
+            return election.Wait(f"the MetaStore: {error}")
+        if newest.epoch > missed.epoch and newest.member != self._me:
+            return election.Follow(newest)
+        others = {m: at for m, at in self._membership.addresses.items() if m != self._me}
+        opinions = await self._peers.ask_all(others, self._silence_s / BEATS_PER_SILENCE)
+        return election.decide(self._me, self._membership.configuration, missed, opinions)
+
+    async def _take_epoch(self) -> _Won | None:
+        """None: somebody else did, or it could not be done now."""
+        try:
+            newest, version = await membership_.read_leader(self._store)
+            if newest.epoch > self._known.epoch and newest.member != self._me:
+                self._learn(newest)
+                return None
+            epoch = max(newest.epoch, self._known.epoch) + 1
+            leader = Leader(epoch, self._me, self._membership.addresses[self._me])
+            return _Won(leader, await membership_.take_epoch(self._store, leader, version))
+        except LoomError as error:
+            self._waits_for(f"the MetaStore: {error}")
+            return None
+
+    async def _read_membership(self, store: MetaStore) -> Membership:
+        self._membership = await membership_.read_membership(store, self._peers_given)
+        return self._membership
+
+    def _waits_for(self, reason: str) -> None:
+        if reason != self._trouble:
+            self._trouble = reason
+            logger.warning("no metadata repository leads; a takeover waits for this: %s", reason)
+
+    # ---- lead
+
+    async def _lead(self, won: _Won) -> bool:
+        """Until another one does; True: to be done again in a new epoch."""
+        self._known = self._leading = won.leader
+        self._trouble = ""
+        logger.info("takes over in epoch %d", won.leader.epoch)
+        serving = asyncio.ensure_future(self._serve(won))
+        replaced = asyncio.ensure_future(self._until_newer(won.leader))
+        try:
+            await asyncio.wait((serving, replaced), return_when=asyncio.FIRST_COMPLETED)
+            return serving.result() if serving.done() else False
+        finally:
+            self._leading = None
+            for task in (serving, replaced):
+                task.cancel()
+            await asyncio.gather(serving, replaced, return_exceptions=True)
+            logger.warning("does not lead in epoch %d any more", won.leader.epoch)
+
+    async def _until_newer(self, leader: Leader) -> None:
+        while self._known.epoch <= leader.epoch:
+            await self._news.wait()
+            self._news.clear()
+
+    async def _serve(self, won: _Won) -> bool:
+        store = self._store.fenced(LEADER, won.version)
+        try:
+            async with asyncio.timeout(TAKEOVER_S):
+                # Read only now: an older leader cannot change it any more.
+                membership = await self._read_membership(store)
+                log = await QuorumRoundLog.open(
+                    won.leader,
+                    membership.configuration,
+                    membership.addresses,
+                    self._member,
+                    self._connect,
+                    file_bytes=self._file_bytes,
+                )
+        except (Retryable, TimeoutError) as error:
+            logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, error)
+            return False
+        try:
+            return await self._serve_with(log, store, won.leader)
+        except (Retryable, Conflict, SwapUnknown) as error:
+            logger.warning("cannot lead in epoch %d: %s", won.leader.epoch, error)
+            return False
+        finally:
+            await self._end_term()
+            log.close()
+
+    async def _serve_with(self, log: QuorumRoundLog, store: MetaStore, leader: Leader) -> bool:
+        if self._membership.previous:  # a majority of both has all there is by now
+            self._membership = await membership_.change_is_over(store, self._membership)
+        if self._me not in self._membership.members:
+            return False
+        term = await self._begin_term(
+            Mandate(leader, store, log, log.confirm, lambda: self._standing(log), self._change)
+        )
+        logger.info("leads in epoch %d", leader.epoch)
+        nodes = [node.address for node in term.catalog.nodes.values()]
+        announcing = asyncio.ensure_future(announce(leader, nodes, self._codec))
+        try:
+            await asyncio.wait((term.over, log.lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            announcing.cancel()
+        error = term.over.result() if term.over.done() else log.lost.result()
+        if not isinstance(error, NotLeader):
+            raise explained(error)
+        return isinstance(error, _MembersChanged)
+
+    async def _connect(self, address: str, handler: Handler) -> Connection:
+        return await connect(address, self._codec, handler, self._silence_s)
+
+    def _standing(self, log: QuorumRoundLog) -> list[pb.MetadataMember]:
+        standing = {found.member: found for found in log.standing()}
+        return [
+            pb.MetadataMember(
+                member_id=member,
+                address=address,
+                reachable=standing[member].reachable,
+                lag=standing[member].lag,
+                leaving=member not in self._membership.members,
+            )
+            for member, address in sorted(self._membership.addresses.items())
+            if member in standing
+        ]
+
+    # ---- members change
+
+    async def _change(self, term: Term, request: pb.ChangeMetadata) -> pb.Changed:
+        """Written down, then brought about by a takeover of this leader itself, to which both those
+        before and those after have to agree."""
+        async with self._changing:
+            membership = await self._read_membership(self._store)
+            if request.action == pb.ChangeMetadata.ADD:
+                await self._check_runs(request.address)
+            try:
+                await membership_.change_members(term.store, membership, request)
+            except (Busy, SwapUnknown):  # an earlier one was not finished, or nobody knows
+                _open_anew(term)
+                raise
+        _open_anew(term)
+        verb = "added" if request.action == pb.ChangeMetadata.ADD else "removed"
+        return pb.Changed(
+            done=f"metadata repository {request.member_id} is being {verb}",
+            next="a takeover brings it about: look at `loom status`",
+        )
+
+    async def _check_runs(self, address: str) -> None:
+        try:
+            await self._peers.ask(address, self._silence_s)
+        except LoomError as error:
+            raise Unavailable(
+                f"no metadata repository runs at {address} ({error}): start it first"
+            ) from error
+
+
+def _open_anew(term: Term) -> None:
+    """After the answer, which is sent in this turn of the loop."""
+    asyncio.get_running_loop().call_soon(term.end_with, _MembersChanged())
+
+
+class _MembersChanged(NotLeader):
+    """The members of the round log change: it is opened anew, in a new epoch."""

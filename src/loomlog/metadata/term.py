@@ -1,0 +1,168 @@
+"""A term: the time for which this metadata repository leads, and all that works meanwhile.
+
+With the embedded store a process is one term. Among several metadata repositories a term begins
+with a takeover and ends when somebody else took over; whatever it knew dies with it, and all that
+it wrote went through a fence that falls with its leadership.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from loomlog.config import MetadataSettings
+from loomlog.core.quorum.member import Leader
+from loomlog.errors import LoomError, NotLeader
+from loomlog.metadata.admin import Admin
+from loomlog.metadata.background import Background
+from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.committer import Committer
+from loomlog.metadata.leases import Leases
+from loomlog.metadata.members import Members
+from loomlog.metadata.node_choice import NodeChoice
+from loomlog.metadata.operator import Operator
+from loomlog.metadata.orders import Orders
+from loomlog.metadata.reconcile import Reconciler
+from loomlog.metadata.registers import Registers
+from loomlog.metadata.registration import Registration
+from loomlog.metadata.relief import Relief
+from loomlog.metadata.round_log import RoundLog
+from loomlog.metadata.steps import Steps
+from loomlog.metadata.store import MetaStore
+from loomlog.metadata.view import View
+from loomlog.net.connection import Connection
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+
+ChangeMembers = Callable[["Term", pb.ChangeMetadata], Awaitable[pb.Changed]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """What a leader leads with."""
+
+    leader: Leader  # this process
+    store: MetaStore  # fenced: nothing is written any more once somebody else leads
+    round_log: RoundLog
+    confirm: Callable[[], Awaitable[None]]  # NotLeader, or this epoch still held after the call
+    members: Callable[[], Sequence[pb.MetadataMember]]  # of the metadata repository, now
+    change_members: ChangeMembers
+
+
+class Term:
+    """Made by `begin`."""
+
+    def __init__(
+        self, settings: MetadataSettings, mandate: Mandate, catalog: Catalog, leases: Leases
+    ) -> None:
+        self.leader = mandate.leader
+        self.store = mandate.store
+        self.confirm = mandate.confirm
+        self.change_members = mandate.change_members
+        self.over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.catalog = catalog
+        self.leases = leases
+        self.registers = Registers(mandate.store, leases)
+        self._settings = settings
+        self._at_end = AsyncExitStack()  # undone in reverse
+        self._background = Background()
+        self.members = Members(settings.failure_detection_s, self._liveness_changed)
+        self.committer = Committer(
+            mandate.round_log, self.members, lambda s: self._reconciler.wake(s), self.end_with
+        )
+        self._orders = Orders(catalog, self.committer, self.members, self._background)
+        self._wire_up_repair()
+        self.view = View(
+            *(catalog, self.committer, self.members, self._reconciler, self.operator),
+            *(mandate.leader, mandate.members),
+        )
+        self.registration = Registration(
+            *(catalog, self.committer, self.members, settings.heartbeat_s, self._node_joined),
+            self.view.metadata_addresses,
+        )
+
+    @classmethod
+    async def begin(
+        cls, settings: MetadataSettings, mandate: Mandate, new_secret: Callable[[], str]
+    ) -> Term:
+        """Read what there is, and go on where the rounds ended."""
+        catalog = await Catalog.load(mandate.store, settings.cluster_id, new_secret)
+        leases = await Leases.load(mandate.store)
+        term = cls(settings, mandate, catalog, leases)
+        term._start()
+        return term
+
+    def _wire_up_repair(self) -> None:
+        settings, catalog = self._settings, self.catalog
+        committer, members, orders = self.committer, self.members, self._orders
+        replace_after_s = settings.replace_after_s
+        if replace_after_s is None:
+            replace_after_s = settings.failure_detection_s
+        self._nodes = NodeChoice(catalog, members, replace_after_s)
+        steps = Steps(
+            *(catalog, committer, members, orders, self._nodes),
+            request_timeout_s=settings.failure_detection_s,
+            sync_bytes_per_s=settings.sync_bytes_per_s,
+        )
+        self._reconciler = Reconciler(
+            catalog, committer, members, self._background, self._nodes, steps
+        )
+        self.admin = Admin(catalog, committer, members, orders, self._reconciler)
+        self._relief = Relief(catalog, committer, members, self.admin, self._background)
+        self.operator = Operator(
+            *(catalog, committer, members, orders, self._nodes),
+            *(steps, self._reconciler, self.admin),
+        )
+
+    def _start(self) -> None:
+        for log in self.catalog.logs.values():
+            self.committer.add(self.admin.rounds_of(log))
+        self.committer.start()
+        self._at_end.callback(self.committer.stop)
+        self.members.start(self.catalog.nodes)
+        self._at_end.callback(self.members.stop)
+        self._at_end.callback(self._reconciler.stop)
+        self._at_end.push_async_callback(self._background.stop)
+
+    async def end(self) -> None:
+        """Nothing of it happens any more when this returned."""
+        await self._at_end.aclose()
+
+    def end_with(self, error: BaseException) -> None:
+        """It cannot go on: NotLeader, somebody else leads; anything else, rounds cannot be made
+        durable and nothing may be committed by this process any more."""
+        if not self.over.done():
+            self.over.set_result(error)
+
+    # ---- events
+
+    def _liveness_changed(self, node: NodeId, alive: bool) -> None:
+        logger.info("node %d is %s", node, "alive" if alive else "silent")
+        self._reconciler.node_changed(node, alive=alive)
+        if not alive:
+            self._relief.node_silent(node)
+
+    def _node_joined(self, node: NodeId) -> None:
+        self.committer.catch_up(node)
+        self._nodes.came_back(node)
+        self._reconciler.node_changed(node, alive=True)
+        self._orders.greet(node)
+
+    def connection_closed(self, connection: Connection) -> None:
+        node = self.members.node_of(connection)
+        if node is not None:
+            logger.info("node %d disconnected", node)
+            self.members.lost(connection)
+
+
+def explained(error: BaseException) -> LoomError:
+    """Why a term ended, for those who must be told."""
+    if isinstance(error, NotLeader):
+        return error
+    return LoomError(f"the round log failed: {error}")
