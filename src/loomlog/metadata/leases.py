@@ -99,7 +99,7 @@ class Leases:
 
     async def fence(self, name: str, epoch: int) -> Fence:
         """Stands in the MetaStore as long as this epoch lasts; raises Fenced if it is over."""
-        async with self._changing(self._lease(name)) as lease:
+        async with self._changing(self._lease(name), epoch) as lease:
             _check_epoch(lease.record, epoch)
             return Fence(_PREFIX + name, lease.version)
 
@@ -117,13 +117,13 @@ class Leases:
             return lease.to_wire()
 
     async def _renew(self, request: pb.ChangeLease) -> pb.Lease:
-        async with self._changing(self._lease(request.name)) as lease:
+        async with self._changing(self._lease(request.name), request.epoch) as lease:
             _check_epoch(lease.record, request.epoch)
             lease.renew()
             return lease.to_wire()
 
     async def _release(self, request: pb.ChangeLease) -> pb.Lease:
-        async with self._changing(self._lease(request.name)) as lease:
+        async with self._changing(self._lease(request.name), request.epoch) as lease:
             if lease.record.holder and lease.record.epoch == request.epoch:
                 await self._write(lease, replace(lease.record, holder=""))
                 logger.info("lease %r was released", request.name)
@@ -136,10 +136,11 @@ class Leases:
         return self._leases.get(name) or _Lease(LeaseRecord(name))
 
     @asynccontextmanager
-    async def _changing(self, lease: _Lease) -> AsyncIterator[_Lease]:
-        """As the store has it, for one at a time."""
+    async def _changing(self, lease: _Lease, epoch: int = 0) -> AsyncIterator[_Lease]:
+        """As the store has it, for one at a time. Whoever names an epoch that we do not know has it
+        from somebody who leads by now: the store knows better than we."""
         async with lease.changing:
-            if not lease.certain:
+            if not lease.certain or epoch > lease.record.epoch:
                 item = await self._store.get(_PREFIX + lease.record.name)
                 if item is not None and item.version != lease.version:
                     lease.take(item)

@@ -166,6 +166,21 @@ async def test_leases_survive_a_restart_of_the_repository(tmp_path: Path) -> Non
         assert [(lease.holder, lease.epoch) for lease in listed.lease_list.leases] == [("b", 2)]
 
 
+async def test_who_leads_no_more_does_not_fence_a_holder_it_has_not_heard_of(
+    desk: Desk, store: FaultyStore
+) -> None:
+    replaced = await desk_on(store)
+    await desk.acquire("a", name="new")
+    assert (await replaced.renew(1, name="new")).holder == "a"
+    await replaced.acquire("a")
+    leads = await desk_on(store)
+    await leads.acquire("a")
+    assert (await replaced.renew(2)).epoch == 2
+    assert await replaced.leases.fence("l", 2) == await leads.leases.fence("l", 2)
+    with pytest.raises(Fenced):
+        await replaced.renew(3)
+
+
 @pytest.mark.parametrize(("lost", "epoch"), [("request", 1), ("answer", 2)])
 async def test_a_lease_that_the_store_may_have_given_is_asked_for_again(
     desk: Desk, store: FaultyStore, lost: str, epoch: int
