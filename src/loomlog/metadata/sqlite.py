@@ -74,6 +74,13 @@ class SqliteStore:
     def fenced(self, key: str, version: int) -> MetaStore:
         return FencedStore(self, Fence(key, version))
 
+    async def last_version(self) -> int:
+        return await self._run(lambda: _last_version(self._connection))
+
+    async def raise_versions(self, version: int) -> None:
+        """Every version given from now on is above this one."""
+        await self._run(lambda: _raise_versions(self._connection, version))
+
     async def close(self) -> None:
         self._watchers.clear()
         await self._run(self._connection.close)
@@ -134,6 +141,14 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     for statement in _SCHEMA:
         connection.execute(statement)
     connection.execute("COMMIT")
+
+
+def _last_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT version FROM last").fetchone()[0])
+
+
+def _raise_versions(connection: sqlite3.Connection, version: int) -> None:
+    connection.execute("UPDATE last SET version = max(version, ?)", (version,))
 
 
 def _get(connection: sqlite3.Connection, key: str) -> Versioned | None:

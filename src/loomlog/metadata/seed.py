@@ -1,0 +1,123 @@
+"""Rounds that a new quorum of metadata repositories begins with, kept in the MetaStore meanwhile.
+
+Metadata that is moved to a quorum, or rebuilt for one, brings rounds along, and nobody can write
+them into the round logs of other machines. So they wait in the MetaStore; the first leader makes
+them durable in its round log, then removes them. One that dies in between leaves some twice,
+which is harmless: a round that is known is passed by.
+
+    metadata/seed             how many parts, and the CRC of all; written last, removed first
+    metadata/seed/00000001    a part
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from crc32c import crc32c
+
+from loomlog.errors import Corrupt, LoomError
+from loomlog.limits import KIB
+from loomlog.metadata.round_log import Done, RoundLog, Snapshot
+from loomlog.metadata.store import MetaStore
+
+PART_BYTES: Final = 512 * KIB  # etcd takes no more than 1.5 MiB
+_HEAD: Final = "metadata/seed"
+_SIZE: Final = struct.Struct("<I")
+
+
+async def write(store: MetaStore, records: Sequence[bytes]) -> None:
+    """Let the next leader begin with these rounds."""
+    blob = b"".join(_SIZE.pack(len(record)) + record for record in records)
+    parts = [blob[at : at + PART_BYTES] for at in range(0, len(blob), PART_BYTES)]
+    for number, part in enumerate(parts, 1):
+        await _put(store, _part_key(number), part)
+    await _put(store, _HEAD, json.dumps({"parts": len(parts), "crc": int(crc32c(blob))}).encode())
+
+
+async def plant(store: MetaStore, round_log: RoundLog) -> RoundLog:
+    """The round log of a new leader, with the rounds that waited for it."""
+    records = await _read(store)
+    if records is None:
+        return round_log
+    planted = _Planted(round_log, [*records, *round_log.read()])
+    round_log.begin(planted.read)
+    await asyncio.gather(*(_append(round_log, record) for record in records))
+    await _remove(store)
+    return planted
+
+
+class _Planted:
+    """A round log in which more was found than it had itself."""
+
+    def __init__(self, round_log: RoundLog, records: list[bytes]) -> None:
+        self._round_log = round_log
+        self._records = records
+
+    @property
+    def epoch(self) -> int:
+        return self._round_log.epoch
+
+    def read(self) -> list[bytes]:
+        return self._records
+
+    def begin(self, snapshot: Snapshot) -> None:
+        self._round_log.begin(snapshot)
+
+    def append(self, epoch: int, record: bytes, done: Done) -> None:
+        self._round_log.append(epoch, record, done)
+
+    def close(self) -> None:
+        self._round_log.close()
+
+
+async def _append(round_log: RoundLog, record: bytes) -> None:
+    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    round_log.append(round_log.epoch, record, partial(_settle, stored))
+    await stored
+
+
+def _settle(stored: asyncio.Future[None], error: BaseException | None) -> None:
+    if stored.done():
+        return
+    if error is None:
+        stored.set_result(None)
+    else:
+        stored.set_exception(error if isinstance(error, LoomError) else LoomError(str(error)))
+
+
+async def _read(store: MetaStore) -> list[bytes] | None:
+    head = await store.get(_HEAD)
+    if head is None:
+        return None
+    said = json.loads(head.value)
+    items = [await store.get(_part_key(number)) for number in range(1, said["parts"] + 1)]
+    blob = b"".join(item.value for item in items if item is not None)
+    if int(crc32c(blob)) != said["crc"]:
+        raise Corrupt("the rounds to begin with are damaged: import or rebuild the metadata again")
+    records, at = [], 0
+    while at < len(blob):
+        (size,) = _SIZE.unpack_from(blob, at)
+        at += _SIZE.size + size
+        records.append(blob[at - size : at])
+    return records
+
+
+async def _remove(store: MetaStore) -> None:
+    await _put(store, _HEAD, None)
+    for key in await store.list(_part_key(0)[:-8]):
+        await _put(store, key, None)
+
+
+async def _put(store: MetaStore, key: str, value: bytes | None) -> None:
+    found = await store.get(key)
+    if found is not None or value is not None:
+        await store.compare_and_swap(key, found.version if found else 0, value)
+
+
+def _part_key(number: int) -> str:
+    return f"{_HEAD}/{number:08d}"
