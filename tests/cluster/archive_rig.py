@@ -63,13 +63,9 @@ class ArchiveRig:
             )
 
     def archive(self, until: int | None = None, **options: Any) -> Outcome:
-        return archive_job.run(
-            self.cluster,
-            self.address,
-            self.log.name,
-            **{"to": str(self.directory), "rows_per_file": 20} | options,
-            until=self.log.tail() if until is None else until,
-        )
+        given: dict[str, Any] = {"to": str(self.directory), "rows_per_file": 20} | options
+        last = self.log.tail() if until is None else until
+        return archive_job.run(self.cluster, self.address, self.log.name, until=last, **given)
 
     @property
     def info(self) -> ArchiveInfo:
