@@ -21,14 +21,14 @@ from loomlog.net.address import split_address
 
 try:
     import grpc
-    from aetcd import rpc
+    from aetcd import rpc as rpc
 except ModuleNotFoundError as missing:
     raise LoomError("etcd needs one more package: pip install 'loomlog[etcd]'") from missing
 
 Ask = Callable[["Endpoint"], Any]  # picks the method of a stub
 
 _POLL_S: Final = 0.02  # between two looks at channels that connect
-_ATTEMPTS: Final = 3  # that fit into the timeout: a silent member must not use all of it
+_ATTEMPTS: Final = 5  # that fit into the timeout: a silent member must not use all of it
 _CHANNEL: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),

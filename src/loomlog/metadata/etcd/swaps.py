@@ -186,9 +186,6 @@ class Swaps:
             self._next_lease_at = now + limits.ETCD_SESSION_S / 2
             self._free.clear()
 
-    def _raw(self, key: str) -> bytes:
-        return self._data + key.encode()
-
 
 def _transact(endpoint: Any) -> Any:
     return endpoint.kv.Txn
