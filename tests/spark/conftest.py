@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from pipeline_rig import PipelineRig
 from pyspark.sql import SparkSession
 from spark_rig import Rig
 
@@ -68,3 +69,8 @@ def rig(
     log = cluster.create_log(name, streams=3, replicas=2)
     yield Rig(spark, cluster, cluster_address, log)
     cluster.delete_log(name)
+
+
+@pytest.fixture
+def pipelines(rig: Rig) -> PipelineRig:
+    return PipelineRig(rig.spark, rig.cluster, rig.address, rig.log)

@@ -7,16 +7,59 @@ is used.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loomlog.spark.java import require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "require_java", "session"]
+    from loomlog.spark.pipelines.definition import Pipeline as Pipeline
+    from loomlog.spark.pipelines.definition import pipeline as pipeline
+    from loomlog.spark.pipelines.destinations import delta as delta
+    from loomlog.spark.pipelines.destinations import log as log
+    from loomlog.spark.pipelines.destinations import parquet as parquet
+    from loomlog.spark.pipelines.parquet_table import read_table as read_table
+    from loomlog.spark.pipelines.parquet_table import table_files as table_files
+    from loomlog.spark.pipelines.runner import Runner as Runner
+
+_PIPELINES = "loomlog.spark.pipelines."
+_HOMES = {
+    "Pipeline": "definition",
+    "Runner": "runner",
+    "delta": "destinations",
+    "log": "destinations",
+    "parquet": "destinations",
+    "pipeline": "definition",
+    "read_table": "parquet_table",
+    "table_files": "parquet_table",
+}
+
+__all__ = [
+    "Pipeline",
+    "Runner",
+    "delta",
+    "log",
+    "parquet",
+    "pipeline",
+    "read_table",
+    "register",
+    "require_java",
+    "session",
+    "table_files",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'loomlog.spark' has no attribute {name!r}")
+    _require_pyspark()
+    found = getattr(importlib.import_module(_PIPELINES + _HOMES[name]), name)
+    globals()[name] = found
+    return found
 
 
 def register(spark: SparkSession) -> None:

@@ -1,0 +1,207 @@
+"""What a pipeline is: sources, decoding, a function, an output, settings.
+
+    @pipeline("counts", source="access", decode="json", schema="path string, status int",
+              output=parquet("counts.table"))
+    def counts(rows):
+        return rows.groupBy("path").count()
+
+Everything that can be checked without a cluster is checked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from loomlog import limits
+from loomlog.errors import InvalidArgument
+from loomlog.types import Glsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from loomlog.spark.pipelines.outputs import Output
+
+Decode: TypeAlias = Literal["json", "csv", "arrow", "raw"] | Callable[[bytes], Any]
+Start: TypeAlias = Glsn | Literal["earliest", "latest"]
+
+FORMATS: Final = ("json", "csv", "arrow", "raw")
+ROWS: Final = "rows"  # what the only source is called in SQL
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_OUTPUT_MODES: Final = ("append", "update", "complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How late rows may come, by the event time in `column`."""
+
+    column: str
+    delay: str  # as Spark says it, e.g. "10 minutes"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A definition, ready to run. `function` takes one DataFrame for each of its sources."""
+
+    name: str
+    function: Callable[..., DataFrame]
+    sources: Mapping[str, str]  # by the function's name for it: the log
+    output: Output
+    decode: Mapping[str, Decode]  # by log
+    schemas: Mapping[str, str]  # by log, as SQL
+    start: Start = "earliest"
+    unit_records: int = 1_000_000  # the most of a unit
+    interval_s: float = 0.2  # how often the source is looked at while it is quiet
+    lease_ttl_s: float = 10.0
+    attempts: int = 3  # failures of a unit before it is halved, or its record put away
+    dead_letters: str = ""  # the log for records that fail
+    stateful: bool = False
+    checkpoint: str = ""  # directory of a stateful one's state
+    output_mode: str = "append"
+    watermarks: Mapping[str, Watermark] = field(default_factory=dict)  # by log
+    heartbeat_s: float | None = None  # a quiet source is given a heartbeat as often
+    spark: Mapping[str, str] = field(default_factory=dict)
+    from_time: datetime | None = None  # of a backfill: rows at or after it
+    to_time: datetime | None = None  # and before it
+    letters_of: str | None = None  # of a replay: the log whose dead letters are the source
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        return tuple(self.sources.values())
+
+    @property
+    def log(self) -> str:
+        """The only source."""
+        (log,) = self.sources.values()
+        return log
+
+    def summary(self) -> dict[str, Any]:
+        """What must stay the same while its progress counts."""
+        describe = getattr(self.output, "describe", None)
+        return {
+            "sources": dict(self.sources),
+            "output": describe() if describe else type(self.output).__name__,
+            "stateful": self.stateful,
+            "dead_letters": self.dead_letters,
+        }
+
+    def renamed(self, name: str, **changes: Any) -> Pipeline:
+        """The same work with progress of its own."""
+        return replace(self, name=name, **changes)
+
+
+def pipeline(
+    name: str,
+    *,
+    output: Output,
+    source: str | None = None,
+    sources: Mapping[str, str] | None = None,
+    decode: Decode | Mapping[str, Decode] = "raw",
+    schema: str | Mapping[str, str] = "",
+    watermark: tuple[str, str] | Mapping[str, tuple[str, str]] | None = None,
+    dead_letters: str | None = None,
+    **settings: Any,
+) -> Callable[[Callable[..., DataFrame]], Pipeline]:
+    """Make a pipeline of a function from DataFrame to DataFrame.
+
+    Of several `sources` (name -> log) the function gets one DataFrame each, by name; `decode`,
+    `schema` and `watermark` may then be mappings by the same names. `settings` are the other
+    fields of Pipeline."""
+    named = _named_sources(name, source, sources)
+
+    def define(function: Callable[..., DataFrame]) -> Pipeline:
+        try:
+            defined = Pipeline(
+                name=name,
+                function=function,
+                sources=MappingProxyType(named),
+                output=output,
+                decode=_by_log(named, decode, "decode"),
+                schemas=_by_log(named, schema, "schema"),
+                watermarks=_watermarks(named, watermark),
+                dead_letters=dead_letters or f"{name}.dead-letters",
+                **settings,
+            )
+        except TypeError as error:
+            raise InvalidArgument(f"pipeline {name!r}: {_setting(error)}") from None
+        check(defined)
+        return defined
+
+    return define
+
+
+def check(found: Pipeline) -> None:
+    """Raises InvalidArgument that names the pipeline and the setting."""
+    for wrong in _wrongs(found):
+        raise InvalidArgument(f"pipeline {found.name!r}: {wrong}")
+
+
+def _wrongs(found: Pipeline) -> list[str]:
+    wrongs: list[str] = []
+    if not _NAME.fullmatch(found.name) or len(found.name) > limits.LOG_NAME_CHARS_MAX // 2:
+        wrongs.append("a name is letters, digits, '_', '.' and '-'")
+    for log, decode in found.decode.items():
+        if not callable(decode) and decode not in FORMATS:
+            wrongs.append(f"decode is one of {', '.join(FORMATS)} or a function, not {decode!r}")
+        if decode != "raw" and not found.schemas[log]:
+            wrongs.append(f"decode={decode!r} of log {log!r} needs a schema")
+    if not hasattr(found.output, "stage") or not hasattr(found.output, "publish"):
+        wrongs.append("output is parquet(…), log(…), delta(…) or an object with stage and publish")
+    if found.output_mode not in _OUTPUT_MODES:
+        wrongs.append(f"output_mode is one of {', '.join(_OUTPUT_MODES)}")
+    numbers = [name for name in ("unit_records", "attempts") if getattr(found, name) < 1]
+    wrongs += [f"{name} is a number from 1 on" for name in numbers]
+    times = [name for name in ("interval_s", "lease_ttl_s") if getattr(found, name) <= 0]
+    wrongs += [f"{name} is a time above 0" for name in times]
+    return wrongs + _wrongs_of_state(found)
+
+
+def _wrongs_of_state(found: Pipeline) -> list[str]:
+    wrongs = []
+    if found.stateful and not found.checkpoint:
+        wrongs.append("stateful=True needs checkpoint=DIR, on storage that all its sites share")
+    if len(found.sources) > 1 and not found.stateful:
+        wrongs.append("several sources need stateful=True: a join waits for the other side")
+    if not found.stateful and (found.watermarks or found.heartbeat_s is not None):
+        wrongs.append("watermark and heartbeat_s are for stateful=True")
+    if found.heartbeat_s is not None and not found.watermarks:
+        wrongs.append("heartbeat_s needs a watermark for it to move")
+    return wrongs
+
+
+def _named_sources(
+    name: str, source: str | None, sources: Mapping[str, str] | None
+) -> dict[str, str]:
+    if (source is None) == (sources is None):
+        raise InvalidArgument(f"pipeline {name!r}: give source=LOG or sources={{NAME: LOG, …}}")
+    named = {ROWS: source} if source is not None else dict(sources or {})
+    if not named or len(set(named.values())) < len(named):
+        raise InvalidArgument(f"pipeline {name!r}: each source is another log; use a frame twice")
+    return {key: str(log) for key, log in named.items()}
+
+
+def _by_log(named: Mapping[str, str], given: Any, setting: str) -> dict[str, Any]:
+    """One for all of them, or one each by the names of the sources."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(named.values(), given)
+    if set(given) != set(named):
+        raise InvalidArgument(f"{setting} must name the sources {', '.join(sorted(named))}")
+    return {named[name]: value for name, value in given.items()}
+
+
+def _watermarks(named: Mapping[str, str], given: Any) -> dict[str, Watermark]:
+    return {
+        log: Watermark(*value)
+        for log, value in _by_log(named, given, "watermark").items()
+        if value is not None
+    }
+
+
+def _setting(error: TypeError) -> str:
+    """Python's words about a setting that does not exist, in ours."""
+    found = re.search(r"argument '(\w+)'", str(error))
+    return f"there is no setting {found[1]!r}" if found else str(error)

@@ -1,0 +1,87 @@
+"""Whose fault a failure is: the records', the surroundings', or the pipeline's own.
+
+What may be the records' fault leads, when it is repeated, to their being put away; nothing
+else may.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from loomlog import errors
+from loomlog.errors import LoomError
+
+_OURS: Final = re.compile(r"loomlog\.errors\.(\w+)")
+_WAIT: Final = (errors.Retryable, errors.SwapUnknown, errors.AppendUnknown, errors.Sealed)
+
+
+class FunctionError(LoomError):
+    """The pipeline's function itself is wrong, whatever the records."""
+
+
+class PipelineError(LoomError):
+    """A pipeline cannot go on; it says why and what to do."""
+
+
+_STOP: Final = (
+    FunctionError,
+    PipelineError,
+    errors.Fenced,
+    errors.DataLoss,
+    errors.Trimmed,
+    errors.NotFound,
+    errors.Unauthorized,
+    errors.VersionMismatch,
+    errors.Corrupt,
+)
+_LINE_CHARS_MAX: Final = 500
+
+
+class Fault(Enum):
+    RECORDS = "records"  # perhaps: repeated failures isolate them
+    SURROUNDINGS = "surroundings"  # it will be better later: wait, try again
+    PIPELINE = "pipeline"  # no repetition helps: stop, and say why
+
+
+def fault_of(error: BaseException) -> Fault:
+    kind = _our_kind(error)
+    if kind is not None:
+        if issubclass(kind, _WAIT):
+            return Fault.SURROUNDINGS
+        return Fault.PIPELINE if issubclass(kind, _STOP) else Fault.RECORDS
+    if isinstance(error, AnalysisException | ParseException | ConnectionError):
+        return Fault.PIPELINE  # the last: Spark itself is gone
+    if isinstance(error, PySparkException | Py4JJavaError):
+        return Fault.RECORDS
+    return Fault.SURROUNDINGS if isinstance(error, OSError) else Fault.PIPELINE
+
+
+def reason_of(error: BaseException) -> str:
+    """One line: of a Python error in a task, its own words rather than Spark's around them."""
+    text = str(_java_text(error) or error).strip()
+    if isinstance(error, LoomError) or not text:
+        return text or type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [
+        line for line in lines if re.match(r"[\w.]*(Error|Exception|[a-z]\.[A-Z]\w+): ", line)
+    ]
+    return (raised[0] if "Traceback" in text and raised else lines[0])[:_LINE_CHARS_MAX]
+
+
+def _our_kind(error: BaseException) -> type[LoomError] | None:
+    """The loomlog error it is, or that a task raised."""
+    if isinstance(error, LoomError):
+        return type(error)
+    found = _OURS.search(str(_java_text(error) or error))
+    kind = getattr(errors, found[1], None) if found else None
+    return kind if isinstance(kind, type) and issubclass(kind, LoomError) else None
+
+
+def _java_text(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    return str(java.toString()) if java is not None else ""

@@ -1,0 +1,66 @@
+"""A log as output: Spark's tasks stage the rows, one reference publishes them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, StringType
+
+from loomlog.client.blocking import connect_sync
+from loomlog.client.staging import Staged
+from loomlog.errors import AlreadyExists
+from loomlog.spark.pipelines.outputs import UnitId
+from loomlog.spark.pipelines.staging import stage_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from loomlog.client.blocking import BlockingCluster
+
+_COLUMNS: Final = frozenset({"value", "key", "timestamp"})
+_REPLICAS: Final = 3  # of a log that is made here, if there are as many nodes
+
+
+@dataclass(frozen=True, slots=True)
+class LogOutput:
+    """`log(name)`: another log of the cluster, made with the first rows if it is not there.
+
+    A frame with the columns `value` and, if wanted, `key` and `timestamp` is taken as it is; the
+    rows of any other become JSON."""
+
+    name: str
+    streams: int = 1  # of a log that is made here
+
+    def stage(self, frame: DataFrame, unit: UnitId) -> Any:
+        log = unit.place(self.name)
+        with connect_sync(unit.cluster) as cluster:
+            self._make(cluster, log)
+            cluster.log(log).writer(unit.pipeline)  # known from now on: no trim takes its rows
+        staged = stage_rows(as_records(frame), unit.cluster, log)
+        return {"rows": staged.rows, "staged": staged.to_json()} if staged.rows else None
+
+    def publish(self, unit: UnitId, staged: Any) -> None:
+        with connect_sync(unit.cluster) as cluster:
+            writer = cluster.log(unit.place(self.name)).writer(unit.pipeline)
+            writer.publish(unit.number, Staged.from_json(staged["staged"]))
+
+    def describe(self) -> str:
+        return f"log {self.name}"
+
+    def _make(self, cluster: BlockingCluster, log: str) -> None:
+        status = cluster.status()
+        if all(info.name != log for info in status.logs):
+            alive = sum(node.alive for node in status.nodes)
+            try:
+                cluster.create_log(log, streams=self.streams, replicas=min(_REPLICAS, alive))
+            except AlreadyExists:
+                pass  # another site was faster
+
+
+def as_records(frame: DataFrame) -> DataFrame:
+    """The rows as records of a log."""
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    plain = isinstance(types.get("value"), BinaryType | StringType) and _COLUMNS.issuperset(types)
+    return frame if plain else frame.select(sf.to_json(sf.struct("*")).alias("value"))

@@ -1,0 +1,177 @@
+"""A table of Parquet files: readers see what manifests name, and nothing else.
+
+    TABLE/data/…                          files; some of them may be rubbish that nobody names
+    TABLE/manifests/PIPELINE-N.unit       the files of unit N, put there in one step
+    TABLE/manifests/N.snapshot            all files of all units up to the ones it names
+
+Now and then manifests are folded into a snapshot. A manifest of a unit that a snapshot has already
+counts for nothing, so a publisher that wakes up late does no harm. All steps are made by linking a
+finished file to its name, which fails if the name is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from loomlog.errors import Corrupt, NotFound
+from loomlog.spark.pipelines.outputs import UnitId, versioned
+from loomlog.spark.pipelines.parquet_files import make_durable, write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MANIFESTS: Final = "manifests"
+FOLD_AT: Final = 100  # manifests, or a tenth of what the snapshot has: folding stays cheap
+_END: Final = "end\n"  # of a complete file
+_LOOKS: Final = 20  # at a directory in which others fold, before we give up
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetOutput:
+    """`parquet(path)`: a table at a path that all sites of the pipeline, and Spark, reach."""
+
+    path: str
+
+    def stage(self, frame: DataFrame, unit: UnitId) -> Any:
+        files = write_files(frame, Path(unit.place(self.path)), unit)
+        return {"files": [file["path"] for file in files], "rows": sum(f["rows"] for f in files)}
+
+    def publish(self, unit: UnitId, staged: Any) -> None:
+        publish_files(Path(unit.place(self.path)), unit.pipeline, unit.number, staged["files"])
+
+    def describe(self) -> str:
+        return f"parquet {self.path}"
+
+
+def read_table(spark: SparkSession, path: str | Path, version: int = 1) -> DataFrame:
+    """All that is committed to a table of a pipeline."""
+    files = table_files(path, version)
+    if not files:
+        raise NotFound(f"nothing is committed to the table {path} yet")
+    return spark.read.parquet(*files)
+
+
+def table_files(path: str | Path, version: int = 1) -> list[str]:
+    """The committed files of a table, for any reader of Parquet."""
+    table = Path(versioned(str(path), version)).absolute()
+    if not table.is_dir():
+        raise NotFound(f"there is no table at {table}")
+    for _ in range(_LOOKS):
+        try:
+            found = look(table / MANIFESTS)
+            files = [str(table / file) for file in found.files()]
+        except FileNotFoundError:
+            continue  # it was folded while we looked
+        if _snapshots(table / MANIFESTS)[-1:] == found.snapshots[-1:]:
+            return files
+    raise Corrupt(f"the manifests of {table} change all the time: try again")
+
+
+def publish_files(table: Path, pipeline: str, number: int, files: list[str]) -> None:
+    """Make the files of a unit part of the table, once."""
+    directory = table / MANIFESTS
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        found = look(directory)
+    except FileNotFoundError:  # folded by somebody else meanwhile: so is this unit, or it is put
+        found = Found()
+    if number > found.units.get(pipeline, 0):
+        _put(directory, f"{pipeline}-{number:08d}.unit", _lines({}, files))
+    if len(found.manifests) + 1 >= max(FOLD_AT, found.folded // 10):
+        fold(directory)
+
+
+def fold(directory: Path) -> None:
+    """Make one snapshot of all there is; if somebody else does so now, theirs is as good."""
+    try:
+        found = look(directory)
+        header = {"units": found.units, "folded": found.folded + len(found.manifests)}
+        name = f"{found.number + 1:08d}.snapshot"
+        ours = _put(directory, name, _lines(header, found.files()))
+    except FileNotFoundError:
+        return
+    if ours:
+        for path in (*found.manifests, *found.snapshots):
+            path.unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a directory of manifests says."""
+
+    snapshots: list[Path] = field(default_factory=list)  # only the newest counts
+    manifests: list[Path] = field(default_factory=list)  # that it does not have yet
+    units: dict[str, int] = field(default_factory=dict)  # by pipeline: the last one of all
+    folded: int = 0  # manifests that the snapshot has
+
+    @property
+    def number(self) -> int:
+        return int(self.snapshots[-1].stem) if self.snapshots else 0
+
+    def files(self) -> Iterator[str]:
+        for path in (*self.snapshots[-1:], *self.manifests):
+            yield from _files(path)
+
+
+def look(directory: Path) -> Found:
+    """Raises FileNotFoundError when somebody folds it meanwhile."""
+    snapshots = _snapshots(directory)
+    header: Any = _header(snapshots[-1]) if snapshots else {"units": {}, "folded": 0}
+    found = Found(snapshots, units=dict(header["units"]), folded=header["folded"])
+    for pipeline, number, path in sorted(map(_unit, directory.glob("*.unit"))):
+        if number > found.units.get(pipeline, 0):
+            found.manifests.append(path)
+            found.units[pipeline] = number
+    return found
+
+
+def _snapshots(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.snapshot"))
+
+
+def _unit(path: Path) -> tuple[str, int, Path]:
+    pipeline, _, number = path.stem.rpartition("-")
+    return pipeline, int(number), path
+
+
+def _lines(header: dict[str, Any], files: Iterable[str]) -> Iterator[str]:
+    yield json.dumps({"format": 1} | header)
+    yield from files
+    yield _END.rstrip()
+
+
+def _header(path: Path) -> Any:
+    with path.open() as file:
+        return json.loads(file.readline())
+
+
+def _files(path: Path) -> Iterator[str]:
+    with path.open() as file:
+        next(file)
+        for line in file:
+            if line == _END:
+                return
+            yield line.rstrip("\n")
+    raise Corrupt(f"{path} is not complete")
+
+
+def _put(directory: Path, name: str, lines: Iterator[str]) -> bool:
+    """Whether it was us who put it there."""
+    draft = directory / f".{name}.{uuid.uuid4().hex[:8]}"
+    with draft.open("w") as file:
+        file.writelines(line + "\n" for line in lines)
+    make_durable(draft)
+    try:
+        os.link(draft, directory / name)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    make_durable(directory)
+    return True

@@ -1,0 +1,157 @@
+"""A runner: one process that keeps a pipeline going, as the active site or as a standby."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from loomlog.client.blocking import BlockingCluster, connect_sync
+from loomlog.errors import Conflict, Fenced, Retryable, SwapUnknown
+from loomlog.spark.pipelines import staging, units
+from loomlog.spark.pipelines.definition import Pipeline
+from loomlog.spark.pipelines.frames import Frames
+from loomlog.spark.pipelines.publication import Publication
+from loomlog.spark.pipelines.site import Site
+from loomlog.spark.pipelines.stateless import StatelessWork
+from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.units import Progress, Unit
+from loomlog.types import Glsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BACKOFF_S: Final = 0.2
+_BACKOFF_MAX_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """What somebody who watches a runner is told."""
+
+    committed: Callable[[Unit, Progress], None] = lambda unit, progress: None
+    said: Callable[[str], None] = lambda text: None
+
+
+class Runner:
+    """Runs a pipeline until it is told to stop, or is at its end."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        cluster: str,
+        spark: SparkSession,
+        *,
+        site: str | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._address = cluster
+        self._spark = spark
+        self._site_name = site or socket.gethostname()
+        self._listener = listener or Listener()
+        self._stop = threading.Event()
+        self._fenced = False
+
+    def stop(self) -> None:
+        """End soon, wherever it is; what is under way is given up and done again by the next."""
+        self._stop.set()
+        self._spark.sparkContext.cancelAllJobs()
+
+    def run(self, *, once: bool = False) -> Progress:
+        """Work; `once`: until all that is in the sources now is committed."""
+        staging.register(self._spark)
+        with connect_sync(self._address) as cluster:
+            site = Site(cluster, self._pipeline.name, self._site_name, self._pipeline.lease_ttl_s)
+            try:
+                store = self._activate(cluster, site)
+                if store is None:
+                    return ProgressStore(cluster, self._pipeline.name).load()
+                return self._work(cluster, store, once=once)
+            finally:
+                site.leave()
+
+    # ---- becoming active
+
+    def _activate(self, cluster: BlockingCluster, site: Site) -> ProgressStore | None:
+        """The progress, ours to change; None if we were told to stop while we waited."""
+        waiting = False
+        while not self._stop.is_set():
+            lease = site.try_activate(self._on_fenced)
+            if lease is not None:
+                store = ProgressStore(cluster, self._pipeline.name)
+                store.fence(lease)
+                self._begin(cluster, store)
+                self._say(f"active as site {site.name} (epoch {lease.epoch})")
+                return store
+            if not waiting:
+                self._say(f"standing by as site {site.name}: site {site.holder()} is active")
+                waiting = True
+            self._stop.wait(site.poll_s)
+        return None
+
+    def _begin(self, cluster: BlockingCluster, store: ProgressStore) -> None:
+        """Make the progress, or go on with what is there."""
+        summary = self._pipeline.summary()
+        if store.find() is None:
+            behind = {log: self._behind(cluster, log) for log in self._pipeline.logs}
+            store.create(Progress(definition=summary, positions=behind))
+        store.change(lambda now: units.defined(now, summary))
+
+    def _behind(self, cluster: BlockingCluster, log: str) -> Glsn:
+        start = self._pipeline.start
+        if start == "earliest":
+            return cluster.log(log).head() - 1
+        return cluster.log(log).tail() if start == "latest" else start - 1
+
+    def _on_fenced(self) -> None:
+        self._fenced = True
+        self.stop()
+
+    # ---- working
+
+    def _work(self, cluster: BlockingCluster, store: ProgressStore, *, once: bool) -> Progress:
+        try:
+            self._units(cluster, store, once=once)
+        except Exception:
+            if not self._stop.is_set():
+                raise
+        if self._fenced:
+            raise Fenced(
+                f"site {self._site_name} was replaced: another one runs pipeline "
+                f"{self._pipeline.name!r} now; nothing of this one counts any more"
+            )
+        return store.load()
+
+    def _units(self, cluster: BlockingCluster, store: ProgressStore, *, once: bool) -> None:
+        source = cluster.log(self._pipeline.log)
+        work = StatelessWork(
+            self._pipeline,
+            self._address,
+            Frames(self._spark, self._pipeline, self._address),
+            source,
+            store,
+            Publication(self._pipeline),
+            self._listener.committed,
+            self._stop.is_set,
+        )
+        last = source.tail() if once else None
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                worked, wait_s = work.step(last), 0.0
+                failures = 0
+            except (Retryable, SwapUnknown, Conflict) as error:
+                worked, wait_s = True, min(_BACKOFF_S * 2**failures, _BACKOFF_MAX_S)
+                failures += 1
+                self._say(str(error))
+            if not worked:
+                if once or store.load().at_end:
+                    return
+                wait_s = self._pipeline.interval_s
+            self._stop.wait(wait_s)
+
+    def _say(self, text: str) -> None:
+        self._listener.said(text)

@@ -1,0 +1,154 @@
+"""A pipeline without state between its units: each is a batch job of its own.
+
+Each step looks at the progress and does what comes next, so it does not matter who did the
+last one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as sf
+
+from loomlog.errors import Busy
+from loomlog.spark.pipelines import decoding, letters, units
+from loomlog.spark.pipelines.definition import Pipeline
+from loomlog.spark.pipelines.failures import Fault, fault_of, reason_of
+from loomlog.spark.pipelines.frames import Frames
+from loomlog.spark.pipelines.outputs import UnitId
+from loomlog.spark.pipelines.publication import Publication, letters_in
+from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from loomlog.client.blocking import BlockingLog
+
+LENIENT_UNITS: Final = 100  # after a record that cannot be decoded: more are likely
+
+
+class StatelessWork:
+    """The units of one pipeline, one after the other."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        cluster: str,
+        frames: Frames,
+        source: BlockingLog,
+        store: ProgressStore,
+        publication: Publication,
+        committed: Callable[[Unit, Progress], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._pipeline = pipeline
+        self._cluster = cluster
+        self._frames = frames
+        self._source = source
+        self._store = store
+        self._publication = publication
+        self._committed = committed
+        self._stopping = stopping
+        self._lenient = 0  # units for which undecodable records are looked for at once
+
+    def step(self, last: int | None = None) -> bool:
+        """Do the next thing; False if there is nothing to do, up to `last` if that is given.
+
+        Raises Retryable when a repetition, after a while, may help, and others when none will."""
+        progress = self._store.load()
+        unit = progress.unit
+        if unit is None:
+            return self._create(progress, last)
+        if unit.state is UnitState.COMMITTING:
+            self._publish(progress, unit)
+        else:
+            self._run(progress, unit)
+        return True
+
+    def _create(self, progress: Progress, last: int | None) -> bool:
+        if progress.paused or progress.at_end:
+            return False
+        log, most = self._pipeline.log, self._pipeline.unit_records
+        tail = self._source.tail() if last is None else last
+        found = units.next_range(progress, log, tail, most)
+        if found is None:
+            return False
+        self._store.change(lambda now: units.created(now, {log: found}))
+        return True
+
+    def _publish(self, progress: Progress, unit: Unit) -> None:
+        staged = unit.staged or {}
+        self._publication.publish(self._id(progress, unit), staged)
+        lost = letters_in(staged)
+        after = self._store.change(lambda now: units.committed(now, unit.number, time.time(), lost))
+        self._committed(unit, after)
+
+    def _run(self, progress: Progress, unit: Unit) -> None:
+        self._store.change(lambda now: units.running(now, unit.number))
+        try:
+            staged = self._stage(self._id(progress, unit), unit.ranges[self._pipeline.log])
+        except Exception as error:
+            if self._stopping():  # then it failed because we ended it
+                raise
+            self._failed(progress, unit, error)
+            return
+        self._store.change(lambda now: units.decided(now, unit.number, staged))
+
+    def _stage(self, unit: UnitId, wanted: Range) -> dict[str, Any]:
+        """Records that cannot be decoded are looked for only when there are any."""
+        parsed = self._parsed(wanted)
+        if not self._lenient:
+            try:
+                return self._publication.stage(unit, self._frames.result(decoding.strict(parsed)))
+            except Exception as error:
+                if decoding.UNDECODABLE not in str(error):
+                    raise
+                self._lenient = LENIENT_UNITS
+        self._lenient -= 1
+        lost = self._letters(decoding.lost(parsed))
+        return self._publication.stage(unit, self._frames.result(parsed), lost)
+
+    def _failed(self, progress: Progress, unit: Unit, error: Exception) -> None:
+        """Record it; then wait, halve the unit or put its only record away, or give up."""
+        fault, reason = fault_of(error), reason_of(error)
+        counts = fault is Fault.RECORDS
+        self._store.change(lambda now: units.failed(now, unit.number, reason, counts=counts))
+        if fault is Fault.PIPELINE:
+            raise error
+        if fault is Fault.SURROUNDINGS:
+            raise Busy(f"unit {unit.number} waits: {reason}") from error
+        # Of a unit that was halved, one failure is enough to halve again.
+        most = 1 if progress.pieces and unit.records > 1 else self._pipeline.attempts
+        if unit.failures + 1 < most:
+            raise Busy(f"unit {unit.number} failed and is tried again: {reason}") from error
+        if unit.records > 1:
+            self._store.change(lambda now: units.halved(now, unit.number))
+        else:
+            self._put_away(progress, unit, reason)
+
+    def _put_away(self, progress: Progress, unit: Unit, reason: str) -> None:
+        """The record is alone and fails; if nothing at all fails as well, it is not its fault."""
+        identity, wanted = self._id(progress, unit), unit.ranges[self._pipeline.log]
+        parsed = self._parsed(wanted)
+        try:
+            self._publication.stage(identity, self._frames.result(parsed.filter(sf.lit(False))))
+        except Exception as error:
+            raise Busy(f"even without records unit {unit.number} fails: {reason}") from error
+        self._store.change(lambda now: units.running(now, unit.number))
+        lost = decoding.all_lost(parsed, reason)
+        staged = self._publication.stage(identity, None, self._letters(lost))
+        self._store.change(lambda now: units.decided(now, unit.number, staged))
+
+    def _parsed(self, wanted: Range) -> DataFrame:
+        log = self._pipeline.log
+        return self._frames.parsed(log, self._frames.records(log, wanted))
+
+    def _letters(self, lost: DataFrame) -> DataFrame:
+        log = self._pipeline.letters_of or self._pipeline.log
+        return letters.written(lost, self._pipeline.name, log)
+
+    def _id(self, progress: Progress, unit: Unit) -> UnitId:
+        return UnitId(self._cluster, self._pipeline.name, unit.number, progress.version)

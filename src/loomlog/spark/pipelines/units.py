@@ -1,0 +1,261 @@
+"""The life of a pipeline as one value: which unit is under way, what is committed. Pure.
+
+A work unit is a contiguous range of each source. Its life:
+
+    created ──▶ running ──▶ committing ──▶ (committed: folded into positions and counters)
+       ▲           │
+       └─ failed ──┘  after enough failures: halved, and in the end a record that is alone
+
+Output is staged while it runs. `decided` makes it committing, with what was staged: from then on
+it is published, by whoever finds it so, and never computed again.
+
+Invariants: numbers of units only grow; positions move only when a unit is committed; the value
+does not grow with the length of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from loomlog.errors import Conflict, Fenced, InvalidArgument
+from loomlog.types import Glsn
+
+
+class Range(NamedTuple):
+    """Positions `first` to `last`, both included; `last` is `first - 1` if there are none."""
+
+    first: Glsn
+    last: Glsn
+
+    @property
+    def records(self) -> int:
+        return self.last - self.first + 1
+
+
+class UnitState(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    COMMITTING = "committing"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is worked on now."""
+
+    number: int
+    ranges: Mapping[str, Range]  # by the name of the log
+    state: UnitState = UnitState.CREATED
+    failures: int = 0  # that may be its records' fault
+    staged: Mapping[str, Any] | None = None  # what committing publishes
+    batch: int | None = None  # the micro-batch, of a stateful pipeline
+
+    @property
+    def records(self) -> int:
+        return sum(found.records for found in self.ranges.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Over the whole life of a pipeline."""
+
+    units: int = 0
+    records: int = 0
+    dead_letters: int = 0
+    failures: int = 0
+    splits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """All that is known of a pipeline."""
+
+    definition: Mapping[str, Any]  # what must not change under it: sources, output
+    positions: Mapping[str, Glsn]  # by log: committed up to and with
+    ends: Mapping[str, Glsn] = field(default_factory=dict)  # by log: work ends there, if ever
+    next_unit: int = 1
+    unit: Unit | None = None
+    pieces: tuple[Range, ...] = ()  # of a unit that was halved, still to do, in order
+    epoch: int = 0  # of the runner that changed it last
+    version: int = 1  # of the output
+    versions: int = 1  # the newest that was given to anybody
+    generation: int = 1  # of the checkpoint; a reset begins a new one
+    query: str = ""  # whose checkpoint it is
+    batch: int = -1  # the last micro-batch that is committed
+    counters: Counters = Counters()
+    paused: bool = False
+    committed_at: float = 0.0  # seconds since 1970
+    error: str = ""
+
+    @property
+    def at_end(self) -> bool:
+        """Nothing is left to do, and never will be."""
+        reached = (self.positions[log] >= end for log, end in self.ends.items())
+        return self.unit is None and bool(self.ends) and all(reached)
+
+
+# ---- transitions: each gives the next value, or raises because it does not fit this one
+
+
+def taken_over(progress: Progress, epoch: int) -> Progress:
+    """A runner whose lease has this epoch goes on with it."""
+    if epoch < progress.epoch:
+        raise Fenced(f"another runner (epoch {progress.epoch}) took over from this one ({epoch})")
+    return replace(progress, epoch=epoch)
+
+
+def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:
+    """The pipeline is defined like this; raises InvalidArgument if it was another one before."""
+    for name, value in progress.definition.items():
+        if definition.get(name) != value:
+            raise InvalidArgument(
+                f"{name} was {value!r} and is now {definition.get(name)!r}: give the pipeline "
+                "another name, or begin anew with `loom pipeline reset`"
+            )
+    positions = {log: progress.positions.get(log, 0) for log in definition["sources"].values()}
+    return replace(progress, definition=dict(definition), positions=positions)
+
+
+def created(progress: Progress, ranges: Mapping[str, Range], batch: int | None = None) -> Progress:
+    """A new unit right behind what is committed."""
+    if progress.unit is not None:
+        raise Conflict(f"unit {progress.unit.number} is still {progress.unit.state}")
+    for log, found in ranges.items():
+        _require_adjacent(progress, log, found)
+    if batch is not None and batch <= progress.batch:
+        raise Conflict(f"micro-batch {batch} is committed already")
+    unit = Unit(progress.next_unit, dict(ranges), batch=batch)
+    return replace(progress, unit=unit, next_unit=unit.number + 1)
+
+
+def running(progress: Progress, number: int) -> Progress:
+    """Somebody works on it, for the first time or again."""
+    unit = _unit(progress, number, UnitState.CREATED, UnitState.RUNNING)
+    return replace(progress, unit=replace(unit, state=UnitState.RUNNING))
+
+
+def decided(progress: Progress, number: int, staged: Mapping[str, Any]) -> Progress:
+    """Its output is what was staged here, for good."""
+    unit = _unit(progress, number, UnitState.RUNNING)
+    unit = replace(unit, state=UnitState.COMMITTING, staged=dict(staged))
+    return replace(progress, unit=unit)
+
+
+def committed(progress: Progress, number: int, now: float, dead_letters: int = 0) -> Progress:
+    """Its output is visible."""
+    unit = _unit(progress, number, UnitState.COMMITTING)
+    done = {log: found.last for log, found in unit.ranges.items()}
+    counters = replace(
+        progress.counters,
+        units=progress.counters.units + 1,
+        records=progress.counters.records + unit.records,
+        dead_letters=progress.counters.dead_letters + dead_letters,
+    )
+    return replace(
+        progress,
+        unit=None,
+        positions={**progress.positions, **done},
+        batch=progress.batch if unit.batch is None else unit.batch,
+        pieces=progress.pieces[1:],
+        counters=counters,
+        committed_at=now,
+        error="",
+    )
+
+
+def failed(progress: Progress, number: int, error: str, *, counts: bool) -> Progress:
+    """It is tried again; `counts`: the failure may be its records' fault."""
+    unit = _unit(progress, number, UnitState.RUNNING)
+    failures = unit.failures + counts
+    counters = replace(progress.counters, failures=progress.counters.failures + 1)
+    unit = replace(unit, state=UnitState.CREATED, failures=failures)
+    return replace(progress, unit=unit, counters=counters, error=error)
+
+
+def halved(progress: Progress, number: int) -> Progress:
+    """Work on its first half alone; the second is the next unit."""
+    unit = _unit(progress, number, UnitState.CREATED)
+    if len(unit.ranges) != 1 or unit.records < 2:
+        raise Conflict(f"unit {number} has no halves")
+    ((log, whole),) = unit.ranges.items()
+    middle = whole.first + whole.records // 2 - 1
+    first, second = Range(whole.first, middle), Range(middle + 1, whole.last)
+    later = progress.pieces[1:]  # this unit is the first of them, if it was halved before
+    counters = replace(progress.counters, splits=progress.counters.splits + 1)
+    return replace(
+        progress,
+        unit=replace(unit, ranges={log: first}, failures=0),
+        pieces=(first, second, *later),
+        counters=counters,
+    )
+
+
+def paused(progress: Progress, wanted: bool) -> Progress:
+    """No new unit begins while it is paused."""
+    return replace(progress, paused=wanted)
+
+
+def query_bound(progress: Progress, query: str) -> Progress:
+    """The checkpoint of this streaming query is the pipeline's state from now on."""
+    if progress.query not in ("", query):
+        raise Conflict("the checkpoint is another query's")
+    return replace(progress, query=query)
+
+
+def new_version(progress: Progress) -> Progress:
+    """One more version of the output is given out (`versions`)."""
+    return replace(progress, versions=progress.versions + 1)
+
+
+def reset(progress: Progress, positions: Mapping[str, Glsn], *, same_output: bool) -> Progress:
+    """Go on behind other positions; into a new version of the output unless told otherwise."""
+    unit = progress.unit
+    if same_output and unit is not None and unit.state is UnitState.COMMITTING:
+        raise Conflict(f"unit {unit.number} is just being published: try again when it is done")
+    unknown = sorted(set(positions) - set(progress.positions))
+    if unknown:
+        raise InvalidArgument(f"the pipeline does not read {', '.join(unknown)}")
+    versions = progress.versions + (not same_output)
+    return replace(
+        progress,
+        definition={},
+        positions={**progress.positions, **positions},
+        unit=None,
+        pieces=(),
+        version=progress.version if same_output else versions,
+        versions=versions,
+        generation=progress.generation + 1,
+        query="",
+        batch=-1,
+        error="",
+    )
+
+
+def next_range(progress: Progress, log: str, tail: Glsn, records_max: int) -> Range | None:
+    """The range of the next unit; None if there is nothing to do."""
+    if progress.pieces:
+        return progress.pieces[0]
+    first = progress.positions[log] + 1
+    last = min(tail, first + records_max - 1, progress.ends.get(log, tail))
+    return Range(first, last) if first <= last else None
+
+
+def _unit(progress: Progress, number: int, *states: UnitState) -> Unit:
+    unit = progress.unit
+    if unit is None or unit.number != number:
+        raise Conflict(f"unit {number} is no longer the one under way: the pipeline was reset")
+    if unit.state not in states:
+        raise Conflict(f"unit {number} is {unit.state}, not {' or '.join(states)}")
+    return unit
+
+
+def _require_adjacent(progress: Progress, log: str, found: Range) -> None:
+    if log not in progress.positions:
+        raise InvalidArgument(f"the pipeline does not read log {log!r}")
+    done = progress.positions[log]
+    if found.first != done + 1 or found.records < 0:
+        raise Conflict(f"log {log!r} is committed up to {done}, the unit begins at {found.first}")
+    if progress.pieces and found != progress.pieces[0]:
+        raise Conflict(f"the unit must be the piece {progress.pieces[0]} of the one that failed")
