@@ -32,6 +32,7 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.metadata import membership as membership_
+from loomlog.metadata import seed
 from loomlog.metadata.membership import LEADER, Membership
 from loomlog.metadata.peers import Peers, announce
 from loomlog.metadata.quorum_member import QuorumMember
@@ -300,8 +301,9 @@ class Leadership:
             self._membership = await membership_.change_is_over(store, self._membership)
         if self._me not in self._membership.members:
             return False
+        rounds = await seed.plant(store, log)
         term = await self._begin_term(
-            Mandate(leader, store, log, log.confirm, lambda: self._standing(log), self._change)
+            Mandate(leader, store, rounds, log.confirm, lambda: self._standing(log), self._change)
         )
         logger.info("leads in epoch %d", leader.epoch)
         nodes = [node.address for node in term.catalog.nodes.values()]
