@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # PySpark is large: only the tests need it.
 $(SPARK): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[spark]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[spark,delta]'
 	@touch $@
 
 demo: $(STAMP)  ## a cluster of three nodes on this machine: append, read back, look, stop
