@@ -10,6 +10,7 @@ may happen yet. Every other error means that nothing happened.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any, Final
 from loomlog.config import EtcdSettings
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
 from loomlog.net.address import split_address
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are told by us, and once
 
 try:
     import grpc
@@ -175,14 +178,14 @@ class EtcdConnection:
     def _away(self, reason: str) -> Unavailable:
         addresses = ", ".join(self._settings.endpoints)
         return Unavailable(
-            f"etcd at {addresses} does not answer ({reason}): see that most of its members run"
+            f"etcd at {addresses} does not answer: {reason}; see that most of its members run"
         )
 
     # ---- whom to ask
 
     async def reach(self, deadline: float) -> Endpoint:
         """The first member, in the order of their use, that we are connected to and known at."""
-        reason = "no connection"
+        reason = ""
         while True:
             for endpoint in self._endpoints:
                 if endpoint.ready:
@@ -194,7 +197,7 @@ class EtcdConnection:
                     self._prefer(endpoint)
                     return endpoint
             if asyncio.get_running_loop().time() >= deadline:
-                raise self._away(reason)
+                raise self._away(reason or await _why_not_ready(self.endpoint))
             await asyncio.sleep(_POLL_S)
 
     def leave(self, endpoint: Endpoint) -> None:
@@ -228,6 +231,20 @@ class EtcdConnection:
         self._token = answer.token
 
 
+async def _why_not_ready(endpoint: Endpoint) -> str:
+    """gRPC tells only whoever tries to use a channel."""
+    request = rpc.RangeRequest(key=b"loomlog", serializable=True)
+    try:
+        await endpoint.kv.Range(request, timeout=_POLL_S)
+    except grpc.aio.AioRpcError as error:
+        return _details(error).rpartition("last error: ")[2]
+    return "no connection"
+
+
+def _details(error: grpc.aio.AioRpcError) -> str:
+    return " ".join((error.details() or error.code().name).split())
+
+
 def _credentials(settings: EtcdSettings) -> grpc.ChannelCredentials | None:
     if (settings.cert is None) != (settings.key is None):
         raise InvalidArgument("etcd wants a certificate and its key, or neither")
@@ -252,7 +269,7 @@ def _content(path: str | None) -> bytes | None:
 
 
 def _explained(error: grpc.aio.AioRpcError) -> Exception:
-    code, text = error.code(), error.details() or error.code().name
+    code, text = error.code(), _details(error)
     if code in _LOST:
         return Lost(text)
     if code is grpc.StatusCode.UNAUTHENTICATED or "auth store is old" in text:

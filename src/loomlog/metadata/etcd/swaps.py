@@ -129,7 +129,7 @@ class Swaps:
             ) from error
         self._give_back(lane)
         if version is None and asyncio.get_running_loop().time() >= deadline:
-            raise Unavailable(f"metadata {key!r} was not changed: etcd did not answer ({reason})")
+            raise Unavailable(f"metadata {key!r} was not changed, etcd did not answer: {reason}")
         return version
 
     async def _move_on(self, lane: _Lane, token: bytes, mark: bytes) -> int | None:
