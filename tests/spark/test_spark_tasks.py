@@ -15,7 +15,7 @@ from loomlog.errors import NotYetWritten, Timeout, Trimmed
 from loomlog.spark.batch_reader import FilteringReader
 from loomlog.spark.filters import Narrowing, narrowing
 from loomlog.spark.options import ReadOptions, read_options
-from loomlog.spark.ranges import StreamRange, plan
+from loomlog.spark.ranges import TaskRange, plan
 from loomlog.spark.source import COLUMNS
 from loomlog.spark.tasks import ROWS_MAX, ROWS_MIN, read_range, sized
 
@@ -25,7 +25,7 @@ def options_of(rig: Rig, **more: str) -> ReadOptions:
     return read_options(given, streaming=False)
 
 
-def rows_of(rig: Rig, options: ReadOptions, ranges: list[StreamRange]) -> list[int]:
+def rows_of(rig: Rig, options: ReadOptions, ranges: list[TaskRange]) -> list[int]:
     found = [batch for r in ranges for batch in read_range(options, r, SCHEMA)]
     return sorted(position for batch in found for position in batch.column(0).to_pylist())
 
@@ -128,5 +128,5 @@ def test_all_filters_are_left_to_spark_as_well(rig: Rig) -> None:
     reader = FilteringReader(options_of(rig), COLUMNS)
     filters = [GreaterThan(("position",), 50), IsNotNull(("position",))]
     assert list(reader.pushFilters(list(filters))) == filters
-    ranges = [r for r in reader.partitions() if isinstance(r, StreamRange)]
+    ranges = [r for r in reader.partitions() if isinstance(r, TaskRange)]
     assert sum(r.count for r in ranges) == 10

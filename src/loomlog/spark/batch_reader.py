@@ -13,11 +13,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from loomlog.client.blocking import BlockingLog
+from loomlog.client.blocking import BlockingCluster, BlockingLog
 from loomlog.errors import NotYetWritten
 from loomlog.spark.filters import Narrowing, narrowing
 from loomlog.spark.options import ReadOptions
-from loomlog.spark.ranges import StreamRange, plan
+from loomlog.spark.positions import first_position
+from loomlog.spark.ranges import ArchiveRange, StreamRange, plan
 from loomlog.spark.tasks import connect, read_range
 from loomlog.types import Glsn
 
@@ -33,25 +34,27 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         with connect(self._options) as cluster:
             log = cluster.log(self._options.log)
-            first, last = self._positions(log)
+            first, last = self._positions(cluster, log)
             return list(plan(log, self._options, first, last, self._narrowing.streams))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, StreamRange):  # Spark's own, when there was nothing to plan
+        if not isinstance(
+            partition, StreamRange | ArchiveRange
+        ):  # Spark's own, when there was nothing to plan
             return iter(())
         return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
 
-    def _positions(self, log: BlockingLog) -> tuple[Glsn, Glsn]:
-        head, tail = log.head(), log.tail()
+    def _positions(self, cluster: BlockingCluster, log: BlockingLog) -> tuple[Glsn, Glsn]:
         options, narrow = self._options, self._narrowing
-        first = {"earliest": head, "latest": tail + 1}.get(str(options.start), options.start)
+        tail = log.tail()
+        first = first_position(cluster, log, options.start)
         last = tail if options.end == "latest" else options.end
         if last > tail:
             raise NotYetWritten(
                 f"endingPosition {last} of log {log.name!r} is not written yet; the last is {tail}"
             )
         last = last if narrow.last is None else min(last, narrow.last)
-        return max(int(first), narrow.first or 1), last
+        return max(first, narrow.first or 1), last
 
 
 class FilteringReader(BatchReader):

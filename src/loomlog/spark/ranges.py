@@ -1,4 +1,5 @@
-"""Which task reads what: a range of positions as ranges of its streams.
+"""Which task reads what: a range of positions as ranges of its streams, and before them, where the
+log is trimmed, as ranges of its archive.
 
 Positions are dense, so the ranges of all streams together have exactly as many entries as the range
 of positions: checked on every plan.
@@ -7,8 +8,8 @@ of positions: checked on every plan.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
@@ -17,6 +18,7 @@ from loomlog.errors import DataLoss, Trimmed
 from loomlog.spark.options import ReadOptions
 from loomlog.types import Glsn, Llsn, StreamId
 
+ARCHIVED_PER_TASK: Final = 1_000_000  # without a wish of the user's: some seconds of work
 _PLANS_MAX: Final = 5  # a trim may come between two questions; not again and again
 
 
@@ -34,6 +36,30 @@ class StreamRange(InputPartition):
     def count(self) -> int:
         return self.last_llsn - self.first_llsn + 1
 
+    def part(self, begin: int, end: int) -> StreamRange:
+        """Of its entries, counted from 0, those from `begin` to before `end`."""
+        first = self.first_llsn
+        return replace(self, first_llsn=first + begin, last_llsn=first + end - 1)
+
+
+@dataclass(frozen=True)
+class ArchiveRange(InputPartition):
+    """What one task reads of an archive: positions, of these streams or of all."""
+
+    first: Glsn
+    last: Glsn
+    streams: frozenset[StreamId] | None
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+    def part(self, begin: int, end: int) -> ArchiveRange:
+        return replace(self, first=self.first + begin, last=self.first + end - 1)
+
+
+TaskRange: TypeAlias = StreamRange | ArchiveRange
+
 
 def plan(
     log: BlockingLog,
@@ -41,27 +67,41 @@ def plan(
     first: Glsn,
     last: Glsn,
     streams: frozenset[StreamId] | None = None,
-) -> list[StreamRange]:
+) -> list[TaskRange]:
     """The tasks that read the positions from `first` to `last`, of these streams or of all."""
     for _ in range(_PLANS_MAX):
-        first = _kept(log, options, first, last)
-        if first > last:
-            return []
+        head = log.head()
+        ranges: list[TaskRange] = list(_archived(log, options, first, min(last, head - 1), streams))
+        live = max(first, head)
         try:
-            ranges = _locate(log, first, last)
+            found = _locate(log, live, last) if live <= last else []
         except Trimmed:
             continue  # just now: the next look at the head finds out
-        wanted = [r for r in ranges if streams is None or r.stream in streams]
-        return list(_split(wanted, options))
+        ranges += (r for r in found if streams is None or r.stream in streams)
+        return list(_split(ranges, options))
     raise Trimmed(f"log {log.name!r} is trimmed faster than a read of it can be planned")
 
 
-def _kept(log: BlockingLog, options: ReadOptions, first: Glsn, last: Glsn) -> Glsn:
-    """The first position of the range that is still there; data loss as the options want it."""
-    head = log.head()
-    if first <= last and first < head and options.fail_on_data_loss:
-        raise lost(log.name, first, min(last, head - 1))
-    return max(first, head)
+def _archived(
+    log: BlockingLog,
+    options: ReadOptions,
+    first: Glsn,
+    last: Glsn,
+    streams: frozenset[StreamId] | None,
+) -> Iterator[TaskRange]:
+    """Trimmed positions, as far as they are archived; data loss as the options want it."""
+    if first > last:
+        return
+    info = log.archive()
+    begin = last + 1 if info is None else min(max(info.first, first), last + 1)
+    end = begin - 1 if info is None else min(info.through, last)
+    if options.fail_on_data_loss and begin > first:
+        raise lost(log.name, first, begin - 1)
+    if options.fail_on_data_loss and end < last:
+        raise lost(log.name, max(end + 1, first), last)
+    if begin <= end:
+        whole = ArchiveRange(begin, end, streams)
+        yield from _parts(whole, -(-whole.count // ARCHIVED_PER_TASK))
 
 
 def lost(log: str, first: Glsn, last: Glsn) -> Trimmed:
@@ -87,7 +127,7 @@ def _locate(log: BlockingLog, first: Glsn, last: Glsn) -> list[StreamRange]:
     return ranges
 
 
-def _split(ranges: list[StreamRange], options: ReadOptions) -> Iterator[StreamRange]:
+def _split(ranges: list[TaskRange], options: ReadOptions) -> Iterator[TaskRange]:
     """Parts of nearly the same size, as small and as many as the options ask for."""
     total = sum(r.count for r in ranges)
     most = options.records_per_partition_max or total
@@ -95,8 +135,9 @@ def _split(ranges: list[StreamRange], options: ReadOptions) -> Iterator[StreamRa
         most = min(most, total // options.partitions_min)
     most = max(most, 1)
     for whole in ranges:
-        parts = -(-whole.count // most)
-        for part in range(parts):
-            begin = whole.first_llsn + whole.count * part // parts
-            end = whole.first_llsn + whole.count * (part + 1) // parts
-            yield StreamRange(whole.stream, begin, end - 1, whole.first, whole.last)
+        yield from _parts(whole, -(-whole.count // most))
+
+
+def _parts(whole: TaskRange, parts: int) -> Iterator[TaskRange]:
+    for part in range(parts):
+        yield whole.part(whole.count * part // parts, whole.count * (part + 1) // parts)

@@ -1,13 +1,14 @@
 """`spark.readStream`: the log as micro-batches.
 
-An offset is `{"position": N}`: all positions up to and with N are read. A micro-batch is the range
-above its start, to its end inclusive, whatever became of the log's streams meanwhile.
+An offset is `{"log": NAME, "position": N}`: all positions of that log up to and with N are read. A
+micro-batch is the range above its start, to its end inclusive, whatever became of the log's streams
+meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -22,9 +23,13 @@ from pyspark.sql.types import StructType
 from loomlog.client.blocking import BlockingCluster, BlockingLog
 from loomlog.errors import DataLoss
 from loomlog.spark.options import ReadOptions
-from loomlog.spark.ranges import StreamRange, plan
+from loomlog.spark.positions import first_position
+from loomlog.spark.ranges import ArchiveRange, StreamRange, plan
 from loomlog.spark.tasks import connect, read_range
 from loomlog.types import Glsn
+
+
+Offset: TypeAlias = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -34,17 +39,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: Glsn | None = None  # of Trigger.AvailableNow
+        self._last = options.end if isinstance(options.end, int) else None
         self._cluster: BlockingCluster | None = None  # opened when asked; tasks have their own
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        start = self._options.start
-        if start == "earliest":
-            return _offset(self._log().head() - 1)
-        return _offset(self._log().tail() if start == "latest" else start - 1)
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        log = self._log()
+        assert self._cluster is not None
+        return self._offset(first_position(self._cluster, log, self._options.start) - 1)
 
     def latestOffset(  # noqa: N802 - Spark's name
-        self, start: dict[str, int], limit: ReadLimit
-    ) -> dict[str, int]:
+        self, start: Offset, limit: ReadLimit
+    ) -> Offset:
         done = _position(start)
         tail = self._log().tail()
         if tail < done and self._options.start != done + 1:  # a start above the tail may be meant
@@ -52,27 +57,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"log {self._options.log!r} ends at {tail}, this query's checkpoint at {done}: "
                 "is it the same log? Start with a new checkpoint"
             )
-        end = tail if self._target is None else min(tail, self._target)
+        end = min(at for at in (tail, self._target, self._last) if at is not None)
         if isinstance(limit, ReadMaxRows):
             end = min(end, done + limit.max_rows)
-        return _offset(max(end, done))
+        return self._offset(max(end, done))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         most = self._options.records_per_trigger_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return _offset(self._log().tail())
+    def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        return self._offset(self._log().tail())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._log().tail()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         first, last = _position(start) + 1, _position(end)
         return plan(self._log(), self._options, first, last) if first <= last else []
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, StreamRange)
+        assert isinstance(partition, StreamRange | ArchiveRange)
         return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
 
     def stop(self) -> None:
@@ -80,15 +85,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster.close()
             self._cluster = None
 
+    def _offset(self, position: Glsn) -> Offset:
+        return {"log": self._options.log, "position": position}
+
     def _log(self) -> BlockingLog:
         if self._cluster is None:
             self._cluster = connect(self._options)
         return self._cluster.log(self._options.log)
 
 
-def _offset(position: Glsn) -> dict[str, int]:
-    return {"position": position}
-
-
-def _position(offset: dict[str, int]) -> Glsn:
+def _position(offset: Offset) -> Glsn:
     return int(offset["position"])

@@ -1,4 +1,5 @@
-"""What runs in a Python worker of Spark: one range of one stream, from its nodes, as Arrow.
+"""What runs in a Python worker of Spark: one range of one stream, from its nodes, or a range of the
+archive, as Arrow.
 
 Batches of the log are joined or cut to sizes that Spark likes; no Python runs per record.
 """
@@ -16,11 +17,15 @@ from loomlog.client.blocking import BlockingCluster, BlockingLog, connect_sync
 from loomlog.columns import SCHEMA
 from loomlog.errors import Trimmed
 from loomlog.spark.options import ReadOptions
-from loomlog.spark.ranges import StreamRange, lost
+from loomlog.spark.ranges import ArchiveRange, StreamRange, TaskRange, lost
+from loomlog.types import Glsn, Llsn
 
 ROWS_MIN: Final = 16 * 1024  # joined until there are so many: a batch has its price in Spark
 ROWS_MAX: Final = 64 * 1024
 BYTES_MAX: Final = 32 * limits.MIB  # of joined batches; with large values rows are few
+
+_STREAM: Final = SCHEMA.get_field_index("stream")
+_LLSN: Final = SCHEMA.get_field_index("llsn")
 
 
 def connect(options: ReadOptions) -> BlockingCluster:
@@ -29,15 +34,28 @@ def connect(options: ReadOptions) -> BlockingCluster:
     return connect_sync(options.cluster, request_timeout_s=timeout_s)
 
 
-def read_range(options: ReadOptions, wanted: StreamRange, schema: Any) -> Iterator[Any]:
+def read_range(options: ReadOptions, wanted: TaskRange, schema: Any) -> Iterator[Any]:
     """The rows of a range as Arrow batches of `schema`."""
     with connect(options) as cluster:
-        batches = _batches(cluster.log(options.log), options, wanted)
+        log = cluster.log(options.log)
+        if isinstance(wanted, ArchiveRange):
+            batches = _archived(log, options, wanted)
+        else:
+            batches = _streamed(log, options, wanted)
         for batch in sized(_in_time(batches, options)):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _batches(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> Iterator[Any]:
+def _archived(log: BlockingLog, options: ReadOptions, wanted: ArchiveRange) -> Iterator[Any]:
+    rows = log.subscribe_arrow(wanted.first, wanted.last, timeout_s=options.read_timeout_s)
+    for batch in rows:
+        if wanted.streams is not None:
+            streams = pa.array(wanted.streams, SCHEMA.field("stream").type)
+            batch = batch.filter(pc.is_in(batch.column(_STREAM), streams))
+        yield batch
+
+
+def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> Iterator[Any]:
     next_llsn = wanted.first_llsn
     position = wanted.first
     while next_llsn <= wanted.last_llsn:
@@ -50,6 +68,13 @@ def _batches(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> Ite
                 position = batch.column(0)[-1].as_py() + 1
                 yield batch
         except Trimmed:
+            found = next_llsn
+            for batch in _meanwhile_archived(log, options, wanted, next_llsn, position):
+                next_llsn += batch.num_rows
+                position = batch.column(0)[-1].as_py() + 1
+                yield batch
+            if next_llsn > found:
+                continue
             head = log.head()
             if options.fail_on_data_loss:
                 raise lost(log.name, position, min(wanted.last, head - 1)) from None
@@ -57,6 +82,33 @@ def _batches(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> Ite
             if kept <= next_llsn:
                 raise  # a trim that the metadata repository does not know of
             next_llsn = kept
+
+
+def _meanwhile_archived(
+    log: BlockingLog, options: ReadOptions, wanted: StreamRange, next_llsn: Llsn, position: Glsn
+) -> Iterator[Any]:
+    """The rest of a stream's range that was trimmed after it was planned; none of it if the archive
+    does not have it either."""
+    info = log.archive()
+    if info is None:
+        return
+    rest = ArchiveRange(max(position, info.first), wanted.last, frozenset({wanted.stream}))
+    try:
+        for batch in _archived(log, options, rest):
+            llsn = batch.column(_LLSN)
+            batch = batch.filter(
+                pc.and_(pc.greater_equal(llsn, next_llsn), pc.less_equal(llsn, wanted.last_llsn))
+            )
+            if not batch.num_rows:
+                continue
+            if batch.column(_LLSN)[0].as_py() != next_llsn:
+                return
+            next_llsn += batch.num_rows
+            yield batch
+            if next_llsn > wanted.last_llsn:
+                return
+    except Trimmed:
+        return
 
 
 def _in_time(batches: Iterable[Any], options: ReadOptions) -> Iterator[Any]:
