@@ -138,12 +138,6 @@ def test_a_schema_of_the_users_own_is_refused(rig: Rig) -> None:
     assert "leave .schema() out" in failure(frame)
 
 
-def test_writing_says_that_it_is_not_there_yet(rig: Rig) -> None:
-    rows = rig.spark.createDataFrame([(b"v",)], "value binary").write.format("loomlog")
-    with pytest.raises(PySparkException, match="cannot be written from Spark yet"):
-        rows.mode("append").options(cluster=rig.address, log=rig.log.name).save()
-
-
 def test_reads_go_on_while_streams_are_added_sealed_and_moved(rig: Rig) -> None:
     rig.fill(3000, batch=100)
     first, second, third = rig.streams

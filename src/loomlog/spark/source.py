@@ -1,4 +1,4 @@
-"""The data source `loomlog` as Spark meets it: its columns, its options, its readers.
+"""The data source `loomlog` as Spark meets it: its columns, its options, readers and writers.
 
 Spark makes it anew in each of its Python processes, so nothing lives here but the options.
 """
@@ -6,7 +6,7 @@ Spark makes it anew in each of its Python processes, so nothing lives here but t
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import (
@@ -22,6 +22,8 @@ from loomlog.errors import InvalidArgument
 from loomlog.spark.batch_reader import BatchReader, FilteringReader
 from loomlog.spark.options import read_options
 from loomlog.spark.stream_reader import StreamReader
+from loomlog.spark.write_options import require_writable, write_options
+from loomlog.spark.writers import BatchWriter, StreamWriter
 
 COLUMNS: Final = StructType(
     [
@@ -58,14 +60,15 @@ class LoomlogSource(DataSource):
         _require_columns(schema)
         return StreamReader(read_options(self.options, streaming=True), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> Any:
-        raise InvalidArgument(_NO_SINK)
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        require_writable(schema, overwrite)
+        return BatchWriter(write_options(self.options, streaming=False))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        raise InvalidArgument(_NO_SINK)
-
-
-_NO_SINK: Final = "loomlog cannot be written from Spark yet: append with the Python client"
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> StreamWriter:
+        require_writable(schema, overwrite)
+        return StreamWriter(write_options(self.options, streaming=True))
 
 
 def _in_pushdown_worker() -> bool:
