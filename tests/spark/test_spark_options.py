@@ -41,9 +41,9 @@ def test_times_are_utc_unless_they_say_otherwise(text: str) -> None:
     ("given", "said"),
     [
         ({"startPosition": "1"}, "has no option startPosition; there are cluster, log"),
-        ({"startingPosition": "first"}, "startingPosition must be earliest, latest or a position"),
+        ({"startingPosition": "first"}, "startingPosition must be earliest, latest, committed:"),
         ({"startingPosition": "0"}, "startingPosition must be"),
-        ({"startingPosition": "committed:p"}, "pipelines are not there yet"),
+        ({"startingPosition": "committed:"}, "startingPosition must be"),
         ({"startingPosition": "5", "endingPosition": "4"}, "startingPosition 5 is above"),
         ({"endingPosition": "earliest"}, "endingPosition must be latest or a position"),
         ({"startingTimestamp": "noon"}, "startingTimestamp must be ISO 8601"),

@@ -13,7 +13,15 @@ from typing import Final, Literal, TypeAlias
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn
 
-Start: TypeAlias = Glsn | Literal["earliest", "latest"]
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Behind what a pipeline has committed."""
+
+    pipeline: str
+
+
+Start: TypeAlias = Glsn | Committed | Literal["earliest", "latest"]
 End: TypeAlias = Glsn | Literal["latest"]
 
 READ_TIMEOUT_MS: Final = 30_000
@@ -33,7 +41,6 @@ _NAMES: Final = (
     "readTimeoutMs",
 )
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
-_BATCH_ONLY: Final = "endingPosition"
 _STREAM_ONLY: Final = "maxRecordsPerTrigger"
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -92,8 +99,6 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_wrong_kind(options: Mapping[str, str], streaming: bool) -> None:
-    if streaming and _BATCH_ONLY in options:
-        raise InvalidArgument(f"{_BATCH_ONLY} is for spark.read: a streaming query has no end")
     if not streaming and _STREAM_ONLY in options:
         raise InvalidArgument(f"{_STREAM_ONLY} is for spark.readStream: a batch has no triggers")
 
@@ -111,12 +116,11 @@ def _start(text: str) -> Start:
         return "earliest"
     if lowered == "latest":
         return "latest"
-    if lowered.startswith("committed:"):
-        raise InvalidArgument(
-            f"startingPosition {text!r}: pipelines are not there yet; "
-            "use earliest, latest or a position"
-        )
-    return _number("startingPosition", text, "earliest, latest or a position from 1 on")
+    kind, _, pipeline = text.partition(":")
+    if kind.lower() == "committed" and pipeline:
+        return Committed(pipeline)
+    wanted = "earliest, latest, committed:PIPELINE or a position from 1 on"
+    return _number("startingPosition", text, wanted)
 
 
 def _end(text: str) -> End:
