@@ -38,10 +38,8 @@ class BatchReader(DataSourceReader):
             return list(plan(log, self._options, first, last, self._narrowing.streams))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(
-            partition, StreamRange | ArchiveRange
-        ):  # Spark's own, when there was nothing to plan
-            return iter(())
+        if not isinstance(partition, StreamRange | ArchiveRange):
+            return iter(())  # Spark's own partition, when there was nothing to plan
         return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
 
     def _positions(self, cluster: BlockingCluster, log: BlockingLog) -> tuple[Glsn, Glsn]:
