@@ -105,10 +105,26 @@ def status_view(status: ClusterStatus) -> RenderableType:
         f"{alive} of {len(status.nodes)} nodes alive, {status.rounds:,} commit rounds, "
         f"up {duration(status.uptime_s)}"
     )
-    nodes = _node_table(status.nodes)
-    if not status.logs:
-        return Group(head, nodes, Text("no logs yet: make one with `loom log create NAME`"))
-    return Group(head, nodes, _log_table(status.logs), _stream_table(status.logs))
+    parts: list[RenderableType] = [head, _node_table(status.nodes)]
+    if len(status.members) > 1:
+        parts.insert(1, member_table(status))
+    if status.logs:
+        parts += [_log_table(status.logs), _stream_table(status.logs)]
+    else:
+        parts.append(Text("no logs yet: make one with `loom log create NAME`"))
+    return Group(*parts)
+
+
+def member_table(status: ClusterStatus) -> Table:
+    """The metadata repositories, if there are several."""
+    table = _table("metadata", "address", "role", "epoch", "state", "lag")
+    for member in status.members:
+        leads = member.id == status.leader
+        role = "leader" if leads else "leaving" if member.leaving else "follower"
+        state = _colored("reachable" if member.reachable else "away", good=member.reachable)
+        epoch = str(status.leader_epoch) if leads else ""
+        table.add_row(str(member.id), member.address, role, epoch, state, f"{member.lag:,}")
+    return table
 
 
 def _log_table(logs: Sequence[LogInfo]) -> Table:

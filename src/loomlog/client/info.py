@@ -67,6 +67,17 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """A metadata repository as the one that leads sees it."""
+
+    id: int
+    address: str
+    reachable: bool
+    lag: int  # records of the round log that it has not stored yet
+    leaving: bool = False  # counts until the change that removes it is over
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The whole cluster at one moment."""
 
@@ -76,6 +87,9 @@ class ClusterStatus:
     rounds: int  # commit rounds since the metadata repository started
     nodes: tuple[NodeInfo, ...]
     logs: tuple[LogInfo, ...]
+    leader: int = 0  # which metadata repository leads ...
+    leader_epoch: int = 0  # ... since which epoch
+    members: tuple[MemberInfo, ...] = ()  # all metadata repositories
 
 
 def log_info(log: pb.Log) -> LogInfo:
@@ -98,6 +112,19 @@ def cluster_status(status: pb.Status) -> ClusterStatus:
         rounds=status.rounds,
         nodes=tuple(map(_node_info, status.nodes)),
         logs=tuple(map(log_info, status.logs)),
+        leader=status.leader,
+        leader_epoch=status.leader_epoch,
+        members=tuple(map(_member_info, status.members)),
+    )
+
+
+def _member_info(member: pb.MetadataMember) -> MemberInfo:
+    return MemberInfo(
+        id=member.member_id,
+        address=member.address,
+        reachable=member.reachable,
+        lag=member.lag,
+        leaving=member.leaving,
     )
 
 

@@ -160,6 +160,11 @@ class MemberDisk:
 # ---- the promise
 
 
+def is_begun(files: Files, directory: str) -> bool:
+    """Whether a member was ever made in this directory, and is still there."""
+    return files.exists(_promise_path(directory))
+
+
 def _promise_path(directory: str) -> str:
     return f"{directory}/promise"
 

@@ -23,6 +23,7 @@ from loomlog.core.quorum.member import Leader
 from loomlog.errors import InvalidArgument, LoomError, NotLeader, Retryable, SwapUnknown
 from loomlog.metadata.file_round_log import FileRoundLog
 from loomlog.metadata.leadership import Leadership
+from loomlog.metadata.member_disk import is_begun
 from loomlog.metadata.membership import has_lost_nothing
 from loomlog.metadata.quorum_member import QuorumMember
 from loomlog.metadata.requests import Requests
@@ -148,10 +149,10 @@ class MetadataRepository:
     async def _open_member(self, store: MetaStore) -> QuorumMember:
         directory = f"{self._settings.directory}/quorum"
         files = self._files or _real_files()
-        files.make_directory(directory)
+        files.make_directory(self._settings.directory)
         if self._files is None:
-            self._at_stop.callback(_lock(directory).close)
-        create = not files.list(directory) and await self._has_lost_nothing(store)
+            self._at_stop.callback(_lock(self._settings.directory).close)
+        create = not is_begun(files, directory) and await self._has_lost_nothing(store)
         with ExitStack() as closing:  # the files are closed after their worker has ended
             worker = self._worker or self._new_worker("loomlog-rounds", closing)
             member = QuorumMember.open(

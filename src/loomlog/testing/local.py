@@ -6,6 +6,7 @@ For tests and notebooks. One process serves everything, so it says little about 
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
 from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
 from loomlog.metadata import MetadataRepository
+from loomlog.metadata.memory import MemoryStore
+from loomlog.net.address import join_address
 from loomlog.node import StorageNode
 from loomlog.types import NodeId, SyncMode
 
@@ -25,40 +28,59 @@ class LocalCluster:
     """`async with LocalCluster(nodes=3) as cluster:` gives a connected client.
 
     Servers can be stopped and started again on the same data with `stop_node`, `start_node`,
-    `stop_metadata` and `start_metadata`.
+    `stop_metadata` and `start_metadata`. With `metadata=3` there are three metadata repositories,
+    numbered from 1; what they share (etcd, in life) is in memory then.
     """
 
     def __init__(
         self,
         nodes: int = 3,
         *,
+        metadata: int = 1,
         directory: str | Path | None = None,
         sync: SyncMode | str = SyncMode.ALWAYS,
         storage: StorageSettings | None = None,
         failure_detection_s: float = limits.FAILURE_DETECTION_S,
+        leader_silence_s: float = limits.LEADER_SILENCE_S,
     ) -> None:
         self._count = nodes
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._directory = Path(directory) if directory is not None else None
         self._storage = replace(storage or StorageSettings(), sync=SyncMode(sync))
         self._failure_detection_s = failure_detection_s
-        self._listen = "127.0.0.1:0"  # after the first start: the address that it got
+        self._leader_silence_s = leader_silence_s
+        # Alone: after its first start the address that it got.
+        self._listen = dict.fromkeys(range(1, metadata + 1), "127.0.0.1:0")
+        self._store = MemoryStore() if metadata > 1 else None
         self._node_listen: dict[NodeId, str] = {}
         self._clients: list[Cluster] = []
-        self.metadata: MetadataRepository | None = None
+        self.repositories: dict[int, MetadataRepository] = {}
         self.nodes: dict[NodeId, StorageNode] = {}
 
     @property
     def address(self) -> str:
-        """Of the metadata repository: what `loomlog.connect` takes."""
-        return self._listen
+        """Of the metadata repositories: what `loomlog.connect` takes."""
+        return ",".join(self._listen.values())
+
+    @property
+    def leader(self) -> int | None:
+        """The number of the metadata repository that leads now."""
+        leads = (number for number, found in self.repositories.items() if found.term is not None)
+        return next(leads, None)
+
+    @property
+    def metadata(self) -> MetadataRepository | None:
+        """The metadata repository that leads now."""
+        return self.repositories[self.leader] if self.leader is not None else None
 
     async def __aenter__(self) -> Cluster:
         if self._directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="loomlog-")
             self._directory = Path(self._temporary.name)
         try:
-            await self.start_metadata()
+            if self._store is not None:
+                self._listen = {number: _free_address() for number in self._listen}
+            await asyncio.gather(*map(self.start_metadata, self._listen))
             await asyncio.gather(*(self.start_node(n) for n in range(1, self._count + 1)))
             return await self.connect()
         except BaseException:
@@ -85,30 +107,38 @@ class LocalCluster:
         self._clients.clear()
         for node_id in list(self.nodes):
             await self.stop_node(node_id)
-        await self.stop_metadata()
+        for number in list(self.repositories):
+            await self.stop_metadata(number)
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary, self._directory = None, None
 
     # ---- servers
 
-    async def start_metadata(self) -> None:
-        self.metadata = MetadataRepository(
+    async def start_metadata(self, number: int = 1) -> None:
+        name = "vmr" if self._store is None else f"vmr-{number}"
+        repository = MetadataRepository(
             MetadataSettings(
                 cluster_id=CLUSTER_ID,
-                directory=str(self._path("vmr")),
-                listen=self._listen,
+                directory=str(self._path(name)),
+                listen=self._listen[number],
                 http=None,
                 failure_detection_s=self._failure_detection_s,
-            )
+                member_id=number,
+                peers={} if self._store is None else self._listen,
+                leader_silence_s=self._leader_silence_s,
+            ),
+            store=self._store,
         )
-        await self.metadata.start()
-        self._listen = self.metadata.address
+        await repository.start()
+        self.repositories[number] = repository
+        self._listen[number] = repository.address
 
-    async def stop_metadata(self) -> None:
-        metadata, self.metadata = self.metadata, None
-        if metadata is not None:
-            await metadata.stop()
+    async def stop_metadata(self, number: int = 1) -> None:
+        """Fine if it is stopped already."""
+        repository = self.repositories.pop(number, None)
+        if repository is not None:
+            await repository.stop()
 
     async def start_node(self, node_id: NodeId) -> StorageNode:
         node = StorageNode(
@@ -116,7 +146,7 @@ class LocalCluster:
                 node_id=node_id,
                 cluster_id=CLUSTER_ID,
                 volumes=(str(self._path(f"vsn-{node_id}")),),
-                metadata=(self.address,),
+                metadata=tuple(self._listen.values()),
                 listen=self._node_listen.get(node_id, "127.0.0.1:0"),
                 storage=self._storage,
             )
@@ -135,3 +165,9 @@ class LocalCluster:
         path = self._directory / name
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def _free_address() -> str:
+    """For a server whose address others must know before it starts."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return join_address(*listener.getsockname()[:2])

@@ -846,7 +846,7 @@ class GetStatus(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "trouble")
+    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -856,7 +856,6 @@ class Status(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     metadata_address: str
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
@@ -866,8 +865,7 @@ class Status(_message.Message):
     leader_epoch: int
     leader: int
     members: _containers.RepeatedCompositeFieldContainer[MetadataMember]
-    trouble: str
-    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., trouble: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ...) -> None: ...
 
 class MetadataMember(_message.Message):
     __slots__ = ("member_id", "address", "reachable", "lag", "leaving")

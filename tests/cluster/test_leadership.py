@@ -1,0 +1,103 @@
+"""Several metadata repositories in one process: one leads, and when it goes another takes over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from loomlog import connect, errors
+from loomlog.testing import LocalCluster
+
+PATIENCE_S = 30.0
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():  # noqa: ASYNC110 - it can only be asked
+            await asyncio.sleep(0.01)
+
+
+async def test_takeover_after_takeover_keeps_every_entry_and_its_place() -> None:
+    local = LocalCluster(nodes=3, metadata=3)
+    async with local as cluster:
+        log = await cluster.create_log("events", streams=2, replicas=3)
+        expected = []
+        led = set()
+        for number in range(4):
+            leader = local.leader
+            assert leader is not None
+            led.add(leader)
+            under_way = asyncio.ensure_future(log.append_many([b"%d" % number] * 3))
+            await local.stop_metadata(leader)
+            expected += [(at.position, b"%d" % number) for at in await under_way]
+            assert local.leader not in (None, leader)
+            await local.start_metadata(leader)
+        assert len(led) > 1
+        found = [(e.position, e.value) async for e in log.subscribe(stop=await log.tail())]
+        assert found == sorted(expected)
+        status = await cluster.status()
+        assert status.leader == local.leader
+        assert status.leader_epoch >= 5
+        assert [member.id for member in status.members] == [1, 2, 3]
+
+
+async def test_any_of_them_may_be_asked() -> None:
+    local = LocalCluster(nodes=1, metadata=3)
+    async with local as cluster:
+        await cluster.create_log("events", replicas=1)
+        for address in local.address.split(","):
+            async with await connect(address) as other:
+                assert [log.name for log in await other.logs()] == ["events"]
+                await other.log("events").append(b"x")
+        assert await cluster.log("events").tail() == 3
+
+
+async def test_without_a_majority_nothing_is_decided_until_there_is_one() -> None:
+    local = LocalCluster(nodes=1, metadata=3)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append(b"before")
+        followers = [number for number in local.repositories if number != local.leader]
+        for number in followers:
+            await local.stop_metadata(number)
+        async with await connect(local.address, request_timeout_s=0.5) as impatient:
+            with pytest.raises(errors.Retryable):
+                await impatient.logs()
+        append = asyncio.ensure_future(log.append(b"waits"))
+        await asyncio.sleep(0.1)
+        assert not append.done()
+        await local.start_metadata(followers[0])
+        assert (await append).position == 2
+
+
+async def test_a_cluster_that_was_stopped_goes_on_where_it_was() -> None:
+    local = LocalCluster(nodes=2, metadata=3)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=2)
+        assert (await log.append(b"1")).position == 1
+        for number in (1, 2, 3):
+            await local.stop_metadata(number)
+        for number in (3, 2, 1):
+            await local.start_metadata(number)
+        assert (await log.append(b"2")).position == 2
+        await cluster.create_log("more", replicas=1)
+        assert [found.name for found in await cluster.logs()] == ["events", "more"]
+
+
+async def test_who_does_not_lead_says_who_does() -> None:
+    local = LocalCluster(nodes=1, metadata=3)
+    async with local:
+        await until(lambda: all(_role(local, number) for number in (1, 2, 3)))
+        leading = local.repositories[local.leader or 0]
+        for number, repository in local.repositories.items():
+            status = repository.status()
+            if number != local.leader:
+                assert (status["role"], status["leader"]) == ("follower", local.leader)
+                assert status["leader_address"] == leading.address
+
+
+def _role(local: LocalCluster, number: int) -> bool:
+    status = local.repositories[number].status()
+    return status["role"] == "leader" or bool(status["hears_leader"])
