@@ -12,7 +12,7 @@ from loomlog.config import EtcdSettings
 from loomlog.errors import LoomError
 from loomlog.net.address import split_address
 
-PASSWORD_VARIABLE: Final = "LOOM_ETCD_PASSWORD"  # noqa: S105 - the name of it
+PASSWORD_VARIABLE: Final = "LOOM_ETCD_PASSWORD"
 
 Etcd = Annotated[
     str,

@@ -70,8 +70,9 @@ class FileRoundLog:
             sync_way_to(files, directory)
         else:
             raise Corrupt(
-                f"{directory} holds no round log, but this cluster has metadata: restore the "
-                "round log; without it positions would be given twice"
+                f"{directory} holds no round log, but this cluster has metadata: restore it from "
+                "a copy, or from the nodes with `loom metadata rebuild`; without it positions would "
+                "be given twice"
             )
         return cls(files, directory, worker, file_bytes, opened)
 

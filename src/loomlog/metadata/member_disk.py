@@ -160,6 +160,15 @@ class MemberDisk:
 # ---- the promise
 
 
+def member_in(files: Files, directory: str) -> MemberId:
+    """Whose directory it is. Corrupt, or FileNotFoundError, if nobody can tell."""
+    path = _promise_path(directory)
+    data = _content(files, path)
+    if len(data) < _PROMISE.size or _crc_of(data) != int(crc32c(data[_CRC_FROM:])):
+        raise Corrupt(f"{path} is damaged")
+    return int(_PROMISE.unpack_from(data)[3])
+
+
 def is_begun(files: Files, directory: str) -> bool:
     """Whether a member was ever made in this directory, and is still there."""
     return files.exists(_promise_path(directory))

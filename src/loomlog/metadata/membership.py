@@ -105,6 +105,25 @@ def _changed(members: dict[MemberId, str], request: pb.ChangeMetadata) -> dict[M
     raise InvalidArgument("add or remove a metadata repository")
 
 
+def beginning(epoch: int, peers: Mapping[MemberId, str]) -> dict[str, bytes]:
+    """What a store needs for these to lead a cluster whose last leader had this epoch."""
+    members = MembersRecord(tuple(sorted(peers.items())))
+    return {LEADER: encode(LeaderRecord(epoch, *NOBODY[1:])), _MEMBERS: encode(members)}
+
+
+async def known_membership(store: MetaStore) -> Membership:
+    """As it is; NotFound if there never was one."""
+    if await store.get(_MEMBERS) is None:
+        raise NotFound("no metadata repository was ever started on this etcd and prefix")
+    return await read_membership(store, {})
+
+
+async def forget_starts(store: MetaStore) -> None:
+    """All members begin as new ones: what they had is lost, and not missed any more."""
+    for key, item in (await store.list(_STARTED)).items():
+        await store.compare_and_swap(key, item.version, None)
+
+
 async def _write(store: MetaStore, membership: Membership) -> int:
     members, previous = membership.members.items(), membership.previous.items()
     record = MembersRecord(tuple(sorted(members)), tuple(sorted(previous)))

@@ -30,18 +30,24 @@ _HEAD: Final = "metadata/seed"
 _SIZE: Final = struct.Struct("<I")
 
 
-async def write(store: MetaStore, records: Sequence[bytes]) -> None:
-    """Let the next leader begin with these rounds."""
+def items(records: Sequence[bytes]) -> dict[str, bytes]:
+    """What to put into a MetaStore, in this order, for the next leader to begin with."""
     blob = b"".join(_SIZE.pack(len(record)) + record for record in records)
     parts = [blob[at : at + PART_BYTES] for at in range(0, len(blob), PART_BYTES)]
-    for number, part in enumerate(parts, 1):
-        await _put(store, _part_key(number), part)
-    await _put(store, _HEAD, json.dumps({"parts": len(parts), "crc": int(crc32c(blob))}).encode())
+    head = json.dumps({"parts": len(parts), "crc": int(crc32c(blob))}).encode()
+    return {_part_key(number): part for number, part in enumerate(parts, 1)} | {_HEAD: head}
+
+
+async def write(store: MetaStore, records: Sequence[bytes]) -> None:
+    """Let the next leader begin with these rounds, and with no others that wait."""
+    await _remove(store)
+    for key, value in items(records).items():
+        await store.compare_and_swap(key, 0, value)
 
 
 async def plant(store: MetaStore, round_log: RoundLog) -> RoundLog:
     """The round log of a new leader, with the rounds that waited for it."""
-    records = await _read(store)
+    records = await read(store)
     if records is None:
         return round_log
     planted = _Planted(round_log, [*records, *round_log.read()])
@@ -90,13 +96,14 @@ def _settle(stored: asyncio.Future[None], error: BaseException | None) -> None:
         stored.set_exception(error if isinstance(error, LoomError) else LoomError(str(error)))
 
 
-async def _read(store: MetaStore) -> list[bytes] | None:
+async def read(store: MetaStore) -> list[bytes] | None:
+    """The rounds that wait; None: none do."""
     head = await store.get(_HEAD)
     if head is None:
         return None
     said = json.loads(head.value)
-    items = [await store.get(_part_key(number)) for number in range(1, said["parts"] + 1)]
-    blob = b"".join(item.value for item in items if item is not None)
+    parts = [await store.get(_part_key(number)) for number in range(1, said["parts"] + 1)]
+    blob = b"".join(part.value for part in parts if part is not None)
     if int(crc32c(blob)) != said["crc"]:
         raise Corrupt("the rounds to begin with are damaged: import or rebuild the metadata again")
     records, at = [], 0
@@ -108,15 +115,10 @@ async def _read(store: MetaStore) -> list[bytes] | None:
 
 
 async def _remove(store: MetaStore) -> None:
-    await _put(store, _HEAD, None)
-    for key in await store.list(_part_key(0)[:-8]):
-        await _put(store, key, None)
-
-
-async def _put(store: MetaStore, key: str, value: bytes | None) -> None:
-    found = await store.get(key)
-    if found is not None or value is not None:
-        await store.compare_and_swap(key, found.version if found else 0, value)
+    for key in (_HEAD, *await store.list(f"{_HEAD}/")):
+        found = await store.get(key)
+        if found is not None:
+            await store.compare_and_swap(key, found.version, None)
 
 
 def _part_key(number: int) -> str:

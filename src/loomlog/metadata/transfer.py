@@ -11,7 +11,7 @@ What belongs to one form alone (who leads, which metadata repositories there are
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -122,11 +122,11 @@ async def check_empty(store: MetaStore, where: str) -> None:
         )
 
 
-async def fill(store: MovableStore, dump: Dump) -> None:
-    """Put all items into an empty store. The cluster's record comes last: until then there is no
-    cluster that a metadata repository could serve."""
+async def fill(store: MovableStore, dump: Dump, more: Mapping[str, bytes] | None = None) -> None:
+    """Put all items into an empty store, and `more` that its form needs. The cluster's record comes
+    last: until then there is no cluster that a metadata repository could serve."""
     await store.raise_versions(dump.version)
-    for key, value in dump.items.items():
+    for key, value in {**dump.items, **(more or {})}.items():
         if key != _CLUSTER:
             await store.compare_and_swap(key, 0, value)
     await store.compare_and_swap(_CLUSTER, 0, dump.items[_CLUSTER])

@@ -1,0 +1,105 @@
+"""The replicated form of metadata, offline: etcd, and the round logs of several vmr.
+
+Rounds are read from the directories of a majority: what was ever decided is in one of them. While
+those are locked no metadata repository can lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+
+from loomlog.config import EtcdSettings
+from loomlog.core.quorum.majority import MemberId
+from loomlog.core.quorum.takeover import Sealed, choose
+from loomlog.errors import Corrupt, InvalidArgument, NotFound, Unavailable
+from loomlog.metadata import membership, seed, transfer
+from loomlog.metadata.etcd import EtcdStore
+from loomlog.metadata.member_disk import MemberDisk, member_in
+from loomlog.metadata.membership import Membership
+from loomlog.metadata.round_file import FILE_BYTES
+from loomlog.metadata.transfer import Dump
+from loomlog.storage.disk import RealFiles, lock_directory
+
+
+async def export(settings: EtcdSettings, directories: Sequence[str]) -> Dump:
+    """All that is there; `directories` are those of a majority of the metadata repositories."""
+    async with opened(settings) as store:
+        known = await membership.known_membership(store)
+        leader, _ = await membership.read_leader(store)
+        with _members(directories) as disks:
+            rounds = _decided(known, disks)
+        waiting = await seed.read(store) or []
+        return await transfer.dump(store, (*waiting, *rounds), leader.epoch, _where(settings))
+
+
+async def fill(settings: EtcdSettings, dump: Dump, peers: Mapping[MemberId, str]) -> None:
+    """Make the metadata of a cluster that these will lead. Their directories must be empty."""
+    async with opened(settings) as store:
+        await transfer.check_empty(store, _where(settings))
+        more = membership.beginning(dump.epoch, peers) | seed.items(dump.rounds)
+        await transfer.fill(store, dump, more)
+
+
+async def begin_again(store: EtcdStore, records: Sequence[bytes]) -> None:
+    """Let new members go on with these rounds. Their directories must be empty."""
+    await seed.write(store, records)
+    await membership.forget_starts(store)  # only now: without rounds nobody may begin
+
+
+@asynccontextmanager
+async def opened(settings: EtcdSettings) -> AsyncIterator[EtcdStore]:
+    store = await EtcdStore.open(settings)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _where(settings: EtcdSettings) -> str:
+    return f"etcd at {', '.join(settings.endpoints)} under {settings.prefix!r}"
+
+
+@contextmanager
+def _members(directories: Sequence[str]) -> Iterator[dict[MemberId, MemberDisk]]:
+    """The members whose directories these are, locked."""
+    files = RealFiles()
+    with ExitStack() as closing:
+        disks: dict[MemberId, MemberDisk] = {}
+        for directory in directories:
+            path = f"{directory}/quorum"
+            if not files.exists(path):
+                raise NotFound(f"{directory} holds no round log of one of several vmr: give others")
+            closing.callback(_lock(directory, path))
+            try:
+                number = member_in(files, path)
+            except (Corrupt, FileNotFoundError):
+                continue  # lost: it has nothing to say
+            disk = MemberDisk.open(number, files, path, create=False, file_bytes=FILE_BYTES)
+            closing.callback(disk.close)
+            disks[number] = disk
+        yield disks
+
+
+def _lock(directory: str, path: str) -> Callable[[], None]:
+    try:
+        return lock_directory(path).close
+    except InvalidArgument:
+        raise Unavailable(f"{directory} is in use: stop all vmr first") from None
+
+
+def _decided(known: Membership, disks: dict[MemberId, MemberDisk]) -> list[bytes]:
+    """All rounds that were ever decided."""
+    answers = {number: _answer(disk) for number, disk in disks.items()}
+    best = choose(known.configuration, answers)
+    if best is None:
+        missing = [str(n) for n in known.configuration.everybody if n not in answers]
+        raise InvalidArgument(
+            f"the rounds are certain only with a majority of the vmr: give --data of "
+            f"{' or '.join(missing) or 'others that did not lose theirs'}, too"
+        )
+    return disks[best.member].read()
+
+
+def _answer(disk: MemberDisk) -> Sealed:
+    return Sealed(disk.state.file_epoch, disk.state.last_index, disk.state.lost)
