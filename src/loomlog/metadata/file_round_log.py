@@ -71,8 +71,8 @@ class FileRoundLog:
         else:
             raise Corrupt(
                 f"{directory} holds no round log, but this cluster has metadata: restore it from "
-                "a copy, or from the nodes with `loom metadata rebuild`; without it positions would "
-                "be given twice"
+                "a copy, or from the nodes with `loom metadata rebuild`; without it positions "
+                "would be given twice"
             )
         return cls(files, directory, worker, file_bytes, opened)
 
