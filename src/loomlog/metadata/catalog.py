@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from loomlog.errors import AlreadyExists, InvalidArgument, NotFound
+from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SwapUnknown
 from loomlog.metadata.records import (
     ClusterRecord,
     CountersRecord,
@@ -39,6 +39,7 @@ class Catalog:
     def __init__(self, store: MetaStore) -> None:
         self._store = store
         self._versions: dict[str, int] = {}
+        self._unknown: set[str] = set()  # keys whose last write may or may not have happened
         self._writing = asyncio.Lock()
         self._counters = CountersRecord()
         self.cluster = ClusterRecord("", "")
@@ -310,16 +311,28 @@ class Catalog:
             await self._write(key, record)
 
     async def _write(self, key: str, record: Record | None) -> None:
+        if key in self._unknown:
+            await self._look_again(key)
         known = self._versions.get(key, 0)
-        if record is None and not known:
-            return
-        value = None if record is None else encode(record)
-        version = await self._store.compare_and_swap(key, known, value)
+        if record is not None or known:
+            value = None if record is None else encode(record)
+            try:
+                version = await self._store.compare_and_swap(key, known, value)
+            except (SwapUnknown, Conflict):  # a conflict is with an earlier one that was unknown
+                self._unknown.add(key)
+                raise
         if record is None:
             self._forget(key)
         else:
             self._versions[key] = version
             self._show(key, record)
+
+    async def _look_again(self, key: str) -> None:
+        """Nobody has acted upon a write whose outcome was not known, so the next one may replace
+        it, if it happened; nobody else writes here."""
+        item = await self._store.get(key)
+        self._versions[key] = item.version if item else 0
+        self._unknown.discard(key)
 
     def _show(self, key: str, record: Record) -> None:
         match record:
@@ -339,16 +352,17 @@ class Catalog:
                 self.tombstones[record.log_id] = record
 
     def _forget(self, key: str) -> None:
-        del self._versions[key]
+        """Fine if it is not there."""
+        self._versions.pop(key, None)
         kind, _, name = key.partition("/")
-        if kind == "log":
+        if kind == "log" and name in self.logs:
             del self._logs_by_id[self.logs.pop(name).log_id]
         elif kind == "stream":
-            self._count(self.streams.pop(int(name)), -1)
+            self._count(self.streams.pop(int(name), None), -1)
         elif kind == "node":
-            del self.nodes[int(name)]
+            self.nodes.pop(int(name), None)
         elif kind == "tombstone":
-            del self.tombstones[int(name)]
+            self.tombstones.pop(int(name), None)
 
     def _count(self, stream: StreamRecord | None, by: int) -> None:
         if stream is None:

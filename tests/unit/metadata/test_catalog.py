@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loomlog.errors import Conflict, Corrupt, InvalidArgument
+from loomlog.errors import Conflict, Corrupt, InvalidArgument, SwapUnknown
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.memory import MemoryStore
 from loomlog.metadata.records import NodeRecord
@@ -199,3 +199,47 @@ async def test_a_stream_that_was_being_added_in_a_crash_is_there_or_not() -> Non
         assert list(again.streams) == [1]
         added = await again.add_stream("events", (1,))
         assert again.log("events").streams == (1, added.stream_id)
+
+
+# ---- a store on other machines
+
+
+class ForgetfulStore(MemoryStore):
+    """Does not say whether the next write happened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgets = False
+        self.does = False  # what it does not tell
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        if self.forgets:
+            self.forgets = False
+            if self.does:
+                await super().compare_and_swap(key, expected, value, fences=fences)
+            raise SwapUnknown("no answer")
+        return await super().compare_and_swap(key, expected, value, fences=fences)
+
+
+@pytest.mark.parametrize("does", [True, False])
+async def test_a_write_that_may_have_happened_is_replaced_by_the_next(does: bool) -> None:
+    store = ForgetfulStore()
+    store.does = does
+    catalog = await load(store)
+    await know_nodes(catalog, 3)
+    await create(catalog)
+    await catalog.log_created("events")
+    store.forgets = True
+    with pytest.raises(SwapUnknown):
+        await catalog.update_stream(1, epoch=2)
+    assert catalog.streams[1].epoch == 1, "nobody may act upon it"
+    await catalog.update_stream(1, epoch=3)
+    store.forgets = True
+    with pytest.raises(SwapUnknown):
+        await catalog.take_back_stream("events", 1)
+    await catalog.take_back_stream("events", 1)
+    again = await load(store)
+    assert again.streams == catalog.streams
+    assert again.logs == catalog.logs
