@@ -158,12 +158,16 @@ async def test_a_request_that_arrives_long_after_it_was_given_up_changes_nothing
             await store.compare_and_swap("before", 0, b"")
             proxy.keep_requests()
             other.reopen()
-            version = await store.compare_and_swap("a", 0, b"x")
+            keys = [f"late/{i}" for i in range(4)]
+            swaps = (store.compare_and_swap(key, 0, b"x") for key in keys)
+            versions = await asyncio.gather(*swaps)
             assert store.endpoint == other.address
-            await direct.compare_and_swap("a", version, None)
+            for key, version in zip(keys, versions, strict=True):
+                await direct.compare_and_swap(key, version, None)
             proxy.pass_all()
-            await store.compare_and_swap("after", 0, b"")
-            assert await direct.get("a") is None
+            for i in range(20):  # the late ones are before or among these
+                await direct.compare_and_swap(f"after/{i}", 0, b"")
+            assert await direct.list("late/") == {}
 
 
 async def test_what_nobody_can_know_is_said_and_the_next_swap_is_right_again(
