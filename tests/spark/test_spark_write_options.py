@@ -11,6 +11,12 @@ from loomlog.spark.write_options import require_writable, write_options
 PLACE = {"cluster": "127.0.0.1:7400", "log": "events"}
 
 
+def columns_of(ddl: str) -> StructType:
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return schema
+
+
 def test_a_batch_may_have_a_writer_and_a_number() -> None:
     options = write_options(PLACE | {"WRITER": " nightly ", "Sequence": "7"}, streaming=False)
     assert (options.cluster, options.log) == ("127.0.0.1:7400", "events")
@@ -50,7 +56,7 @@ def test_a_stream_is_its_own_writer() -> None:
     ["value binary", "value string, key string", "timestamp timestamp, key binary, value binary"],
 )
 def test_columns_of_a_log(columns: str) -> None:
-    require_writable(StructType.fromDDL(columns), overwrite=False)
+    require_writable(columns_of(columns), overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +73,9 @@ def test_columns_of_a_log(columns: str) -> None:
 )
 def test_other_columns_are_one_clear_error(columns: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        require_writable(StructType.fromDDL(columns), overwrite=False)
+        require_writable(columns_of(columns), overwrite=False)
 
 
 def test_a_log_cannot_be_overwritten() -> None:
     with pytest.raises(InvalidArgument, match="only ever appended to"):
-        require_writable(StructType.fromDDL("value binary"), overwrite=True)
+        require_writable(columns_of("value binary"), overwrite=True)

@@ -184,13 +184,19 @@ class Writer:
 
     async def _decide(self, known: Known, sequence: int, staged: Staged) -> Known:
         state, version = known
-        info, staged_tail, needed_from = await asyncio.gather(
-            self._log.describe(), self._staging.tail(), self._needed_from(state)
+        info, staging, needed_from = await asyncio.gather(
+            self._log.describe(), self._staging.describe(), self._needed_from(state)
         )
+        staged_tail = staging.tail
         state = replace(state, changed_us=self._now_us())
         if not staged.rows:
             return await self._swap(
                 _done(state, sequence, (0, 0), state.stream, staged_tail), version
+            )
+        if staged.first_position < max(state.staged_from, staging.head):
+            raise InvalidArgument(
+                f"writer {self.name!r}: these rows were staged before it was opened, or before the "
+                "publication before the last one, and a trim may have taken them: stage them again"
             )
         ranges = staged.ranges()
         reference = Reference(self._staging.name, self.name, sequence, needed_from, ranges)

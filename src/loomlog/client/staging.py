@@ -19,7 +19,7 @@ from loomlog import limits
 from loomlog.client.appender import Appender
 from loomlog.errors import InvalidArgument
 from loomlog.references import Range, joined
-from loomlog.types import Buffer, StreamId
+from loomlog.types import Buffer, Glsn, StreamId
 
 SUFFIX: Final = ".staged"
 PORTION_BYTES: Final = 512 * limits.KIB
@@ -44,6 +44,7 @@ class Staged:
     parts: tuple[tuple[Range, ...], ...] = ()  # what was staged together, in its order
     min_timestamp_us: int = 0
     max_timestamp_us: int = 0
+    first_position: Glsn = 0  # of the staging log; all rows stand at it or later
 
     @property
     def rows(self) -> int:
@@ -61,6 +62,7 @@ class Staged:
             self.parts + other.parts,
             min(self.min_timestamp_us, other.min_timestamp_us),
             max(self.max_timestamp_us, other.max_timestamp_us),
+            min(self.first_position, other.first_position),
         )
 
     def ranges(self) -> tuple[Range, ...]:
@@ -75,12 +77,14 @@ class Staged:
             "log": self.log,
             "parts": [[list(piece) for piece in part] for part in self.parts],
             "timestamps_us": [self.min_timestamp_us, self.max_timestamp_us],
+            "first_position": self.first_position,
         }
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> Staged:
         parts = tuple(tuple(Range(*piece) for piece in part) for part in fields["parts"])
-        return Staged(fields["log"], parts, *fields["timestamps_us"])
+        earliest, latest = fields["timestamps_us"]
+        return Staged(fields["log"], parts, earliest, latest, fields["first_position"])
 
 
 def _is_straight(part: tuple[Range, ...]) -> bool:
@@ -97,7 +101,7 @@ class Stager:
         self._appender = appender
         self._stream = stream
         self._room = asyncio.Semaphore(_IN_FLIGHT_MAX)
-        self._appends: list[asyncio.Task[Range]] = []
+        self._appends: list[asyncio.Task[tuple[Range, Glsn]]] = []
         self._times: list[tuple[int, int]] = []
 
     async def add(self, records: Any) -> None:
@@ -110,11 +114,12 @@ class Stager:
 
     async def finish(self) -> Staged:
         """What was staged, when all of it is stored."""
-        part = tuple(joined(await asyncio.gather(*self._appends)))
-        if not part:
+        if not self._appends:
             return Staged(self._log)
+        ranges, places = zip(*await asyncio.gather(*self._appends), strict=True)
         begins, ends = zip(*self._times, strict=True)
-        return Staged(self._log, (part,), min(begins), max(ends))
+        part = tuple(joined(ranges))
+        return Staged(self._log, (part,), min(begins), max(ends), min(places))
 
     async def close(self) -> None:
         """Give up what is under way."""
@@ -122,7 +127,7 @@ class Stager:
             append.cancel()
         await asyncio.gather(*self._appends, return_exceptions=True)
 
-    async def _append(self, records: Any) -> Range:
+    async def _append(self, records: Any) -> tuple[Range, Glsn]:
         def encode(**stamps: Any) -> Buffer:
             from loomlog import columns
 
@@ -137,7 +142,7 @@ class Stager:
             )
         finally:
             self._room.release()
-        return Range(first.stream, first.llsn, records.num_rows)
+        return Range(first.stream, first.llsn, records.num_rows), first.position
 
 
 def portions(records: Any) -> Iterator[Any]:
