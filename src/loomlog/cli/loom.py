@@ -10,7 +10,14 @@ from typing import Annotated
 import typer
 
 from loomlog import limits
-from loomlog.cli import bench_command, failures, node_commands, stream_commands
+from loomlog.cli import (
+    archive_commands,
+    bench_command,
+    failures,
+    metadata_commands,
+    node_commands,
+    stream_commands,
+)
 from loomlog.cli.options import (
     CLUSTER,
     Cluster,
@@ -26,8 +33,10 @@ from loomlog.types import SyncMode
 app = typer.Typer(help="A distributed shared log.", add_completion=False)
 log_app = typer.Typer(help="Make, list, describe, trim and delete logs.")
 app.add_typer(log_app, name="log")
+app.add_typer(archive_commands.app, name="archive")
 app.add_typer(node_commands.app, name="node")
 app.add_typer(stream_commands.app, name="stream")
+app.add_typer(metadata_commands.app, name="metadata")
 
 Sync = Annotated[
     SyncMode,

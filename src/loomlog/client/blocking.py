@@ -167,6 +167,14 @@ class BlockingCluster:
         """Delete its data of replicas that the cluster does not know (any more)."""
         return self._thread.run(self._cluster.cleanup_node(node))
 
+    def add_metadata(self, member: int, address: str) -> Change:
+        """One more metadata repository, which runs there already."""
+        return self._thread.run(self._cluster.add_metadata(member, address))
+
+    def remove_metadata(self, member: int) -> Change:
+        """One metadata repository less. Stop it afterwards."""
+        return self._thread.run(self._cluster.remove_metadata(member))
+
 
 class BlockingLog:
     """One log of a cluster."""

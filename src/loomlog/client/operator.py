@@ -101,7 +101,24 @@ class Operator:
         """Delete its data of replicas that the cluster does not know (any more)."""
         return await self._change_node(pb.ChangeNode.CLEANUP, node)
 
+    # ---- metadata repositories, where there are several
+
+    async def add_metadata(self, member: int, address: str) -> Change:
+        """One more, which runs there already."""
+        return await self._change_metadata(pb.ChangeMetadata.ADD, member, address)
+
+    async def remove_metadata(self, member: int) -> Change:
+        """One less. Stop it afterwards."""
+        return await self._change_metadata(pb.ChangeMetadata.REMOVE, member)
+
     # ---- inside
+
+    async def _change_metadata(
+        self, action: pb.ChangeMetadata.Action, member: int, address: str = ""
+    ) -> Change:
+        number = _number("metadata repository", member)
+        request = pb.ChangeMetadata(action=action, member_id=number, address=address)
+        return await self._change(pb.Frame(change_metadata=request), repeatable=False)
 
     async def _change_stream(
         self,

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Final
 
 from loomlog.config import EtcdSettings
 from loomlog.core.quorum.majority import MemberId
+from loomlog.core.quorum.member import NOBODY
 from loomlog.core.quorum.takeover import Sealed, choose
 from loomlog.errors import Corrupt, InvalidArgument, NotFound, Unavailable
 from loomlog.metadata import membership, seed, transfer
 from loomlog.metadata.etcd import EtcdStore
 from loomlog.metadata.member_disk import MemberDisk, member_in
 from loomlog.metadata.membership import Membership
+from loomlog.metadata.peers import Peers
 from loomlog.metadata.round_file import FILE_BYTES
 from loomlog.metadata.transfer import Dump
 from loomlog.storage.disk import RealFiles, lock_directory
+from loomlog.wire.codec import Codec
+
+ASKED_S: Final = 1.0  # a vmr that runs answers sooner
 
 
 async def export(settings: EtcdSettings, directories: Sequence[str]) -> Dump:
@@ -45,6 +51,19 @@ async def begin_again(store: EtcdStore, records: Sequence[bytes]) -> None:
     """Let new members go on with these rounds. Their directories must be empty."""
     await seed.write(store, records)
     await membership.forget_starts(store)  # only now: without rounds nobody may begin
+
+
+async def check_stopped(store: EtcdStore) -> None:
+    """Whoever still runs would go on with what it has."""
+    known = await membership.known_membership(store)
+    peers = Peers(NOBODY.member, Codec("vmr"), lambda: None)
+    try:
+        running = await peers.ask_all(known.addresses, ASKED_S)
+    finally:
+        peers.close()
+    for member in running:
+        address = known.addresses[member]
+        raise Unavailable(f"vmr {member} runs at {address}: stop all of them first")
 
 
 @asynccontextmanager
