@@ -84,7 +84,7 @@ def print_status(status: ClusterStatus) -> None:
 
 
 def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
-    table = _table("node", "checked", "entries", "corrupt", "repaired", "result")
+    table = new_table("node", "checked", "entries", "corrupt", "repaired", "result")
     for scrub in scrubs:
         whole = not scrub.error and scrub.corrupt_batches == scrub.repaired_batches
         result = plain(scrub.error) or ("whole" if whole else "corrupt")
@@ -117,7 +117,7 @@ def status_view(status: ClusterStatus) -> RenderableType:
 
 def member_table(status: ClusterStatus) -> Table:
     """The metadata repositories, if there are several."""
-    table = _table("metadata", "address", "role", "epoch", "state", "lag")
+    table = new_table("metadata", "address", "role", "epoch", "state", "lag")
     for member in status.members:
         leads = member.id == status.leader
         role = "leader" if leads else "leaving" if member.leaving else "follower"
@@ -128,19 +128,19 @@ def member_table(status: ClusterStatus) -> Table:
 
 
 def _log_table(logs: Sequence[LogInfo]) -> Table:
-    table = _table("log", "protocol", "streams", "replicas", "first", "last")
+    table = new_table("log", "protocol", "streams", "replicas", "first", "last")
     for info in logs:
         running = sum(stream.state == "running" for stream in info.streams)
         streams = f"{running}/{len(info.streams)} running"
-        table.add_row(
-            plain(info.name), info.protocol, streams, *_numbers(info.replicas, info.head, info.tail)
-        )
+        purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
+        numbers = _numbers(info.replicas, info.head, info.tail)
+        table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers)
     return table
 
 
 def _stream_table(logs: Sequence[LogInfo]) -> Table:
     nodes = "nodes (first: primary)"
-    table = _table("log", "stream", "state", "epoch", "entries", nodes, "condition")
+    table = new_table("log", "stream", "state", "epoch", "entries", nodes, "condition")
     for info in logs:
         for stream in info.streams:
             table.add_row(
@@ -170,7 +170,7 @@ def copied(stream: StreamInfo) -> float:
 
 
 def _node_table(nodes: Sequence[NodeInfo]) -> Table:
-    table = _table("node", "address", "state", "last report", "sync", "replicas", "stored")
+    table = new_table("node", "address", "state", "last report", "sync", "replicas", "stored")
     unknown = any(node.unknown_streams for node in nodes)
     if unknown:
         table.add_column("data of other streams")
@@ -211,7 +211,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} m" if hours else f"{minutes} m {rest} s"
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 

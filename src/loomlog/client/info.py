@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loomlog.client.staging_logs import staged_log
 from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -47,6 +48,7 @@ class LogInfo:
     head: Glsn  # first position that is not trimmed
     tail: Glsn  # last committed position, 0 if none
     streams: tuple[StreamInfo, ...]
+    staging_for: str | None = None  # the log whose staged rows it holds; None: it has its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ def log_info(log: pb.Log) -> LogInfo:
         head=log.head,
         tail=log.tail,
         streams=tuple(map(_stream_info, log.streams)),
+        staging_for=staged_log(log.name),
     )
 
 

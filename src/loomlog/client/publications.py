@@ -15,7 +15,8 @@ from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
 from loomlog.client.pinned import PinnedAppends
 from loomlog.client.publishing import Registry, Writer, writers_prefix
-from loomlog.client.staging import Stager, staged_log, staging_name
+from loomlog.client.staging import Stager
+from loomlog.client.staging_logs import staged_log, staging_name
 from loomlog.client.trimming import trim_staged
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 

@@ -25,7 +25,8 @@ from loomlog.client.info import LogInfo
 from loomlog.client.leases import Lease
 from loomlog.client.pinned import PinnedAppends
 from loomlog.client.registers import Register, Versioned
-from loomlog.client.staging import Staged, staging_name
+from loomlog.client.staging import Staged
+from loomlog.client.staging_logs import staging_name
 from loomlog.client.subscription import Referred
 from loomlog.client.writer_state import Intent, WriterState
 from loomlog.errors import AppendUnknown, Conflict, InvalidArgument, SwapUnknown, Trimmed

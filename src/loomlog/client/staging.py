@@ -21,19 +21,9 @@ from loomlog.errors import InvalidArgument
 from loomlog.references import Range, joined
 from loomlog.types import Buffer, Glsn, StreamId
 
-SUFFIX: Final = ".staged"
 PORTION_BYTES: Final = 512 * limits.KIB
 _IN_FLIGHT_MAX: Final = 8  # portions: some are encoded while others are on the disk
 _UNEVEN: Final = 4  # a portion may be so many times too large, if its rows differ in size
-
-
-def staging_name(log: str) -> str:
-    return log + SUFFIX
-
-
-def staged_log(name: str) -> str | None:
-    """The log whose staging log this is; None: it is a log of its own."""
-    return name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from loomlog import limits
 from loomlog.client.publishing import Registry, held_back, writers_prefix
-from loomlog.client.staging import staged_log, staging_name
+from loomlog.client.staging_logs import staged_log, staging_name
 from loomlog.client.subscription import Referred
 from loomlog.errors import NotFound, Trimmed
 from loomlog.types import Glsn

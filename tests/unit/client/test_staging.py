@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from loomlog.client import writer_state
-from loomlog.client.staging import PORTION_BYTES, Staged, portions, staged_log, staging_name
+from loomlog.client.staging import PORTION_BYTES, Staged, portions
+from loomlog.client.staging_logs import staged_log, staging_name
 from loomlog.client.writer_state import SILENT_US, Intent, WriterState
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.limits import BATCH_BYTES_MAX
