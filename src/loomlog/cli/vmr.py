@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from loomlog import limits
 from loomlog.cli import failures
+from loomlog.cli.etcd_options import (
+    ETCD_PREFIX,
+    Etcd,
+    EtcdCa,
+    EtcdCert,
+    EtcdKey,
+    EtcdPrefix,
+    EtcdUser,
+    Peers,
+    etcd_settings,
+    parse_peers,
+)
 from loomlog.cli.options import HeartbeatTimeout, ReplaceAfter, SyncRate
 from loomlog.cli.server_options import (
     LOG_FORMAT,
@@ -25,6 +38,13 @@ app = typer.Typer(
 )
 
 
+class Store(StrEnum):
+    """Where metadata lives."""
+
+    SQLITE = "sqlite"
+    ETCD = "etcd"
+
+
 @app.callback()
 def vmr() -> None:
     """The metadata repository of a loomlog cluster."""
@@ -39,6 +59,21 @@ def start(
         str,
         typer.Option(metavar="ADDR|none", help="Address of /healthz, /status and /metrics."),
     ] = "127.0.0.1:7480",
+    store: Annotated[
+        Store, typer.Option(help="Of one vmr alone (sqlite), or shared by several (etcd).")
+    ] = Store.SQLITE,
+    member_id: Annotated[int, typer.Option(min=1, metavar="N", help="Which of --peers it is.")] = 1,
+    peers: Peers = "",
+    etcd: Etcd = "",
+    etcd_prefix: EtcdPrefix = ETCD_PREFIX,
+    etcd_user: EtcdUser = "",
+    etcd_ca: EtcdCa = "",
+    etcd_cert: EtcdCert = "",
+    etcd_key: EtcdKey = "",
+    leader_timeout: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="S", help="Silence after which another one takes over."),
+    ] = limits.LEADER_SILENCE_S,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
     sync_rate: SyncRate = 0.0,
@@ -53,7 +88,8 @@ def start(
 
     if end_with_parent:
         process.end_with_parent()
-    structured_logs.set_up(log_format, log_level, server="vmr-1")
+    _check(store, etcd, peers)
+    structured_logs.set_up(log_format, log_level, server=f"vmr-{member_id}")
     repository = MetadataRepository(
         MetadataSettings(
             cluster_id=cluster_id,
@@ -64,6 +100,12 @@ def start(
             heartbeat_s=min(limits.HEARTBEAT_S, heartbeat_timeout / 3),
             replace_after_s=replace_after,
             sync_bytes_per_s=int(sync_rate * 1e6),
+            member_id=member_id,
+            peers=_peers(peers, member_id),
+            leader_silence_s=leader_timeout,
+            etcd=etcd_settings(etcd, etcd_prefix, etcd_user, etcd_ca, etcd_cert, etcd_key)
+            if etcd
+            else None,
         )
     )
     process.serve(
@@ -71,6 +113,20 @@ def start(
         lambda: {"address": repository.address, "http": repository.http_address},
         lambda: repository.failed,
     )
+
+
+def _check(store: Store, etcd: str, peers: str) -> None:
+    if store is Store.ETCD and not (etcd and peers):
+        raise failures.UsageError("--store etcd needs --etcd and --peers, too")
+    if store is Store.SQLITE and (etcd or peers):
+        raise failures.UsageError("--etcd and --peers are for --store etcd: give that, too")
+
+
+def _peers(text: str, member_id: int) -> dict[int, str]:
+    peers = parse_peers(text) if text else {}
+    if peers and member_id not in peers:
+        raise failures.UsageError(f"--member-id {member_id} is not among --peers")
+    return peers
 
 
 def main() -> None:
