@@ -150,7 +150,7 @@ class QuorumMember:
     def _install(self, request: _Request) -> None:
         body, records = request.body, request.records
         state = rules.install(self._state, body.epoch, body.last_index)
-        steps = self._disk.install(state, records)
+        steps = self._disk.install(state, records) if state is not self._state else []
         if self._state.lost:
             steps += self._disk.promise(state)
         stored = pb.RoundStored(last_index=state.last_index)

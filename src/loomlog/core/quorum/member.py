@@ -50,9 +50,13 @@ def check_leader(state: MemberState, epoch: int) -> None:
         raise Unavailable(f"not sealed for epoch {epoch}: seal this member first")
 
 
-def install(state: MemberState, epoch: int, index: int) -> MemberState:
+def install(state: MemberState, epoch: int, last_index: int) -> MemberState:
+    """The same state if the member has more of this leader: it came late, over a connection that
+    was given up."""
     check_leader(state, epoch)
-    return MemberState(state.promised, epoch, index)
+    if last_index < stored_index(state, epoch):
+        return state
+    return MemberState(state.promised, epoch, last_index)
 
 
 def append(state: MemberState, epoch: int, first_index: int, count: int) -> MemberState:

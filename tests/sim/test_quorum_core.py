@@ -1,0 +1,32 @@
+"""The quorum round log under everything that may happen to it: pure, so thousands of seeds."""
+
+from __future__ import annotations
+
+import pytest
+from quorum_world import Violation, World
+
+CHUNKS = 8
+SEEDS_PER_CHUNK = 150
+
+
+def run(seed: int, *, disks_get_lost: bool = False) -> World:
+    world = World(seed, disks_get_lost=disks_get_lost)
+    try:
+        world.run()
+    except Violation as violation:
+        violation.add_note(f"seed {seed}, disks_get_lost={disks_get_lost}")
+        raise
+    return world
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_what_was_acknowledged_stays_where_it_is(chunk: int) -> None:
+    worlds = [run(seed) for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)]
+    assert sum(world.acknowledgements for world in worlds) > 5 * SEEDS_PER_CHUNK
+    assert sum(world.takeovers for world in worlds) > 2 * SEEDS_PER_CHUNK
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_member_that_loses_its_disk_takes_nothing_along(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        run(seed, disks_get_lost=True)
