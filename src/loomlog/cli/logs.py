@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+from loomlog.cli.archives import print_archives
 from loomlog.cli.connection import connected
 from loomlog.cli.output import as_fields, print_json, print_logs, print_streams
 
@@ -30,12 +33,15 @@ async def list_all(address: str, *, as_json: bool) -> None:
 
 async def describe(address: str, name: str, *, as_json: bool) -> None:
     async with connected(address) as cluster:
-        info = await cluster.log(name).describe()
+        log = cluster.log(name)
+        info, archive = await log.describe(), await log.archive()
     if as_json:
-        print_json(as_fields(info))
+        print_json(as_fields(info) | {"archive": archive and asdict(archive)})
         return
     print_logs([info])
     print_streams([info])
+    if archive is not None:
+        print_archives({name: archive})
 
 
 async def trim(address: str, name: str, position: int, *, as_json: bool) -> None:

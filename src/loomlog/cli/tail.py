@@ -26,10 +26,11 @@ async def tail(
     count_max: int | None,
     show: Show,
 ) -> None:
-    """Print from `start` (default: the first entry kept) to the last, or for ever."""
+    """Print from `start` (default: the first entry of the log or its archive) to the last, or for
+    ever."""
     async with connected(address) as cluster:
         log = cluster.log(name)
-        first = start if start is not None else max(1, await log.head())
+        first = start if start is not None else await log.earliest()
         last = None if follow else await log.tail()
         async with aclosing(_wanted(log, first, last, count_max)) as entries:
             async for entry in entries:

@@ -30,7 +30,7 @@ Look = Callable[[], Awaitable[Progress]]
 async def until_finished(look: Look, timeout_s: float | None) -> float:
     """How long it took; Timeout says how far it was."""
     started = monotonic()
-    with _bar() as show:
+    with bar() as show:
         while True:
             progress = await look()
             show(progress)
@@ -46,7 +46,7 @@ async def until_finished(look: Look, timeout_s: float | None) -> float:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def bar() -> Iterator[Callable[[Progress], None]]:
     """On a terminal, on stderr; else nothing."""
     if not sys.stderr.isatty():
         yield lambda progress: None
