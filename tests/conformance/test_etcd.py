@@ -256,8 +256,9 @@ async def test_without_etcd_everything_is_unavailable_in_time_and_heals_by_itsel
             async with asyncio.timeout(10):
                 with pytest.raises(Unavailable, match=etcd.endpoints[0]):
                     await store.get("a")
-                with pytest.raises(Unavailable):
-                    await store.compare_and_swap("a", version, b"y")
+                swaps = (store.compare_and_swap(f"{i}", 0, b"y") for i in range(40))
+                failed = await asyncio.gather(*swaps, return_exceptions=True)
+                assert {type(error) for error in failed} == {Unavailable}
                 with pytest.raises(Unavailable):
                     await EtcdStore.open(EtcdSettings(etcd.endpoints, prefix, timeout_s=0.2))
             await back(etcd, 1)

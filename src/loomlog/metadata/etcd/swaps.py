@@ -52,13 +52,22 @@ class Swaps:
         self, key: str, expected: int, value: bytes | None, fences: tuple[Fence, ...]
     ) -> int:
         """As `MetaStore.compare_and_swap`."""
-        async with self._under_way:
-            deadline = self._connection.deadline()
+        deadline = self._connection.deadline()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._under_way.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"metadata {key!r} was not changed: too many changes wait for etcd"
+            ) from None
+        try:
             while True:
                 lane = await self._take(deadline)
                 version = await self._swap_in(lane, key, expected, value, fences, deadline)
                 if version is not None:
                     return version
+        finally:
+            self._under_way.release()
 
     async def close(self) -> None:
         """Lanes go with their lease."""
