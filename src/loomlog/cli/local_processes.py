@@ -1,9 +1,9 @@
 """A cluster of real server processes on this machine: what `loom up`, `loom bench --up` and the
 demo run.
 
-One directory holds all of it: `vmr-1/` and `vsn-N/` are data, `logs/` is what they said. Children
-are never restarted here: a test or an operator who kills one wants it dead. They stop when this
-process stops, also when it is killed.
+One directory holds all of it: `vmr-N/`, `vsn-N/` and `etcd-1/` are data, `logs/` is what they said.
+Children are never restarted here: a test or an operator who kills one wants it dead. They stop when
+this process stops, also when it is killed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from loomlog import limits
+from loomlog.cli.local_metadata import (
+    HOST,
+    Addresses,
+    addresses_for,
+    etcd_command,
+    etcd_environment,
+    etcd_is_healthy,
+)
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.types import SyncMode
 
 CLUSTER_ID: Final = "local"
-HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
 STOP_TIMEOUT_S: Final = 15.0  # then it is killed
 HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
@@ -36,7 +44,8 @@ class Plan:
 
     directory: Path
     nodes: int
-    port: int = 0  # of the vmr; 0 picks a free one
+    metadata: int = 1  # metadata repositories; several share a local etcd
+    port: int = 0  # of the first vmr, others follow; 0 picks free ones
     http_port: int = 0
     sync: SyncMode = SyncMode.ALWAYS
     heartbeat_timeout_s: float = limits.FAILURE_DETECTION_S
@@ -60,7 +69,7 @@ class Child:
 
 
 class LocalProcesses:
-    """One vmr and some vsn as children of this process."""
+    """Some vmr and some vsn as children of this process."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -69,12 +78,15 @@ class LocalProcesses:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
-        return self.children[0].address
+        """Where clients connect to: all metadata repositories, with commas."""
+        return ",".join(child.address for child in self._metadata())
 
     @property
     def http(self) -> str:
-        return self.children[0].http or ""
+        return self._metadata()[0].http or ""
+
+    def _metadata(self) -> list[Child]:
+        return [child for child in self.children if child.name.startswith("vmr-")]
 
     @property
     def pids(self) -> dict[str, int]:
@@ -84,16 +96,37 @@ class LocalProcesses:
         """Start all and wait until they are ready; on failure none is left running."""
         _prepare(self._plan)
         try:
-            vmr = await self._start("vmr-1", _vmr_arguments(self._plan))
-            self.children.append(vmr)
-            numbers = range(1, self._plan.nodes + 1)
-            nodes = await asyncio.gather(
-                *(self._start(f"vsn-{n}", _vsn_arguments(self._plan, n, vmr)) for n in numbers)
-            )
-            self.children.extend(nodes)
+            addresses = addresses_for(self._plan.directory, self._plan.metadata, self._plan.port)
+            if addresses is not None:
+                self.children.append(await self._start_etcd(addresses))
+            await self._start_all("vmr", self._plan.metadata, partial(_vmr_arguments, addresses))
+            await self._start_all("vsn", self._plan.nodes, partial(_vsn_arguments, self.address))
         except BaseException:
             await self.stop()
             raise
+
+    async def _start_all(
+        self, kind: str, count: int, arguments: Callable[[Plan, int], list[str]]
+    ) -> None:
+        numbers = range(1, count + 1)
+        starting = (self._start(f"{kind}-{n}", arguments(self._plan, n)) for n in numbers)
+        self.children.extend(await asyncio.gather(*starting))
+
+    async def _start_etcd(self, addresses: Addresses) -> Child:
+        name = "etcd-1"
+        log_file = self._log_file(name)
+        command = etcd_command(self._plan.directory, addresses)
+        process = await _spawn(command, log_file, etcd_environment())
+        self._spawned.append(process)
+        healthy = asyncio.ensure_future(etcd_is_healthy(addresses.etcd))
+        ended = asyncio.ensure_future(process.wait())
+        await asyncio.wait((healthy, ended), timeout=START_TIMEOUT_S, return_when="FIRST_COMPLETED")
+        is_healthy = healthy.done()
+        for waiting in (healthy, ended):
+            waiting.cancel()
+        if not is_healthy:
+            raise LoomError(f"{name} did not start: {_last_words(log_file)}")
+        return Child(name, process, addresses.etcd, None, log_file)
 
     async def stop(self) -> None:
         """SIGTERM to all, nodes first; what does not end in time is killed."""
@@ -118,7 +151,7 @@ class LocalProcesses:
     async def start_again(self, number: int) -> None:
         """Start a storage node that has ended, on its data."""
         name = f"vsn-{number}"
-        arguments = _vsn_arguments(self._plan, number, self.children[0])
+        arguments = _vsn_arguments(self.address, self._plan, number)
         gone = self.children.index(self._child(name))
         self.children[gone] = await self._start(name, arguments)
 
@@ -126,11 +159,15 @@ class LocalProcesses:
         return next(child for child in self.children if child.name == name)
 
     async def _start(self, name: str, arguments: list[str]) -> Child:
-        log_file = self._plan.directory / "logs" / f"{name}.log"
-        process = await _spawn(arguments, log_file)
+        log_file = self._log_file(name)
+        command = [sys.executable, "-m", *arguments, "--end-with-parent"]
+        process = await _spawn(command, log_file)
         self._spawned.append(process)
         ready = await _ready_line(name, process, log_file)
         return Child(name, process, str(ready["address"]), _text(ready.get("http")), log_file)
+
+    def _log_file(self, name: str) -> Path:
+        return self._plan.directory / "logs" / f"{name}.log"
 
 
 @asynccontextmanager
@@ -153,7 +190,8 @@ def nodes_found(directory: Path) -> int:
 
 
 def _prepare(plan: Plan) -> None:
-    names = ["logs", "vmr-1", *(f"vsn-{n}" for n in range(1, plan.nodes + 1))]
+    vmrs = (f"vmr-{n}" for n in range(1, plan.metadata + 1))
+    names = ["logs", *vmrs, *(f"vsn-{n}" for n in range(1, plan.nodes + 1))]
     for name in names:
         path = plan.directory / name
         try:
@@ -164,32 +202,43 @@ def _prepare(plan: Plan) -> None:
             ) from None
 
 
-def _vmr_arguments(plan: Plan) -> list[str]:
+def _vmr_arguments(addresses: Addresses | None, plan: Plan, number: int) -> list[str]:
     after = [] if plan.replace_after_s is None else ["--replace-after", str(plan.replace_after_s)]
+    listen, several = f"{HOST}:{plan.port}", []
+    if addresses is not None:
+        listen = addresses.members[number - 1]
+        several = [
+            *("--store", "etcd", "--etcd", addresses.etcd),
+            *("--peers", addresses.peers, "--member-id", str(number)),
+        ]
+    http_port = plan.http_port + number - 1 if plan.http_port else 0
     return [
         *("loomlog.cli.vmr", "start", "--cluster-id", CLUSTER_ID),
-        *("--data", str(plan.directory / "vmr-1")),
-        *("--listen", f"{HOST}:{plan.port}", "--http", f"{HOST}:{plan.http_port}"),
+        *("--data", str(plan.directory / f"vmr-{number}"), *several),
+        *("--listen", listen, "--http", f"{HOST}:{http_port}"),
         *("--heartbeat-timeout", str(plan.heartbeat_timeout_s)),
         *("--sync-rate", str(plan.sync_rate_mb_s), *after),
     ]
 
 
-def _vsn_arguments(plan: Plan, number: int, vmr: Child) -> list[str]:
+def _vsn_arguments(metadata: str, plan: Plan, number: int) -> list[str]:
     return [
         *("loomlog.cli.vsn", "start", "--cluster-id", CLUSTER_ID),
         *("--storage-node-id", str(number), "--volumes", str(plan.directory / f"vsn-{number}")),
-        *("--mr", vmr.address, "--listen", f"{HOST}:0", "--sync", plan.sync),
+        *("--mr", metadata, "--listen", f"{HOST}:0", "--sync", plan.sync),
     ]
 
 
-async def _spawn(arguments: list[str], log_file: Path) -> asyncio.subprocess.Process:
+async def _spawn(
+    command: list[str], log_file: Path, environment: dict[str, str] | None = None
+) -> asyncio.subprocess.Process:
     with log_file.open("ab") as log:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", *arguments, "--end-with-parent"),
+            *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
+            env=environment,
             start_new_session=True,  # Ctrl-C in the terminal is for us; we stop them in order
         )
 

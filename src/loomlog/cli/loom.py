@@ -61,6 +61,15 @@ def up(
         int | None,
         typer.Option(min=1, max=64, show_default="those in the data, or 3", help="Storage nodes."),
     ] = None,
+    metadata: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=5,
+            show_default="those in the data, or 1",
+            help="Metadata repositories; 3 go on when one fails, and need etcd.",
+        ),
+    ] = None,
     data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path(
         "loom-data"
     ),
@@ -77,6 +86,7 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine, until Ctrl-C."""
     from loomlog.cli import event_loop
+    from loomlog.cli.local_metadata import metadata_found
     from loomlog.cli.local_processes import HTTP_PORT_DISTANCE, Plan, nodes_found
     from loomlog.cli.up import up
 
@@ -86,6 +96,7 @@ def up(
     plan = Plan(
         directory=data,
         nodes=nodes,
+        metadata=metadata or metadata_found(data) or 1,
         port=port,
         http_port=http_port,
         sync=sync,
