@@ -266,6 +266,28 @@ async def test_without_etcd_everything_is_unavailable_in_time_and_heals_by_itsel
             await store.compare_and_swap("a", version, b"y")
 
 
+async def test_without_a_majority_of_etcd_nothing_is_read_or_written_until_it_is_back(
+    three: LocalEtcd, prefix: str
+) -> None:
+    async with opened(EtcdSettings(three.endpoints, prefix, timeout_s=1.0)) as store:
+        version = await store.compare_and_swap("a", 0, b"x")
+        for member in (1, 2):
+            three.kill(member)
+        with pytest.raises(Unavailable):
+            await store.get("a")
+        with pytest.raises(SwapUnknown):  # a member took it, and may yet pass it on
+            await store.compare_and_swap("b", 0, b"x")
+        with pytest.raises(Unavailable):
+            await store.compare_and_swap("c", 0, b"x")
+        for member in (1, 2):
+            await asyncio.to_thread(three.start, member)
+        for member in (1, 2, 3):
+            await asyncio.to_thread(three.wait_healthy, member)
+    async with opened(EtcdSettings(three.endpoints, prefix)) as store:
+        await store.compare_and_swap("c", 0, b"x")
+        assert await store.get("a") == Versioned(b"x", version)
+
+
 def member_at(etcd: LocalEtcd, address: str) -> int:
     return 1 + etcd.endpoints.index(address)
 
