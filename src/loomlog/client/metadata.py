@@ -14,7 +14,7 @@ from typing import Final
 
 from loomlog.client import backoff
 from loomlog.client.nodes import Connections
-from loomlog.errors import LoomError, NotLeader, Retryable, Timeout
+from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
 from loomlog.net.connection import Connection
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -72,6 +72,10 @@ class Metadata:
             answer, _ = await connection.request(frame, timeout_s=left_s)
             answered = True
             self._check_leader(answer)
+        except SwapUnknown as error:
+            if repeatable:
+                raise Unavailable(str(error)) from error
+            raise
         except Retryable as error:
             unknown = answered or connection.closed or isinstance(error, Timeout)
             if unknown and not repeatable:

@@ -37,7 +37,7 @@ from loomlog.metadata.membership import LEADER, Membership
 from loomlog.metadata.peers import Peers, announce
 from loomlog.metadata.quorum_member import QuorumMember
 from loomlog.metadata.quorum_round_log import QuorumRoundLog
-from loomlog.metadata.store import MetaStore
+from loomlog.metadata.store import MetaStore, WatchedStore
 from loomlog.metadata.term import Mandate, Term, explained
 from loomlog.net.connection import Connection, Handler
 from loomlog.net.endpoints import connect
@@ -302,20 +302,39 @@ class Leadership:
         if self._me not in self._membership.members:
             return False
         rounds = await seed.plant(store, log)
+        cut_short = asyncio.Event()
         term = await self._begin_term(
-            Mandate(leader, store, rounds, log.confirm, lambda: self._standing(log), self._change)
+            Mandate(
+                *(leader, WatchedStore(store, cut_short.set), rounds, log.confirm),
+                *(lambda: self._standing(log), self._change),
+            )
         )
         logger.info("leads in epoch %d", leader.epoch)
         nodes = [node.address for node in term.catalog.nodes.values()]
-        announcing = asyncio.ensure_future(announce(leader, nodes, self._codec))
+        beside = [announce(leader, nodes, self._codec), self._mend(term, cut_short)]
+        tasks = [asyncio.ensure_future(work) for work in beside]
         try:
             await asyncio.wait((term.over, log.lost), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            announcing.cancel()
+            for task in tasks:
+                task.cancel()
         error = term.over.result() if term.over.done() else log.lost.result()
         if not isinstance(error, NotLeader):
             raise explained(error)
-        return isinstance(error, _MembersChanged)
+        return isinstance(error, _BeginAnew)
+
+    async def _mend(self, term: Term, cut_short: asyncio.Event) -> None:
+        """A change of metadata that the store left half done is finished or taken back as after
+        any other takeover: by reading everything anew, once the store answers."""
+        await cut_short.wait()
+        while True:
+            await asyncio.sleep(RETRY_S)
+            try:
+                await self._store.get(LEADER)
+            except LoomError:
+                continue
+            term.end_with(_BeginAnew("a change of metadata was cut short"))
+            return
 
     async def _connect(self, address: str, handler: Handler) -> Connection:
         return await connect(address, self._codec, handler, self._silence_s)
@@ -366,8 +385,8 @@ class Leadership:
 
 def _open_anew(term: Term) -> None:
     """After the answer, which is sent in this turn of the loop."""
-    asyncio.get_running_loop().call_soon(term.end_with, _MembersChanged())
+    asyncio.get_running_loop().call_soon(term.end_with, _BeginAnew("its members change"))
 
 
-class _MembersChanged(NotLeader):
-    """The members of the round log change: it is opened anew, in a new epoch."""
+class _BeginAnew(NotLeader):
+    """This leader takes over from itself, in a new epoch."""

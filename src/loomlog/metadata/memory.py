@@ -37,6 +37,11 @@ class MemoryStore:
         self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
     ) -> int:
         await asyncio.sleep(0)
+        version = self._swap(key, expected, value, fences)
+        await asyncio.sleep(0)
+        return version
+
+    def _swap(self, key: str, expected: int, value: bytes | None, fences: tuple[Fence, ...]) -> int:
         for fence in fences:
             if self._version_of(fence.key) != fence.version:
                 raise fence_fell(fence, self._version_of(fence.key))
@@ -46,7 +51,6 @@ class MemoryStore:
         self._version += 1
         version = self._version
         self._put(key, None if value is None else Versioned(value, version))
-        await asyncio.sleep(0)
         return version
 
     def _version_of(self, key: str) -> int:

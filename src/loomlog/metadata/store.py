@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from loomlog.errors import Conflict, NotLeader
+from loomlog.errors import Conflict, NotLeader, SwapUnknown, Unavailable
 
 
 class Versioned(NamedTuple):
@@ -102,6 +102,23 @@ class FencedStore:
 
     async def close(self) -> None:
         return
+
+
+class WatchedStore(FencedStore):
+    """A view of a store that tells when a swap could not be made, or nobody knows."""
+
+    def __init__(self, store: MetaStore, failed: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._failed = failed
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        try:
+            return await super().compare_and_swap(key, expected, value, fences=fences)
+        except (Unavailable, SwapUnknown):
+            self._failed()
+            raise
 
 
 class Watchers:

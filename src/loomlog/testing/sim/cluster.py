@@ -1,6 +1,7 @@
 """A whole cluster on simulated hosts: the real servers on the simulated clock, network and disks.
 
     vmr      the metadata repository; its MetaStore outlives it, as a durable store would
+    vmr-N    several of them, which share that store
     vsn-N    storage nodes
     …        whoever wants to be a client
 
@@ -25,20 +26,17 @@ from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
 from loomlog.core.ordered import repair
 from loomlog.errors import LoomError, Retryable
 from loomlog.metadata import MetadataRepository
-from loomlog.metadata.memory import MemoryStore
-from loomlog.metadata.store import Fence, Versioned
 from loomlog.node import StorageNode
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.world import World
+from loomlog.testing.sim.store import SharedStore
 from loomlog.types import SyncMode
 
 CLUSTER_ID = "sim"
 METADATA = "vmr"
-METADATA_ADDRESS = "vmr:7400"
+METADATA_PORT = 7400
 NODE_PORT = 7401
 VOLUME = "/data"
-STORE_DELAY_MAX_S = 0.002
 CONNECT_AGAIN_S = 0.1
 
 
@@ -90,6 +88,8 @@ class Shape:
     heartbeat_s: float
     replace_after_s: float | None = None
     bounds: Bounds = BOUNDS
+    metadata: int = 1  # repositories
+    leader_silence_s: float = 2.0
 
     @classmethod
     def draw(cls, random: Random, *, power_losses: bool) -> Shape:
@@ -116,47 +116,38 @@ class Shape:
         )
 
 
-class SlowStore(MemoryStore):
-    """A durable store that takes its time; a crash may fall before or after a write."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    async def get(self, key: str) -> Versioned | None:
-        await self._delay()
-        return await super().get(key)
-
-    async def compare_and_swap(
-        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
-    ) -> int:
-        await self._delay()
-        version = await super().compare_and_swap(key, expected, value, fences=fences)
-        await self._delay()
-        return version
-
-    async def list(self, prefix: str) -> dict[str, Versioned]:
-        await self._delay()
-        return await super().list(prefix)
-
-    async def _delay(self) -> None:
-        await asyncio.sleep(self._world.random.random() * STORE_DELAY_MAX_S)
-
-
 class SimCluster:
     """The servers of a cluster. `servers` is what a Nemesis may stop and start."""
 
     def __init__(self, sim: Simulation, shape: Shape) -> None:
         self.sim = sim
         self.shape = shape
-        self.repository: MetadataRepository | None = None  # of the life that runs, or ran last
-        self.nodes: dict[str, StorageNode] = {}  # likewise
-        self._store = SlowStore(sim.world)
+        # Of the life that runs, or ran last:
+        self.repositories: dict[str, MetadataRepository] = {}
+        self.nodes: dict[str, StorageNode] = {}
+        self.store = SharedStore(sim.world)
+        self.metadata_names = [METADATA]
+        if shape.metadata > 1:
+            self.metadata_names = [
+                f"{METADATA}-{number}" for number in range(1, shape.metadata + 1)
+            ]
         self.node_names = [f"vsn-{number}" for number in range(1, shape.nodes + 1)]
         self.servers: Mapping[str, Main] = {
-            METADATA: self._serve_metadata,
+            **dict.fromkeys(self.metadata_names, self._serve_metadata),
             **dict.fromkeys(self.node_names, self._serve_node),
         }
+
+    @property
+    def leader(self) -> str | None:
+        """The host whose metadata repository leads, or believes so."""
+        for name, repository in self.repositories.items():
+            if repository.term is not None and self.sim.host(name).running:
+                return name
+        return None
+
+    @property
+    def metadata_addresses(self) -> list[str]:
+        return [f"{name}:{METADATA_PORT}" for name in self.metadata_names]
 
     def slow_down(self, network: float, disks: float) -> None:
         """Multiply how long messages and disks take; 1 is as on a good day."""
@@ -169,7 +160,7 @@ class SimCluster:
     def start(self) -> None:
         for name, main in self.servers.items():
             host = self.sim.host(name)
-            if name != METADATA:
+            if name in self.node_names:
                 files = host.disk.mount()
                 files.make_directory(VOLUME)
                 files.sync_directory("/")
@@ -179,33 +170,39 @@ class SimCluster:
         """A client of the cluster; waits for the metadata repository if it must. Several in one
         process need names: their producer ids come from it."""
         rng = Random(f"{self.sim.world.seed} {process.host.name}{name} {len(process.host.lives)}")
+        addresses = self.metadata_addresses
+        rng.shuffle(addresses)
         while True:
             try:
-                return await connect(
-                    METADATA_ADDRESS, rng=rng, clock=lambda: time.time(), **settings
-                )
+                return await connect(addresses, rng=rng, clock=lambda: time.time(), **settings)
             except Retryable:
                 await asyncio.sleep(CONNECT_AGAIN_S)
 
     async def _serve_metadata(self, process: Process) -> None:
+        name = process.host.name
+        addresses = dict(enumerate(self.metadata_addresses, 1))
+        number = self.metadata_names.index(name) + 1
         repository = MetadataRepository(
             MetadataSettings(
                 cluster_id=CLUSTER_ID,
                 directory="/vmr",
-                listen=METADATA_ADDRESS,
+                listen=addresses[number],
                 http=None,
                 failure_detection_s=self.shape.failure_detection_s,
                 heartbeat_s=self.shape.heartbeat_s,
                 replace_after_s=self.shape.replace_after_s,
+                member_id=number,
+                peers=addresses if self.shape.metadata > 1 else {},
+                leader_silence_s=self.shape.leader_silence_s,
             ),
             files=process.files,
             worker=process.worker(),
-            store=self._store,
+            store=self.store,
             rng=Random(f"{self.sim.world.seed} vmr"),
             round_file_bytes=self.shape.round_file_bytes,
         )
         await repository.start()
-        self.repository = repository
+        self.repositories[name] = repository
         raise await repository.failed
 
     async def _serve_node(self, process: Process) -> None:
@@ -215,7 +212,7 @@ class SimCluster:
                 node_id=int(name.removeprefix("vsn-")),
                 cluster_id=CLUSTER_ID,
                 volumes=(VOLUME,),
-                metadata=(METADATA_ADDRESS,),
+                metadata=tuple(self.metadata_addresses),
                 listen=f"{name}:{NODE_PORT}",
                 storage=self.shape.storage,
             ),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import StreamInfo
@@ -49,14 +49,23 @@ def cluster(sim: Simulation, plan: FaultPlan) -> History:
     servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
     nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
     with shape.bounds.in_force():
-        return _run(sim, _Run(sim, servers), nemesis)
+        return run_cluster(sim, servers, nemesis)
 
 
-def _run(sim: Simulation, run: _Run, nemesis: Nemesis) -> History:
-    random, servers = run.random, run.servers
+class Troublemaker(Protocol):
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """What is broken is mended."""
+
+
+def run_cluster(sim: Simulation, servers: SimCluster, *nemeses: Troublemaker) -> History:
+    """The story that is told above."""
+    run = Run(sim, servers)
+    random = run.random
     servers.start()
-    _finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)
-    clients = [_Client(run, f"client-{i}") for i in range(random.randint(2, 3))]
+    finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)
+    clients = [Client(run, f"client-{i}") for i in range(random.randint(2, 3))]
     working = [sim.host(client.name).start(client.work) for client in clients]
     for i in range(random.randint(1, 2)):
         sim.host(f"reader-{i}").start(run.follower(f"reader-{i}", from_start=i == 0))
@@ -67,26 +76,28 @@ def _run(sim: Simulation, run: _Run, nemesis: Nemesis) -> History:
     if random.random() < 0.7:
         working.append(sim.host("operator").start(run.operate))
 
-    nemesis.start()
+    for nemesis in nemeses:
+        nemesis.start()
     sim.run(sim.world.now + TROUBLE_S)
     run.calm = True
-    nemesis.stop()
-    _finish(sim, working, ENDED_WITHIN_S)
+    for nemesis in nemeses:
+        nemesis.stop()
+    finish(sim, working, ENDED_WITHIN_S)
 
-    _finish(sim, [sim.host("admin").start(run.healed)], HEALED_WITHIN_S)
-    _finish(sim, [sim.host(client.name).start(client.last_words) for client in clients], 30.0)
+    finish(sim, [sim.host("admin").start(run.healed)], HEALED_WITHIN_S)
+    finish(sim, [sim.host(client.name).start(client.last_words) for client in clients], 30.0)
     finals = [sim.host(name).start(run.final(name)) for name in ("final-0", "final-1")]
-    _finish(sim, finals, 30.0)
+    finish(sim, finals, 30.0)
     sim.run(run.all_caught_up, timeout_s=30.0)
     return run.history
 
 
-def _finish(sim: Simulation, processes: Iterable[Process], timeout_s: float) -> None:
+def finish(sim: Simulation, processes: Iterable[Process], timeout_s: float) -> None:
     processes = list(processes)
     sim.run(lambda: all(process.finished for process in processes), timeout_s=timeout_s)
 
 
-class _Run:
+class Run:
     """What all hosts of one run share."""
 
     def __init__(self, sim: Simulation, servers: SimCluster) -> None:
@@ -151,8 +162,10 @@ class _Run:
             wanted = {s.id for s in streams if number in {r.node for r in s.replicas}}
             if not wanted <= held:  # more is fine: a replaced replica leaves its data
                 found.append(f"{name} has streams {sorted(held)}, not {sorted(wanted)}")
-        assert self.servers.repository is not None
-        term = self.servers.repository.term
+        leader = self.servers.leader
+        if leader is None:
+            return [*found, "no metadata repository leads"]
+        term = self.servers.repositories[leader].term
         assert term is not None
         tombstones = term.catalog.tombstones.values()
         found += [f"{t.name} was deleted, {t.remains} remain" for t in tombstones]
@@ -279,10 +292,10 @@ class _Run:
             assert entry.value == log.name.encode(), f"{entry} in {log}"
 
 
-class _Client:
+class Client:
     """Appends, and reads here and there."""
 
-    def __init__(self, run: _Run, name: str) -> None:
+    def __init__(self, run: Run, name: str) -> None:
         self.name = name
         self._run = run
         self._history = run.history

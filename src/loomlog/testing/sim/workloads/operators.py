@@ -14,13 +14,21 @@ from typing import Final
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import StreamInfo
-from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Retryable
+from loomlog.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Retryable,
+    SwapUnknown,
+)
 from loomlog.types import NodeId
 
 PAUSES_MAX_S: Final = (0.1, 0.5)
 STREAMS_MAX: Final = 5  # more would only make runs slow
 REPLICAS_MAX: Final = 4
-LEGAL: Final = (Retryable, InvalidArgument, NotFound, AlreadyExists)
+LEGAL: Final = (Retryable, InvalidArgument, NotFound, AlreadyExists, Conflict, SwapUnknown)
 LEGAL_WORDS: Final = ("may or may not have been carried out", "the disk failed")
 ACTIONS: Final = (
     *("add stream", "move", "move", "move", "seal", "unseal", "flip", "flip", "flip"),

@@ -1,0 +1,129 @@
+"""The cluster workload with three metadata repositories, whose leader is hit again and again.
+
+Beside the faults of the plan: the leader is killed, loses power, is stopped and woken, is cut off
+from some or all, also when it has hardly begun; and the store that they share is slow or away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from loomlog.testing.history import History
+from loomlog.testing.sim.cluster import Shape, SimCluster
+from loomlog.testing.sim.faults import FaultPlan, Nemesis
+from loomlog.testing.sim.host import Host
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.testing.sim.workloads.cluster import SLOWNESS, run_cluster
+
+METADATA = 3
+EVERY_S = (0.1, 0.4, 1.5)  # on average
+LASTS_S = 2.0  # at most
+STORE_SLOWNESS_MAX = 200.0
+
+
+def takeovers(sim: Simulation, plan: FaultPlan) -> History:
+    """See above."""
+    random = sim.world.random
+    shape = replace(
+        Shape.draw(random, power_losses="crash" in plan.kinds),
+        metadata=METADATA,
+        leader_silence_s=random.choice((0.3, 0.8, 2.0)),
+    )
+    servers = SimCluster(sim, shape)
+    servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
+    nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
+    with shape.bounds.in_force():
+        return run_cluster(sim, servers, LeaderNemesis(servers), nemesis)
+
+
+class LeaderNemesis:
+    """Hits who leads, and what leaders need."""
+
+    def __init__(self, servers: SimCluster) -> None:
+        self._servers = servers
+        self._sim = servers.sim
+        self._random = servers.sim.world.random
+        self._every_s = self._random.choice(EVERY_S)
+        self._active = False
+        self._acts: tuple[Callable[[], None], ...] = (
+            lambda: self._stop(self._leader().kill),
+            lambda: self._stop(self._leader().crash),
+            lambda: self._leader().pause(self._duration_s()),
+            lambda: self._leader().pause(self._duration_s()),
+            lambda: self._cut(self._leader().name, *self._others(self._leader().name)),
+            lambda: self._cut(self._leader().name, self._random.choice(self._all())),
+            self._isolate,
+            lambda: self._stop(self._member().crash),
+            lambda: self._member().pause(self._duration_s()),
+            self._store_leaves,
+            self._store_is_slow,
+        )
+
+    def start(self) -> None:
+        self._active = True
+        self._next()
+
+    def stop(self) -> None:
+        """Processes and the network are mended by the other nemesis."""
+        self._active = False
+        self._servers.store.come_back()
+
+    def _next(self) -> None:
+        delay_s = self._random.expovariate(1.0 / self._every_s)
+        self._sim.world.after(delay_s, self._act)
+
+    def _act(self) -> None:
+        if self._active:
+            self._random.choice(self._acts)()
+            self._next()
+
+    def _duration_s(self) -> float:
+        return self._random.random() * LASTS_S * self._random.choice((0.1, 1.0))
+
+    # ---- whom
+
+    def _all(self) -> list[str]:
+        return self._servers.metadata_names
+
+    def _member(self) -> Host:
+        return self._sim.host(self._random.choice(self._all()))
+
+    def _leader(self) -> Host:
+        leader = self._servers.leader
+        return self._sim.host(leader) if leader is not None else self._member()
+
+    def _others(self, name: str) -> list[str]:
+        return [other for other in self._all() if other != name]
+
+    # ---- what
+
+    def _stop(self, stop: Callable[[], None]) -> None:
+        host: Host = stop.__self__  # type: ignore[attr-defined]
+        if host.running:
+            stop()
+            self._sim.world.after(self._duration_s(), self._restart, host)
+
+    def _restart(self, host: Host) -> None:
+        if not host.running:
+            host.start(self._servers.servers[host.name])
+
+    def _cut(self, name: str, *others: str) -> None:
+        duration_s = self._duration_s()
+        for other in others:
+            if other != name:
+                self._sim.network.partition(name, other)
+                self._sim.world.after(duration_s, self._sim.network.heal, name, other)
+
+    def _isolate(self) -> None:
+        name = self._leader().name
+        self._sim.network.isolate(name)
+        self._sim.world.after(self._duration_s(), self._sim.network.heal, name)
+
+    def _store_leaves(self) -> None:
+        self._servers.store.leave()
+        self._sim.world.after(self._duration_s(), self._servers.store.come_back)
+
+    def _store_is_slow(self) -> None:
+        self._servers.store.slow_down(self._random.uniform(2.0, STORE_SLOWNESS_MAX))
+        self._sim.world.after(self._duration_s(), self._servers.store.come_back)
