@@ -81,6 +81,7 @@ async def measure(target: Target, rows: int, seconds: float, progress: Progress)
             progress.begin("Spark starts", 15)
             config = {
                 "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.shuffle.partitions": "2",
