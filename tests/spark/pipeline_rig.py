@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +12,8 @@ from spark_rig import Rig
 
 from loomlog.spark import Pipeline, Runner
 from loomlog.spark.pipelines.runner import Listener
-from loomlog.spark.pipelines.units import Progress
+from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.units import Progress, Unit
 
 
 class PipelineRig(Rig):
@@ -19,20 +22,88 @@ class PipelineRig(Rig):
     @property
     def name(self) -> str:
         """For the pipeline: as unique as the log's."""
-        return f"pipeline-{self.log.name}"
+        return f"p-{self.log.name}"
 
     def append(self, records: Iterable[Any], batch: int = 10) -> None:
         """Records as JSON (bytes as they are), in batches dealt to the streams in turn."""
         values = [r if isinstance(r, bytes) else json.dumps(r).encode() for r in records]
+        streams = self.streams
         for turn, at in enumerate(range(0, len(values), batch)):
-            stream = self.streams[turn % len(self.streams)]
-            self.log.append_many(values[at : at + batch], stream=stream)
+            self.log.append_many(values[at : at + batch], stream=streams[turn % len(streams)])
 
-    def run(self, pipeline: Pipeline, listener: Listener | None = None) -> Progress:
-        """All that is there now."""
+    def run(self, pipeline: Pipeline, told: list[Unit] | None = None) -> Progress:
+        """All that is there now; committed units are added to `told`."""
+        units: list[Unit] = [] if told is None else told
+        listener = Listener(committed=lambda unit, progress: units.append(unit))
         return Runner(pipeline, self.address, self.spark, listener=listener).run(once=True)
+
+    def runner(self, pipeline: Pipeline, site: str = "here") -> BackgroundRunner:
+        return BackgroundRunner(self, pipeline, site)
+
+    def progress(self, name: str = "") -> Progress:
+        return ProgressStore(self.cluster, name or self.name).load()
 
     def values(self, log: str) -> list[Any]:  # type: ignore[override]
         """What is in another log, as JSON, in its order."""
         found = self.cluster.log(log)
-        return [json.loads(entry.value) for entry in found.subscribe(1, found.tail())]
+        tail = found.tail()
+        entries = found.subscribe(1, tail) if tail else ()
+        return [json.loads(entry.value) for entry in entries]
+
+    def letters(self) -> list[dict[str, Any]]:
+        """The dead letters of the pipeline, with the values as they were."""
+        found = self.values(f"{self.name}.dead-letters")
+        return [letter | {"value": base64.b64decode(letter["value"])} for letter in found]
+
+
+class BackgroundRunner:
+    """A runner in a thread, until it is stopped."""
+
+    def __init__(self, rig: PipelineRig, pipeline: Pipeline, site: str) -> None:
+        self.said: list[str] = []
+        self.units: list[Unit] = []
+        self.error: BaseException | None = None
+        self._news = threading.Condition()
+        listener = Listener(committed=self._on_commit, said=self._on_said)
+        self._runner = Runner(pipeline, rig.address, rig.spark, site=site, listener=listener)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._runner.stop()
+        self.join()
+
+    def join(self) -> BaseException | None:
+        """Why it ended."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.error
+
+    def wait_until_said(self, text: str) -> bool:
+        return self._wait(lambda: any(text in each for each in self.said))
+
+    def wait_until_committed(self, position: int) -> bool:
+        def done() -> bool:
+            return any(r.last >= position for u in self.units for r in u.ranges.values())
+
+        return self._wait(done)
+
+    def _wait(self, condition: Any) -> bool:
+        with self._news:
+            return bool(self._news.wait_for(condition, timeout=60))
+
+    def _run(self) -> None:
+        try:
+            self._runner.run()
+        except BaseException as error:
+            self.error = error
+
+    def _on_said(self, text: str) -> None:
+        with self._news:
+            self.said.append(text)
+            self._news.notify_all()
+
+    def _on_commit(self, unit: Unit, progress: Progress) -> None:
+        with self._news:
+            self.units.append(unit)
+            self._news.notify_all()

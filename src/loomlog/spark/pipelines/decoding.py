@@ -48,10 +48,14 @@ def parsed(rows: DataFrame, decode: Decode, schema: str) -> DataFrame:
 
 
 def strict(frame: DataFrame) -> DataFrame:
-    """Of a parsed frame: the same, but a record that cannot be decoded ends the job."""
-    # Not being deterministic keeps this filter below all others, which might drop such records.
-    passes = sf.col(ERROR).isNull() | sf.raise_error(sf.lit(UNDECODABLE)).cast("boolean")
-    return frame.filter(passes & (sf.rand() >= 0.0))
+    """Of a parsed frame: the same, but a record that cannot be decoded ends the job, whatever is
+    asked of it: Spark may ask for its columns before it asks whether it has any."""
+    if _DECODED not in frame.columns:
+        return frame
+    whole, ends = sf.col(ERROR).isNull(), sf.raise_error(sf.lit(UNDECODABLE))
+    kind = frame.schema[_DECODED].dataType
+    frame = frame.withColumn(_DECODED, sf.when(whole, sf.col(_DECODED)).otherwise(ends.cast(kind)))
+    return frame.withColumn(ERROR, sf.when(~whole, ends.cast("string")))
 
 
 def all_lost(frame: DataFrame, reason: str) -> DataFrame:
@@ -119,7 +123,7 @@ def _by_function(
             return None, f"{type(error).__name__}: {error}"
 
     fields = [StructField("found", returned), StructField("error", StringType())]
-    answer = sf.udf(guarded, StructType(fields))(sf.col("value"))
+    answer = sf.udf(guarded, StructType(fields), useArrow=False)(sf.col("value"))
     found = rows.withColumn(_DECODED, answer).withColumn(ERROR, sf.col(_DECODED)["error"])
     found = found.withColumn(_DECODED, sf.col(_DECODED)["found"])
     wanted = sf.col(_DECODED).isNotNull() | sf.col(ERROR).isNotNull() | _is_heartbeat()

@@ -17,7 +17,13 @@ from loomlog import errors
 from loomlog.errors import LoomError
 
 _OURS: Final = re.compile(r"loomlog\.errors\.(\w+)")
-_WAIT: Final = (errors.Retryable, errors.SwapUnknown, errors.AppendUnknown, errors.Sealed)
+_WAIT: Final = (
+    errors.Retryable,
+    errors.SwapUnknown,
+    errors.AppendUnknown,
+    errors.Sealed,
+    errors.Conflict,
+)
 
 
 class FunctionError(LoomError):
@@ -29,9 +35,6 @@ class PipelineError(LoomError):
 
 
 _STOP: Final = (
-    FunctionError,
-    PipelineError,
-    errors.Fenced,
     errors.DataLoss,
     errors.Trimmed,
     errors.NotFound,
@@ -49,7 +52,9 @@ class Fault(Enum):
 
 
 def fault_of(error: BaseException) -> Fault:
-    kind = _our_kind(error)
+    if isinstance(error, LoomError):  # of the driver, which sees no records
+        return Fault.SURROUNDINGS if isinstance(error, _WAIT) else Fault.PIPELINE
+    kind = _kind_in_task(error)
     if kind is not None:
         if issubclass(kind, _WAIT):
             return Fault.SURROUNDINGS
@@ -73,10 +78,8 @@ def reason_of(error: BaseException) -> str:
     return (raised[0] if "Traceback" in text and raised else lines[0])[:_LINE_CHARS_MAX]
 
 
-def _our_kind(error: BaseException) -> type[LoomError] | None:
-    """The loomlog error it is, or that a task raised."""
-    if isinstance(error, LoomError):
-        return type(error)
+def _kind_in_task(error: BaseException) -> type[LoomError] | None:
+    """The loomlog error that a task raised."""
     found = _OURS.search(str(_java_text(error) or error))
     kind = getattr(errors, found[1], None) if found else None
     return kind if isinstance(kind, type) and issubclass(kind, LoomError) else None

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from loomlog.client.blocking import BlockingCluster, connect_sync
-from loomlog.errors import Conflict, Fenced, Retryable, SwapUnknown
+from loomlog.errors import Fenced, LoomError
 from loomlog.spark.pipelines import staging, units
 from loomlog.spark.pipelines.definition import Pipeline
+from loomlog.spark.pipelines.failures import Fault, PipelineError, fault_of, reason_of
 from loomlog.spark.pipelines.frames import Frames
-from loomlog.spark.pipelines.publication import Publication
+from loomlog.spark.pipelines.heartbeats import Heartbeats
 from loomlog.spark.pipelines.site import Site
+from loomlog.spark.pipelines.stateful import StatefulWork
 from loomlog.spark.pipelines.stateless import StatelessWork
 from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.pipelines.units import Progress, Unit
@@ -22,9 +24,11 @@ from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _BACKOFF_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 10.0
+_WATCH_S: Final = 0.2  # how often a query is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,12 @@ class Runner:
     # ---- working
 
     def _work(self, cluster: BlockingCluster, store: ProgressStore, *, once: bool) -> Progress:
+        work = self._query if self._pipeline.stateful else self._units
         try:
-            self._units(cluster, store, once=once)
-        except Exception:
+            work(cluster, store, once)
+        except Exception as error:
             if not self._stop.is_set():
+                self._note(store, error)
                 raise
         if self._fenced:
             raise Fenced(
@@ -125,7 +131,8 @@ class Runner:
             )
         return store.load()
 
-    def _units(self, cluster: BlockingCluster, store: ProgressStore, *, once: bool) -> None:
+    def _units(self, cluster: BlockingCluster, store: ProgressStore, once: bool) -> None:
+        """A stateless pipeline."""
         source = cluster.log(self._pipeline.log)
         work = StatelessWork(
             self._pipeline,
@@ -133,7 +140,6 @@ class Runner:
             Frames(self._spark, self._pipeline, self._address),
             source,
             store,
-            Publication(self._pipeline),
             self._listener.committed,
             self._stop.is_set,
         )
@@ -141,17 +147,71 @@ class Runner:
         failures = 0
         while not self._stop.is_set():
             try:
-                worked, wait_s = work.step(last), 0.0
-                failures = 0
-            except (Retryable, SwapUnknown, Conflict) as error:
-                worked, wait_s = True, min(_BACKOFF_S * 2**failures, _BACKOFF_MAX_S)
+                worked = work.step(last)
+            except Exception as error:
                 failures += 1
-                self._say(str(error))
+                self._wait_after(error, failures)
+                continue
+            failures = 0
             if not worked:
                 if once or store.load().at_end:
                     return
-                wait_s = self._pipeline.interval_s
-            self._stop.wait(wait_s)
+                self._stop.wait(self._pipeline.interval_s)
+
+    def _query(self, cluster: BlockingCluster, store: ProgressStore, once: bool) -> None:
+        """A stateful pipeline: its query is started again when it fails, a few times."""
+        failures, counted = 0, 0  # since a unit was committed; those that may be the records' fault
+        while not self._stop.is_set():
+            units_before = store.load().counters.units
+            work = StatefulWork(
+                self._pipeline,
+                self._address,
+                self._spark,
+                store,
+                self._listener.committed,
+                self._stop.is_set,
+            )
+            query = work.start(once=once)
+            self._watch(query, cluster)
+            error = work.failure(query)
+            if error is None:
+                return
+            if store.load().counters.units > units_before:
+                failures, counted = 0, 0
+            failures += 1
+            counted += fault_of(error) is Fault.RECORDS
+            if counted >= self._pipeline.attempts:
+                raise PipelineError(
+                    f"a micro-batch of pipeline {self._pipeline.name!r} failed {counted} times: "
+                    f"{reason_of(error)}; mend the function, then run it again"
+                ) from error
+            self._wait_after(error, failures)
+
+    def _watch(self, query: StreamingQuery, cluster: BlockingCluster) -> None:
+        """Until it ends, or we are told to stop."""
+        beats = None
+        if self._pipeline.heartbeat_s is not None:
+            logs = [cluster.log(log) for log in self._pipeline.watermarks]
+            beats = Heartbeats(logs, self._pipeline.heartbeat_s)
+        while query.isActive and not self._stop.wait(_WATCH_S):
+            if beats is not None:
+                beats.look()
+        if query.isActive:
+            query.stop()
+
+    def _wait_after(self, error: Exception, failures: int) -> None:
+        """For as long as makes sense; raises the error if no time would help."""
+        if self._stop.is_set() or fault_of(error) is Fault.PIPELINE:
+            raise error
+        self._say(reason_of(error))
+        self._stop.wait(min(_BACKOFF_S * 2 ** (failures - 1), _BACKOFF_MAX_S))
+
+    def _note(self, store: ProgressStore, error: Exception) -> None:
+        """For those who look at the pipeline: why it does not go on."""
+        try:
+            store.change(lambda now: units.stopped(now, reason_of(error)))
+        except LoomError:
+            pass  # the error itself is told in any case
 
     def _say(self, text: str) -> None:
         self._listener.said(text)

@@ -40,7 +40,6 @@ class StatelessWork:
         frames: Frames,
         source: BlockingLog,
         store: ProgressStore,
-        publication: Publication,
         committed: Callable[[Unit, Progress], None],
         stopping: Callable[[], bool],
     ) -> None:
@@ -49,7 +48,7 @@ class StatelessWork:
         self._frames = frames
         self._source = source
         self._store = store
-        self._publication = publication
+        self._publication = Publication(pipeline)
         self._committed = committed
         self._stopping = stopping
         self._lenient = 0  # units for which undecodable records are looked for at once

@@ -165,6 +165,11 @@ def committed(progress: Progress, number: int, now: float, dead_letters: int = 0
     )
 
 
+def stopped(progress: Progress, error: str) -> Progress:
+    """It does not go on, for this reason."""
+    return replace(progress, error=error)
+
+
 def failed(progress: Progress, number: int, error: str, *, counts: bool) -> Progress:
     """It is tried again; `counts`: the failure may be its records' fault."""
     unit = _unit(progress, number, UnitState.RUNNING)
@@ -190,6 +195,13 @@ def halved(progress: Progress, number: int) -> Progress:
         pieces=(first, second, *later),
         counters=counters,
     )
+
+
+def abandoned(progress: Progress) -> Progress:
+    """The unit was not decided and will be made anew, perhaps with other ranges."""
+    if progress.unit is not None and progress.unit.state is UnitState.COMMITTING:
+        raise Conflict(f"unit {progress.unit.number} is decided")
+    return replace(progress, unit=None)
 
 
 def paused(progress: Progress, wanted: bool) -> Progress:

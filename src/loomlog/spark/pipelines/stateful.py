@@ -1,0 +1,169 @@
+"""A pipeline with state: windows, joins, de-duplication; a streaming query of Spark's.
+
+Its units are the micro-batches. Spark's checkpoint holds the state and says which positions a
+micro-batch reads; the pipeline's progress says which micro-batch is committed. A micro-batch that
+Spark repeats is run again, so that the state moves on, but its output is what was decided before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from loomlog.spark.pipelines import decoding, letters, units
+from loomlog.spark.pipelines.checkpoints import Checkpoint
+from loomlog.spark.pipelines.definition import Pipeline
+from loomlog.spark.pipelines.failures import PipelineError
+from loomlog.spark.pipelines.frames import Frames
+from loomlog.spark.pipelines.outputs import UnitId
+from loomlog.spark.pipelines.publication import Publication, letters_in
+from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_PAUSED_S: Final = 0.2  # how often a paused pipeline looks whether it still is
+
+
+class StatefulWork:
+    """The streaming query of one pipeline."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        cluster: str,
+        spark: SparkSession,
+        store: ProgressStore,
+        committed: Callable[[Unit, Progress], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._pipeline = pipeline
+        self._cluster = cluster
+        self._spark = spark
+        self._frames = Frames(spark, pipeline, cluster)
+        self._store = store
+        self._publication = Publication(pipeline)
+        self._committed = committed
+        self._stopping = stopping
+        self._failure: Exception | None = None
+        self._checkpoint = Checkpoint(spark, pipeline.checkpoint, store.load().generation)
+
+    def start(self, *, once: bool) -> StreamingQuery:
+        """Begin, or go on where the checkpoint is."""
+        progress = self._store.load()
+        self._require_own(progress)
+        self._failure = None
+        frame = self._frames.streaming_result(dict(progress.positions), dict(progress.ends))
+        writing = (
+            frame.writeStream.foreachBatch(self._batch)
+            .outputMode(self._pipeline.output_mode)
+            .option("checkpointLocation", self._checkpoint.path)
+        )
+        if once or progress.ends:
+            writing = writing.trigger(availableNow=True)
+        else:
+            interval_ms = max(1, int(self._pipeline.interval_s * 1000))
+            writing = writing.trigger(processingTime=f"{interval_ms} milliseconds")
+        query = writing.start()
+        self._store.change(lambda now: units.query_bound(now, str(query.id)))
+        return query
+
+    def failure(self, query: StreamingQuery) -> Exception | None:
+        """Why the query ended; None: it is done."""
+        return self._failure or query.exception()
+
+    def _require_own(self, progress: Progress) -> None:
+        """The state must be this pipeline's: without it the output would be wrong."""
+        found = self._checkpoint.query()
+        if progress.query and found != progress.query:
+            wrong = "is another query's" if found else "is empty"
+            raise PipelineError(
+                f"pipeline {self._pipeline.name!r} has state, and the checkpoint "
+                f"{self._checkpoint.path} {wrong}: use the one its other sites use, on shared "
+                "storage, or begin anew with `loom pipeline reset`"
+            )
+
+    # ---- a micro-batch
+
+    def _batch(self, frame: DataFrame, batch: int) -> None:
+        try:
+            self._process(frame, batch)
+        except Exception as error:
+            self._failure = error  # Spark tells only its text
+            raise
+
+    def _process(self, frame: DataFrame, batch: int) -> None:
+        progress = self._unpaused()
+        decided = progress.unit
+        if decided is not None and decided.state is not UnitState.COMMITTING:
+            progress = self._store.change(units.abandoned)  # somebody died while working on it
+            decided = None
+        if decided is None and batch > progress.batch:
+            self._publish(*self._run(frame, progress, batch))
+            return
+        frame.write.format("noop").mode("overwrite").save()  # only the state has to move on
+        if decided is None:
+            return
+        if decided.batch != batch:
+            raise PipelineError(
+                f"micro-batch {batch} came, and {decided.batch} is decided: the checkpoint "
+                f"{self._checkpoint.path} is an old copy; `loom pipeline reset` begins anew"
+            )
+        self._publish(progress, decided)
+
+    def _unpaused(self) -> Progress:
+        progress = self._store.load()
+        while progress.paused and not self._stopping():
+            time.sleep(_PAUSED_S)
+            progress = self._store.load()
+        return progress
+
+    def _ranges(self, progress: Progress, batch: int) -> dict[str, Range]:
+        ends = self._checkpoint.offsets(batch) or {}
+        before = self._checkpoint.offsets(batch - 1) if batch else dict(progress.positions)
+        if set(ends) != set(progress.positions) or before != dict(progress.positions):
+            raise PipelineError(
+                f"the checkpoint {self._checkpoint.path} is at {before}, pipeline "
+                f"{self._pipeline.name!r} is committed up to {dict(progress.positions)}: it is not "
+                "its checkpoint, or an old copy; `loom pipeline reset` begins anew"
+            )
+        return {log: Range(progress.positions[log] + 1, last) for log, last in ends.items()}
+
+    def _run(self, frame: DataFrame, progress: Progress, batch: int) -> tuple[Progress, Unit]:
+        """The progress with its unit decided."""
+        ranges = self._ranges(progress, batch)
+        progress = self._store.change(lambda now: units.created(now, ranges, batch))
+        assert progress.unit is not None
+        unit, number = progress.unit, progress.unit.number
+        self._store.change(lambda now: units.running(now, number))
+        staged = self._publication.stage(self._id(progress, unit), frame, self._letters(unit))
+        progress = self._store.change(lambda now: units.decided(now, number, staged))
+        assert progress.unit is not None
+        return progress, progress.unit
+
+    def _publish(self, progress: Progress, unit: Unit) -> None:
+        staged = unit.staged or {}
+        self._publication.publish(self._id(progress, unit), staged)
+        lost = letters_in(staged)
+        after = self._store.change(lambda now: units.committed(now, unit.number, time.time(), lost))
+        self._committed(unit, after)
+
+    def _letters(self, unit: Unit) -> DataFrame | None:
+        """The records of the micro-batch that cannot be decoded: its sources are read once more
+        for them."""
+        found = [
+            letters.written(decoding.lost(self._parsed(log, wanted)), self._pipeline.name, log)
+            for log, wanted in unit.ranges.items()
+            if wanted.records and self._pipeline.decode[log] != "raw"
+        ]
+        return reduce(lambda one, other: one.union(other), found) if found else None
+
+    def _parsed(self, log: str, wanted: Range) -> DataFrame:
+        return self._frames.parsed(log, self._frames.records(log, wanted))
+
+    def _id(self, progress: Progress, unit: Unit) -> UnitId:
+        return UnitId(self._cluster, self._pipeline.name, unit.number, progress.version)
