@@ -43,8 +43,15 @@ def test_a_rate_limit_makes_small_batches_also_for_available_now(rig: Rig, tmp_p
     query = rig.run_available(tmp_path, startingPosition=11, maxRecordsPerTrigger=40)
     assert [end_of(p) for p in progress_of(query)] == [50, 90, 100]
     assert [p["numInputRows"] for p in progress_of(query)] == [40, 40, 10]
-    assert _parsed(query.lastProgress["sources"][0]["latestOffset"]) == {"position": 100}
+    latest = _parsed(query.lastProgress["sources"][0]["latestOffset"])
+    assert latest == {"log": rig.log.name, "position": 100}
     assert rig.written(tmp_path) == list(range(11, 101))
+
+
+def test_a_stream_may_have_an_end(rig: Rig, tmp_path: Path) -> None:
+    rig.fill(100)
+    rig.run_available(tmp_path, startingPosition=11, endingPosition=30)
+    assert rig.written(tmp_path) == list(range(11, 31))
 
 
 def test_a_query_that_was_stopped_continues_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
@@ -111,7 +118,7 @@ def test_a_checkpoint_of_a_longer_log_is_refused(rig: Rig, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"endingPosition": "5"}, "endingPosition is for spark.read"),
+        ({"endingPosition": "0"}, "endingPosition must be latest or a position"),
         ({"maxRecordsPerTrigger": "none"}, "maxRecordsPerTrigger must be a number"),
         ({"log": "nobody"}, "nobody"),
     ],

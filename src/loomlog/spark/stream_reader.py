@@ -28,7 +28,6 @@ from loomlog.spark.ranges import ArchiveRange, StreamRange, plan
 from loomlog.spark.tasks import connect, read_range
 from loomlog.types import Glsn
 
-
 Offset: TypeAlias = dict[str, Any]
 
 
