@@ -39,6 +39,11 @@ COPY_ANSWER_S: Final = 0.2  # a short copy is finished with the answer to its or
 SCRUB_BYTES: Final = MIB  # checked at a time, between two reads of others
 SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 
+# Chains
+TICKETS_REMEMBERED: Final = 100_000  # by which a sequencer knows how long a hole is: a few MB
+CHAIN_LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
+CHAIN_WAITING_BYTES_MAX: Final = 128 * MIB  # blocks that wait for the disk; more are refused
+
 # Metadata repository
 REGISTER_BYTES_MAX: Final = MIB  # a register's value; an etcd takes no more than 1.5 MiB
 REGISTER_SWAPS_REMEMBERED: Final = 32  # by which a register knows repeats: half a KiB

@@ -1,0 +1,129 @@
+"""Filling a replica before it joins a chain, while the log goes on. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from loomlog.core.chained.filling import decide, decide_at
+from loomlog.core.chained.messages import (
+    Ask,
+    Copy,
+    Create,
+    Done,
+    Fetch,
+    Fetched,
+    Found,
+    List,
+    Listed,
+    Steps,
+    Stored,
+    TrimmedTo,
+)
+from loomlog.core.chained.outcomes import (
+    Interrupted,
+    NotWritten,
+    Stop,
+    Trimmed,
+    first_stop,
+    stopped,
+)
+from loomlog.core.chained.projection import Projection, Replica
+from loomlog.limits import CHAIN_LIST_MAX, COPY_PART_BYTES
+from loomlog.types import Glsn
+
+
+class Newcomer(NamedTuple):
+    """A replica that is going to join. It has all blocks of its chain below `copied`, where
+    nothing is open any more, but those that were trimmed."""
+
+    replica: Replica
+    copied: Glsn
+    trimmed: Glsn = 0
+
+
+def create(projection: Projection, replica: Replica) -> Steps[Newcomer | Interrupted]:
+    [answer] = yield [Ask(replica, Create())]
+    if not isinstance(answer, Done):
+        return _as_interrupted(stopped(answer))
+    return Newcomer(replica, projection.first)
+
+
+def catch_up(projection: Projection, newcomer: Newcomer) -> Steps[Newcomer | Interrupted]:
+    """Copy from the tail all below the start of the epoch. What came since is copied when it joins
+    and the log stands still: if that is much, begin a new epoch and catch up again."""
+    address = yield from settle(projection, newcomer.copied)
+    if isinstance(address, Interrupted):
+        return address
+    tail = projection.chains[newcomer.replica.chain][-1]
+    trimmed = yield from copy(projection.epoch, tail, newcomer)
+    if isinstance(trimmed, Interrupted):
+        return trimmed
+    return Newcomer(newcomer.replica, address, trimmed)
+
+
+def settle(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
+    """Decide all addresses from this one to the start of the epoch: each has a block at its tail,
+    for good. No writer is disturbed: those of older epochs are fenced."""
+    settled = yield from _first_address(projection, address)
+    while isinstance(settled, int) and settled < projection.start:
+        settled = yield from _settle_some(projection, settled)
+    return settled
+
+
+def _first_address(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
+    """This one; or, if it is trimmed, the next."""
+    if address >= projection.start:
+        return address
+    outcome = yield from decide_at(projection, address)
+    if isinstance(outcome, Trimmed):
+        return (yield from _first_address(projection, outcome.position + 1))
+    match outcome:
+        case Found(block):
+            return block.end
+        case NotWritten():
+            return address
+    return _as_interrupted(outcome)
+
+
+def _settle_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
+    """Go on from address to address as far as one list of all tails leads, or by one block."""
+    request = List(projection.epoch, address, CHAIN_LIST_MAX)
+    answers = yield [Ask(tail, request) for tail in projection.tails]
+    ends: dict[Glsn, Glsn] = {}
+    for answer in answers:
+        if not isinstance(answer, Listed):
+            return _as_interrupted(stopped(answer))
+        ends.update((extent.first, extent.end) for extent in answer.extents)
+    if address not in ends:
+        outcome = yield from decide(projection, address)
+        return outcome.block.end if isinstance(outcome, Found) else _as_interrupted(outcome)
+    while address in ends:
+        address = ends[address]
+    return address
+
+
+def copy(epoch: int, source: Replica, newcomer: Newcomer) -> Steps[Glsn | Interrupted]:
+    """Copy every block that the newcomer lacks. Gives the position up to which blocks were trimmed,
+    and were not copied."""
+    position, trimmed, more = newcomer.copied, newcomer.trimmed, True
+    while more:
+        [answer] = yield [Ask(source, Fetch(epoch, position, COPY_PART_BYTES))]
+        if isinstance(answer, TrimmedTo):
+            trimmed = answer.position
+            position = trimmed + 1
+            continue
+        if not isinstance(answer, Fetched):
+            return _as_interrupted(stopped(answer))
+        if answer.blocks:
+            stored = yield [Ask(newcomer.replica, Copy(block)) for block in answer.blocks]
+            if (stop := first_stop(stored, Stored, TrimmedTo)) is not None:
+                return _as_interrupted(stop)
+            position = answer.blocks[-1].end
+        more = answer.more
+    return trimmed
+
+
+def _as_interrupted(outcome: Stop | NotWritten) -> Interrupted:
+    if isinstance(outcome, Interrupted):
+        return outcome
+    return Interrupted("the log was trimmed meanwhile")

@@ -1,0 +1,73 @@
+"""Reading: at the tail, in one round trip; what is on its way there is brought there first. Pure.
+
+That nothing is written is only said after every replica of a chain has said that the epoch still
+holds: a newer one would have sealed at least one of them, and may have written since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loomlog.core.chained.appending import write_down
+from loomlog.core.chained.messages import (
+    Ask,
+    Beyond,
+    Check,
+    Done,
+    FindEnd,
+    Found,
+    Missing,
+    Read,
+    Service,
+    Steps,
+)
+from loomlog.core.chained.outcomes import NotWritten, Reading, Stop, first_stop, stopped
+from loomlog.core.chained.projection import Chain, Projection, Replica
+from loomlog.types import Glsn
+
+
+def read(projection: Projection, address: Glsn) -> Steps[Reading]:
+    """The block at an address: the end of another block, or where the log begins."""
+    return (yield from _read(projection, address, [projection.chain_of(address)]))
+
+
+def read_at(projection: Projection, position: Glsn) -> Steps[Reading]:
+    """The block that covers a position, wherever it begins: all tails are asked at once."""
+    return (yield from _read(projection, position, projection.chains))
+
+
+def _read(projection: Projection, position: Glsn, chains: Sequence[Chain]) -> Steps[Reading]:
+    request = Read(projection.epoch, position)
+    tails = yield [Ask(chain[-1], request) for chain in chains]
+    for answer in tails:
+        if isinstance(answer, Found):
+            return answer
+    if (stop := first_stop(tails, Found, Missing)) is not None:
+        return stop
+    others = [replica for chain in chains for replica in chain[:-1]]
+    answers = (yield [Ask(replica, request) for replica in others]) if others else []
+    holders = {r for r, answer in zip(others, answers, strict=True) if isinstance(answer, Found)}
+    for answer in answers:
+        if isinstance(answer, Found):
+            return (yield from _complete(projection, answer, holders))
+    return first_stop(answers, Found, Missing) or NotWritten()
+
+
+def _complete(projection: Projection, found: Found, holders: set[Replica]) -> Steps[Reading]:
+    """Bring a block down to the tail of its chain."""
+    chain = projection.chain_of(found.block.first)
+    missing = [replica for replica in chain if replica not in holders]
+    refusal = yield from write_down(projection.epoch, missing, found.block)
+    return found if refusal is None else stopped(refusal)
+
+
+def find_end(projection: Projection) -> Steps[Glsn | Stop]:
+    """The first position that nobody was given: all that was acknowledged is below it."""
+    if projection.closed:
+        return projection.start
+    [answer] = yield [Ask(Service.SEQUENCER, FindEnd(projection.epoch))]
+    if not isinstance(answer, Beyond):
+        return stopped(answer)
+    request = Check(projection.epoch)
+    checks = yield [Ask(replica, request) for replica in projection.chains[0]]
+    return first_stop(checks, Done) or answer.end

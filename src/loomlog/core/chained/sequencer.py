@@ -1,0 +1,68 @@
+"""Who hands out positions, in one epoch. Pure, and soft: nothing of it is stored.
+
+There is one for a projection, made by whoever made the projection, and only once: a lost sequencer
+takes its epoch along. A second one of the same epoch could hand out positions that overlap with
+tickets of the first, on other chains, where nobody would notice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from loomlog.core.chained.messages import (
+    Answer,
+    Beyond,
+    EpochOver,
+    FindEnd,
+    Forgotten,
+    HandedOut,
+    Holding,
+    Refused,
+    Request,
+    Ticket,
+)
+from loomlog.core.chained.projection import Projection
+from loomlog.errors import InvalidArgument
+from loomlog.limits import TICKETS_REMEMBERED
+from loomlog.types import Glsn
+
+
+class Sequencer:
+    """Positions from the start of its projection on. It remembers the newest tickets, so that a
+    hole can be filled as a whole; an older one is filled position by position."""
+
+    def __init__(self, projection: Projection, remembered: int = TICKETS_REMEMBERED) -> None:
+        if projection.closed:
+            raise InvalidArgument(f"log {projection.log_id} is sealed: it takes no more appends")
+        self.epoch = projection.epoch
+        self.end: Glsn = projection.start  # the first position that is not handed out
+        self._remembered = remembered
+        self._firsts: list[Glsn] = []  # of the tickets that are remembered
+
+    def next(self, count: int) -> Ticket:
+        ticket = Ticket(self.end, count, self.epoch)
+        self.end += count
+        self._firsts.append(ticket.first)
+        if len(self._firsts) > 2 * self._remembered:
+            del self._firsts[: self._remembered]
+        return ticket
+
+    def answer(self, request: Request) -> Answer:
+        match request:
+            case Holding(epoch, position) if epoch == self.epoch:
+                return self._holding(position)
+            case FindEnd(epoch) if epoch == self.epoch:
+                return Beyond(self.end)
+            case Holding(epoch) | FindEnd(epoch):
+                return EpochOver(self.epoch) if epoch < self.epoch else Refused("an old sequencer")
+        return Refused(f"a sequencer does not answer {type(request).__name__}")
+
+    def _holding(self, position: Glsn) -> Answer:
+        if position >= self.end:
+            return Beyond(self.end)
+        index = bisect_right(self._firsts, position)
+        if not index:
+            return Forgotten()
+        first = self._firsts[index - 1]
+        end = self._firsts[index] if index < len(self._firsts) else self.end
+        return HandedOut(Ticket(first, end - first, self.epoch))
