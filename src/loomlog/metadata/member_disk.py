@@ -29,6 +29,7 @@ from loomlog.metadata.round_file import (
     creation,
     encode,
     open_file,
+    read_file,
     remove,
     sync_way_to,
 )
@@ -63,6 +64,7 @@ class MemberDisk:
         """Open what is there, or begin (only if `create`). Blocks."""
         disk = cls(member_id, files, directory, file_bytes)
         files.make_directory(directory)
+        sync_way_to(files, directory)  # of one that lost its disk it is new, too
         disk._numbers = clean(files, directory)
         if create and not files.exists(_promise_path(directory)):
             disk._begin()
@@ -75,13 +77,13 @@ class MemberDisk:
     def _begin(self) -> None:
         for step in [*self.install(MemberState(), []), *self.promise(MemberState())]:
             step()
-        sync_way_to(self._files, self._directory)
 
     def _recover(self) -> None:
         try:
             self._current = self._open_current()
             begin, *_ = self._current.records
             index, kept = _BEGIN.unpack(begin.content)
+            self._check_promise(self._current.epoch)
         except (Corrupt, ValueError, struct.error) as error:
             logger.warning("this member's round log is lost, a leader must fill it: %s", error)
             self.state = self.state._replace(lost=True)
@@ -91,6 +93,10 @@ class MemberDisk:
         self._current.records.clear()
         remove(self._files, self._directory, self._numbers[:-1])
         del self._numbers[:-1]
+
+    def _check_promise(self, file_epoch: int) -> None:
+        if file_epoch > self.state.promised.epoch:
+            raise Corrupt(f"{self._directory}: the promise is older than the file of rounds")
 
     def _open_current(self) -> RoundFile:
         if not self._numbers:
@@ -152,9 +158,12 @@ class MemberDisk:
 
     def read(self) -> list[bytes]:
         """All records in the file. Blocks."""
-        current = self._open_current()
-        current.close()
-        return [record.content for record in current.records[1:]]
+        assert self._current is not None
+        number, expected = self._current.number, self._current.next_number - 1
+        records = read_file(self._files, self._directory, number)
+        if len(records) != expected:
+            raise Corrupt(f"{self._directory}: {len(records)} records instead of {expected}")
+        return [record.content for record in records[1:]]
 
 
 # ---- the promise

@@ -126,6 +126,19 @@ def sync_way_to(files: Files, directory: str) -> None:
             return  # not ours, so it was there before
 
 
+def read_file(files: Files, directory: str, number: int) -> list[Record]:
+    """The records in a file that somebody writes to, up to the first that is broken."""
+    path = _path(directory, number)
+    file = files.open(path)
+    try:
+        data = bytes(file.read(file.size(), 0))
+    finally:
+        file.close()
+    found = RoundFile(number, _read_file_header(data, path), len(data))
+    _scan(found, data, path)
+    return found.records
+
+
 def open_file(files: Files, directory: str, number: int, file_bytes: int) -> RoundFile:
     path = _path(directory, number)
     file = files.open(path)
