@@ -1,0 +1,36 @@
+"""The port to where the blocks of chains are kept, in any order and with holes.
+
+Calls block: they run in a worker. Reads may run beside a commit, in another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import Blocks, Change, Standing
+
+
+class StoredReplica(Blocks, Protocol):
+    """A replica as of one commit."""
+
+    @property
+    def standing(self) -> Standing | None:
+        """None if the replica is not here."""
+
+
+class BlockTable(Protocol):
+    """All replicas of chains on one volume."""
+
+    def replicas(self) -> list[Replica]:
+        """Those that are here, in order."""
+
+    def look(self, replica: Replica) -> StoredReplica:
+        """As of the last commit; use it for one look-up and let go of it."""
+
+    def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
+        """All of it or nothing, in order; with `sync` it survives a power loss once this returns.
+        Nobody sees a change before."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,186 @@
+"""A BlockTable in RocksDB: positions of chains come in any order, and holes matter.
+
+    block:     "B" replica last(8) count(4)  →  version(1) producer(8) sequence(8) batch
+    standing:  "S" replica                   →  version(1) epoch(8) trimmed(8)
+    replica:   log(4) chain(4) birth(8)
+
+All numbers are big-endian and unsigned, so keys are in the order of positions. A block is kept by
+its LAST position: the first key at or behind a position is then the block that covers it or comes
+next, its extent is in the key, and to trim is to delete one range, without a look at any value.
+
+Batches have checksums of their own, RocksDB one for each of its blocks and log records. Large
+batches go to blob files, which compactions leave alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final
+
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+
+from loomlog.core.chained.block import Block, Extent
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import Change, Gone, Put, Standing
+from loomlog.errors import Corrupt, VersionMismatch
+from loomlog.limits import KIB, MIB
+from loomlog.types import Glsn, NodeId
+
+VERSION: Final = 1
+
+_REPLICA: Final = Struct(">cIIQ")
+_PLACE: Final = Struct(">QI")
+_BLOCK: Final = Struct(">BQQ")
+_STANDING: Final = Struct(">BQQ")
+_BLOCKS: Final = b"B"
+_STANDINGS: Final = b"S"
+_PREFIX_BYTES: Final = _REPLICA.size
+_POSITION_MAX: Final = (1 << 64) - 1
+
+_MEMTABLE_BYTES: Final = 32 * MIB
+_LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
+_BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
+_LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself
+
+
+def _prefix(kind: bytes, replica: Replica) -> bytes:
+    return _REPLICA.pack(kind, replica.log_id, replica.chain, replica.birth)
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_total_wal_size(_LOG_BYTES_MAX)
+    options.set_compression_type(DBCompressionType.none())  # clients compress batches
+    options.set_enable_blob_files(True)
+    options.set_min_blob_size(_BLOB_BYTES_MIN)
+    options.set_enable_blob_gc(True)
+    options.set_keep_log_file_num(_LOG_FILES_KEPT)
+    return options
+
+
+class RocksReplica:
+    """A replica as of one commit: a trim does not take away what was just found."""
+
+    def __init__(self, db: Rdict, replica: Replica) -> None:
+        self._view = db.snapshot()
+        self._replica = replica
+        self._prefix = _prefix(_BLOCKS, replica)
+
+    @property
+    def standing(self) -> Standing | None:
+        try:
+            return _unpack_standing(self._view[_prefix(_STANDINGS, self._replica)])
+        except KeyError:
+            return None
+
+    def find(self, position: Glsn) -> Extent | None:
+        found = self.scan(position, 1)
+        return found[0] if found else None
+
+    def find_before(self, position: Glsn) -> Extent | None:
+        return self._before(self._key(position))
+
+    def last(self) -> Extent | None:
+        return self._before(self._key(_POSITION_MAX))
+
+    def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
+        cursor = self._view.iter()
+        cursor.seek(self._key(position))
+        extents: list[Extent] = []
+        while len(extents) < blocks_max and (extent := self._extent(cursor)) is not None:
+            extents.append(extent)
+            cursor.next()
+        return extents
+
+    def load(self, extent: Extent) -> Block:
+        value = self._view[self._prefix + _PLACE.pack(extent.last, extent.count)]
+        version, producer_id, sequence = _BLOCK.unpack_from(value)
+        _check_version(version)
+        batch = memoryview(value)[_BLOCK.size :]
+        return Block(extent.first, extent.count, producer_id, sequence, batch)
+
+    def _before(self, key: bytes) -> Extent | None:
+        cursor = self._view.iter()
+        cursor.seek_for_prev(key)
+        return self._extent(cursor)
+
+    def _extent(self, cursor: Any) -> Extent | None:
+        if not cursor.valid():
+            cursor.status()  # raises if it ended because of a bad disk
+            return None
+        key: bytes = cursor.key()
+        if not key.startswith(self._prefix):
+            return None
+        last, count = _PLACE.unpack_from(key, _PREFIX_BYTES)
+        return Extent(last - count + 1, count)
+
+    def _key(self, position: Glsn) -> bytes:
+        return self._prefix + _PLACE.pack(position, 0)
+
+
+class RocksTable:
+    """Opening and closing block."""
+
+    def __init__(self, path: str, node_id: NodeId) -> None:
+        self._db = Rdict(path, _options())
+        self._node_id = node_id
+        self._synced = WriteOptions()
+        self._synced.sync = True
+        self._unsynced = WriteOptions()
+
+    def replicas(self) -> list[Replica]:
+        found = []
+        cursor = self._db.iter()
+        cursor.seek(_STANDINGS)
+        while cursor.valid() and cursor.key().startswith(_STANDINGS):
+            _, log_id, chain, birth = _REPLICA.unpack(cursor.key())
+            found.append(Replica(self._node_id, log_id, chain, birth))
+            cursor.next()
+        cursor.status()
+        return found
+
+    def look(self, replica: Replica) -> RocksReplica:
+        return RocksReplica(self._db, replica)
+
+    def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for replica, change in changes:
+            _add(batch, replica, change)
+        self._db.write(batch, self._synced if sync else self._unsynced)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _add(batch: WriteBatch, replica: Replica, change: Change) -> None:
+    blocks = _prefix(_BLOCKS, replica)
+    match change:
+        case Put(block):
+            key = blocks + _PLACE.pack(block.last, block.count)
+            header = _BLOCK.pack(VERSION, block.producer_id, block.sequence)
+            batch.put(key, b"".join((header, block.batch)))
+        case Standing(epoch, trimmed):
+            batch.put(_prefix(_STANDINGS, replica), _STANDING.pack(VERSION, epoch, trimmed))
+            if trimmed:
+                batch.delete_range(blocks, blocks + _PLACE.pack(trimmed + 1, 0))
+        case Gone():
+            batch.delete(_prefix(_STANDINGS, replica))
+            batch.delete_range(blocks, blocks + _PLACE.pack(_POSITION_MAX, 0))
+
+
+def _unpack_standing(value: bytes) -> Standing:
+    if len(value) != _STANDING.size:
+        raise Corrupt(f"the standing of a replica has {len(value)} bytes: restore the volume")
+    version, epoch, trimmed = _STANDING.unpack(value)
+    _check_version(version)
+    return Standing(epoch, trimmed)
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise VersionMismatch(
+            f"blocks of format version {version}, this software reads {VERSION}; upgrade it"
+        )

@@ -1,0 +1,197 @@
+"""Replicas of chains on a volume: requests in, answers out, one synced commit for all that waited.
+
+    commits    requests that may change something, in the order they came, decided one after the
+               other in a worker; then ONE commit; then the answers
+    look-ups   in a worker of their own, so that they do not wait for the disk to sync; they see
+               only what is committed
+
+What may be asked and what it means is core/chained/replica.py's matter. After an error of the disk
+nothing is answered but `Refused`: a failed sync says nothing about what reached the disk.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from loomlog.core.chained.block import Block, Extent
+from loomlog.core.chained.messages import (
+    Answer,
+    Copy,
+    Create,
+    Refused,
+    Remove,
+    Request,
+    Seal,
+    Trim,
+    Write,
+)
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import (
+    Blocks,
+    Change,
+    Gone,
+    Put,
+    Standing,
+    decide,
+    look_up,
+)
+from loomlog.limits import CHAIN_WAITING_BYTES_MAX
+from loomlog.storage.block_table import BlockTable
+from loomlog.storage.files import Worker
+from loomlog.types import Glsn
+
+Answered: TypeAlias = Callable[[Answer], None]
+
+_CHANGING = Write | Copy | Seal | Trim | Create | Remove
+
+
+class _Waiting(NamedTuple):
+    replica: Replica
+    request: Request
+    done: Answered
+
+
+class WriteOnceStore:
+    """Lives on the loop; the workers do what blocks."""
+
+    def __init__(
+        self, table: BlockTable, commits: Worker, look_ups: Worker, *, sync: bool = True
+    ) -> None:
+        self._table = table
+        self._commits = commits
+        self._look_ups = look_ups
+        self._sync = sync
+        self._waiting: list[_Waiting] = []
+        self._waiting_bytes = 0
+        self._under_way = False
+        self._failed: Refused | None = None
+
+    def replicas(self) -> list[Replica]:
+        """Those that are here. Blocks."""
+        return self._table.replicas()
+
+    def ask(self, replica: Replica, request: Request, done: Answered) -> None:
+        """`done` gets the answer later, on the loop. A batch must not change until then."""
+        asked = _Waiting(replica, request, done)
+        if isinstance(request, _CHANGING):
+            self._enqueue(asked)
+        else:
+            self._look_up(asked)
+
+    def _enqueue(self, asked: _Waiting) -> None:
+        size = _bytes_of(asked.request)
+        if self._waiting and self._waiting_bytes + size > CHAIN_WAITING_BYTES_MAX:
+            asked.done(Refused("the disk is too slow for what is written: try again later"))
+            return
+        self._waiting.append(asked)
+        self._waiting_bytes += size
+        self._start()
+
+    def _start(self) -> None:
+        if self._under_way or not self._waiting:
+            return
+        group, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        answers: list[Answer] = []
+        self._under_way = True
+        self._commits.run(
+            [partial(self._commit, group, answers)], partial(self._committed, group, answers)
+        )
+
+    def _commit(self, group: list[_Waiting], answers: list[Answer]) -> None:
+        """In the worker."""
+        if self._failed is None:
+            view = _Uncommitted(self._table)
+            answers += (view.decide(asked.replica, asked.request) for asked in group)
+            if view.changes:
+                self._table.commit(view.changes, sync=self._sync)
+
+    def _committed(
+        self, group: list[_Waiting], answers: list[Answer], error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._failed = self._failed or Refused(f"the disk failed: {error}")
+        self._under_way = False
+        self._start()
+        failed = self._failed
+        for index, asked in enumerate(group):
+            asked.done(failed or answers[index])
+
+    def _look_up(self, asked: _Waiting) -> None:
+        answers: list[Answer] = []
+
+        def step() -> None:
+            stored = self._table.look(asked.replica)
+            answers.append(look_up(asked.request, stored.standing, stored))
+
+        def finished(error: BaseException | None) -> None:
+            unreadable = Refused(f"the disk failed: {error}") if error is not None else None
+            asked.done(self._failed or unreadable or answers[0])
+
+        self._look_ups.run([step], finished)
+
+
+def _bytes_of(request: Request) -> int:
+    return len(request.block.batch) if isinstance(request, Write | Copy) else 0
+
+
+class _Uncommitted:
+    """A table and the changes that a commit is going to make, in their order."""
+
+    def __init__(self, table: BlockTable) -> None:
+        self.changes: list[tuple[Replica, Change]] = []
+        self._table = table
+        self._standings: dict[Replica, Standing | None] = {}
+        self._added: defaultdict[Replica, list[Block]] = defaultdict(list)
+
+    def decide(self, replica: Replica, request: Request) -> Answer:
+        stored = self._table.look(replica)
+        standing = self._standings.get(replica, stored.standing)
+        answer, change = decide(request, standing, _WithAdded(stored, self._added[replica]))
+        match change:
+            case Put(block):
+                self._added[replica].append(block)
+            case Standing():
+                self._standings[replica] = change
+            case Gone():
+                self._standings[replica] = None
+                del self._added[replica]
+        if change is not None and change != standing:
+            self.changes.append((replica, change))
+        return answer
+
+
+class _WithAdded:
+    """The blocks of a replica with those that are about to be added: a few, in no order."""
+
+    def __init__(self, blocks: Blocks, added: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self._added = added
+
+    def find(self, position: Glsn) -> Extent | None:
+        found = self.scan(position, 1)
+        return found[0] if found else None
+
+    def find_before(self, position: Glsn) -> Extent | None:
+        return self._greatest(
+            self._blocks.find_before(position), [b for b in self._added if b.end <= position]
+        )
+
+    def last(self) -> Extent | None:
+        return self._greatest(self._blocks.last(), self._added)
+
+    def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
+        added = [block.extent for block in self._added if block.end > position]
+        return sorted([*added, *self._blocks.scan(position, blocks_max)])[:blocks_max]
+
+    def load(self, extent: Extent) -> Block:
+        for block in self._added:
+            if block.extent == extent:
+                return block
+        return self._blocks.load(extent)
+
+    def _greatest(self, stored: Extent | None, added: Sequence[Block]) -> Extent | None:
+        extents = [block.extent for block in added]
+        return max(extents if stored is None else [stored, *extents], default=None)
