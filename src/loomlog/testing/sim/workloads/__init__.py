@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from loomlog.testing.sim.run import Workload
 from loomlog.testing.sim.workloads.cluster import cluster
+from loomlog.testing.sim.workloads.takeovers import takeovers
 from loomlog.testing.sim.workloads.toy import toy
 
-WORKLOADS: Mapping[str, Workload] = {"cluster": cluster, "toy": toy}
+WORKLOADS: Mapping[str, Workload] = {"cluster": cluster, "takeovers": takeovers, "toy": toy}
