@@ -31,6 +31,7 @@ from loomlog.types import Entry, Glsn, Llsn, Position, StreamId
 
 LOG = "log"
 TROUBLE_S = 3.0  # how long the nemesis is at work
+CLIENTS_MAX = 3
 OPERATIONS_MAX = 20  # of a worker
 WORKERS = 3  # per client, side by side
 PAUSES_MAX_S = (0.02, 0.1, 0.3)
@@ -59,13 +60,21 @@ class Troublemaker(Protocol):
         """What is broken is mended."""
 
 
-def run_cluster(sim: Simulation, servers: SimCluster, *nemeses: Troublemaker) -> History:
+def run_cluster(
+    sim: Simulation,
+    servers: SimCluster,
+    *nemeses: Troublemaker,
+    clients_max: int = CLIENTS_MAX,
+    trouble_s: float = TROUBLE_S,
+) -> History:
     """The story that is told above."""
     run = Run(sim, servers)
     random = run.random
     servers.start()
     finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)
-    clients = [Client(run, f"client-{i}") for i in range(random.randint(2, 3))]
+    clients = [
+        Client(run, f"client-{i}") for i in range(random.randint(clients_max - 1, clients_max))
+    ]
     working = [sim.host(client.name).start(client.work) for client in clients]
     for i in range(random.randint(1, 2)):
         sim.host(f"reader-{i}").start(run.follower(f"reader-{i}", from_start=i == 0))
@@ -78,7 +87,7 @@ def run_cluster(sim: Simulation, servers: SimCluster, *nemeses: Troublemaker) ->
 
     for nemesis in nemeses:
         nemesis.start()
-    sim.run(sim.world.now + TROUBLE_S)
+    sim.run(sim.world.now + trouble_s)
     run.calm = True
     for nemesis in nemeses:
         nemesis.stop()

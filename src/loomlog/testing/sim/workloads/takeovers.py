@@ -17,6 +17,9 @@ from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.workloads.cluster import SLOWNESS, run_cluster
 
 METADATA = 3
+NODES = 3  # few, and few clients: the metadata repositories are what this is about
+CLIENTS_MAX = 2
+TROUBLE_S = 2.5
 EVERY_S = (0.1, 0.4, 1.5)  # on average
 LASTS_S = 2.0  # at most
 STORE_SLOWNESS_MAX = 200.0
@@ -27,6 +30,9 @@ def takeovers(sim: Simulation, plan: FaultPlan) -> History:
     random = sim.world.random
     shape = replace(
         Shape.draw(random, power_losses="crash" in plan.kinds),
+        nodes=NODES,
+        streams=random.randint(1, 2),
+        replicas=random.choice((1, 2, 2, 3)),
         metadata=METADATA,
         leader_silence_s=random.choice((0.3, 0.8, 2.0)),
     )
@@ -34,7 +40,11 @@ def takeovers(sim: Simulation, plan: FaultPlan) -> History:
     servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
     nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
     with shape.bounds.in_force():
-        return run_cluster(sim, servers, LeaderNemesis(servers), nemesis)
+        return run_cluster(
+            *(sim, servers, LeaderNemesis(servers), nemesis),
+            clients_max=CLIENTS_MAX,
+            trouble_s=TROUBLE_S,
+        )
 
 
 class LeaderNemesis:

@@ -1,0 +1,202 @@
+"""What a leader of the metadata repositories can still do when it was replaced and does not know
+it: nothing. Each story ends well, and goes wrong when the rule that it is about is taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from loomlog.client.cluster import Cluster, connect
+from loomlog.client.info import ClusterStatus
+from loomlog.config import StorageSettings
+from loomlog.errors import LoomError, NotLeader, Retryable
+from loomlog.metadata.quorum_round_log import QuorumRoundLog
+from loomlog.testing.sim import Process, Simulation, SimulationError
+from loomlog.testing.sim.cluster import METADATA_PORT, Shape, SimCluster
+
+LOG = "log"
+SEEDS = 5
+WITHIN_S = 60.0
+SILENCE_S = 0.5
+
+
+class Stage:
+    """A cluster with one log and three metadata repositories."""
+
+    def __init__(self, sim: Simulation, process: Process) -> None:
+        self.sim = sim
+        self.network = sim.network
+        shape = Shape(
+            *(2, 1, 2, StorageSettings(), 4096),
+            failure_detection_s=0.4,
+            heartbeat_s=0.1,
+            metadata=3,
+            leader_silence_s=SILENCE_S,
+        )
+        self.servers = SimCluster(sim, shape)
+        self._process = process
+        self._clients = 0
+
+    async def set_up(self) -> Cluster:
+        self.servers.start()
+        cluster = await self.connect()
+        while sum(n.alive for n in (await self.status(cluster)).nodes) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await cluster.create_log(LOG, streams=1, replicas=2)
+        return cluster
+
+    async def connect(self) -> Cluster:
+        self._clients += 1
+        return await self.servers.connect(
+            self._process, f"-{self._clients}", request_timeout_s=2.0, connect_timeout_s=0.5
+        )
+
+    async def status(self, cluster: Cluster) -> ClusterStatus:
+        while True:
+            try:
+                return await cluster.status()
+            except Retryable:
+                await asyncio.sleep(0.05)
+
+    @property
+    def leader(self) -> str:
+        assert self.servers.leader is not None
+        return self.servers.leader
+
+    def cut_off(self, leader: str) -> None:
+        """From the other metadata repositories and all nodes, not from clients and the store."""
+        for name in self.servers.servers:
+            if name != leader:
+                self.network.partition(leader, name)
+
+    async def another_leads(self, old: str) -> str:
+        while True:
+            for name, repository in self.servers.repositories.items():
+                if name != old and repository.term is not None:
+                    return name
+            await asyncio.sleep(0.02)
+
+    async def until_runs(self, cluster: Cluster) -> None:
+        while True:
+            try:
+                streams = (await cluster.log(LOG).describe()).streams
+                if all(stream.state == "running" for stream in streams):
+                    return
+            except Retryable:
+                pass
+            await asyncio.sleep(0.05)
+
+
+Story: TypeAlias = Callable[[Stage], Awaitable[None]]
+
+
+def told(story: Story, seed: int) -> str | None:
+    """What went wrong, if anything did."""
+    with Simulation(seed) as sim:
+
+        async def main(process: Process) -> None:
+            await story(Stage(sim, process))
+
+        process = sim.host("clients").start(main)
+        try:
+            sim.run(lambda: process.finished, timeout_s=WITHIN_S)
+        except SimulationError as error:
+            return str(error.__cause__ or error)
+    return None
+
+
+# ---- the stories
+
+
+async def it_is_asked_where_the_log_ends(stage: Stage) -> None:
+    """By one who knows no other: no answer, or a true one."""
+    writer = await stage.set_up()
+    old = stage.leader
+    unaware = await connect(f"{old}:{METADATA_PORT}", request_timeout_s=1.0)
+    stage.cut_off(old)
+    await stage.another_leads(old)
+    acknowledged = (await writer.log(LOG).append(b"after the takeover")).position
+    assert stage.servers.repositories[old].term is not None, "it does not know"
+    try:
+        tail = await unaware.log(LOG).tail()
+    except LoomError:
+        return
+    assert tail >= acknowledged, f"the log ends at {tail}, {acknowledged} was acknowledged"
+
+
+async def it_changes_metadata(stage: Stage) -> None:
+    """It was just about to, and was stopped for a moment before it wrote."""
+    await stage.set_up()
+    old = stage.leader
+    stage.cut_off(old)
+    await stage.another_leads(old)
+    term = stage.servers.repositories[old].term
+    assert term is not None, "it does not know"
+    with pytest.raises(NotLeader):
+        await term.catalog.update_stream(1, epoch=99)
+
+
+async def it_wakes_up(stage: Stage) -> None:
+    """Stopped for long, it finds out, follows, and leads again when it is its turn."""
+    cluster = await stage.set_up()
+    old = stage.leader
+    stage.sim.host(old).pause(5 * SILENCE_S)
+    new = await stage.another_leads(old)
+    await cluster.log(LOG).append(b"meanwhile")
+    while stage.servers.repositories[old].term is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    while not stage.servers.repositories[old].status()["hears_leader"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    stage.sim.host(new).kill()
+    await stage.another_leads(new)
+    assert (await cluster.log(LOG).append(b"later")).position == 2
+
+
+async def the_store_is_away(stage: Stage) -> None:
+    """The leader goes on with appends; a takeover waits for the store, and heals by itself."""
+    cluster = await stage.set_up()
+    old = stage.leader
+    stage.servers.store.leave()
+    for _ in range(3):
+        await cluster.log(LOG).append(b"goes on")
+    with pytest.raises(LoomError):
+        await cluster.create_log("more", replicas=1)
+    stage.sim.host(old).kill()
+    waiting = asyncio.ensure_future(cluster.log(LOG).append(b"waits"))
+    await asyncio.sleep(3 * SILENCE_S)
+    assert not waiting.done()
+    followers = [name for name in stage.servers.metadata_names if name != old]
+    statuses = [stage.servers.repositories[name].status() for name in followers]
+    assert all("store does not answer" in status["waits_for"] for status in statuses)
+    stage.servers.store.come_back()
+    assert (await waiting).position == 4
+    await stage.until_runs(cluster)
+    await cluster.create_log("more", replicas=1)
+
+
+STORIES = (
+    it_is_asked_where_the_log_ends,
+    it_changes_metadata,
+    it_wakes_up,
+    the_store_is_away,
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_it_ends_well(story: Story) -> None:
+    for seed in range(SEEDS):
+        assert told(story, seed) is None, f"seed {seed}: {told(story, seed)}"
+
+
+def test_a_leader_that_answers_without_asking_the_others_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def believe(self: QuorumRoundLog) -> None:
+        pass
+
+    monkeypatch.setattr(QuorumRoundLog, "confirm", believe)
+    assert any(told(it_is_asked_where_the_log_ends, seed) for seed in range(SEEDS))

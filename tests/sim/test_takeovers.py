@@ -1,0 +1,39 @@
+"""Three metadata repositories under faults, from one seed each: whoever leads, nothing acknowledged
+is lost, doubled or moved, and everything heals.
+
+What replaced leaders may still do is told as stories in test_replaced_leaders.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from loomlog.core.quorum.majority import Configuration, MemberId
+from loomlog.testing.sim.run import Choice, run_seed
+
+CHUNKS = 100
+SEEDS_PER_CHUNK = 10
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_takeover_after_takeover(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        outcome = run_seed(Choice(seed, "takeovers"))
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_a_leader_that_trusts_a_lagging_minority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes over with what one member has, and decides with what one member has stored."""
+
+    def anybody(self: Configuration, agreeing: Collection[MemberId]) -> bool:
+        return bool(agreeing)
+
+    def furthest(self: Configuration, reached: Mapping[MemberId, int]) -> int:
+        return max(reached.values(), default=0)
+
+    monkeypatch.setattr(Configuration, "has_majority", anybody)
+    monkeypatch.setattr(Configuration, "agreed", furthest)
+    outcomes = (run_seed(Choice(seed, "takeovers", "none")) for seed in range(40))
+    assert any(outcome.error is not None for outcome in outcomes)
