@@ -116,3 +116,15 @@ def test_what_a_killed_node_costs_is_measured(tmp_path: Path) -> None:
         assert len(kill["copies"]) == kill["streams_hit"]
         assert kill["repaired_s"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_several_metadata_repositories_are_compared_with_one(tmp_path: Path) -> None:
+    done = bench("--takeover", "--round-streams", "50", "--data", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert list(report["one_at_a_time"]) == list(report["concurrent"]) == ["1", "3"]
+    assert [lost["how"] for lost in report["takeovers"]] == ["kill -9"] * 3 + ["SIGSTOP"] * 3
+    assert all(lost["stall_s"] > 0 for lost in report["takeovers"])
+    assert report["rounds"]["streams"] == 50
+    assert report["rounds"]["rounds"] > 0
+    assert list(tmp_path.iterdir()) == []

@@ -52,6 +52,17 @@ FillMegabytes = Annotated[
     float, typer.Option(min=0, metavar="N", help="With --failover: stored before the kill.")
 ]
 
+Takeover = Annotated[
+    bool,
+    typer.Option(
+        "--takeover",
+        help="Instead: one metadata repository against three, and the loss of their leader. "
+        "Private clusters.",
+    ),
+]
+RoundStreams = Annotated[
+    int, typer.Option(min=1, metavar="N", help="With --takeover: log streams of a commit round.")
+]
 Spark = Annotated[
     bool,
     typer.Option("--spark", help="Instead: reading and writing with Spark. Private cluster."),
@@ -73,6 +84,8 @@ def bench(
     start_gigabytes: StartGigabytes = None,
     failover: Failover = False,
     fill_megabytes: FillMegabytes = 400.0,
+    takeover: Takeover = False,
+    round_streams: RoundStreams = 10_000,
     spark: Spark = False,
     rows: Rows = 4_000_000,
     cluster: Cluster = CLUSTER,
@@ -81,7 +94,7 @@ def bench(
     """Measure appends, subscriptions, latency and idle cost."""
     from loomlog.cli.bench.run import Settings, Target
 
-    private = up is not None or start_gigabytes is not None or failover or spark
+    private = up is not None or start_gigabytes is not None or failover or takeover or spark
     if sync is not None and not private:
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
@@ -91,6 +104,8 @@ def bench(
         _starts(target, start_gigabytes, as_json=as_json)
     elif failover:
         _failover(target, seconds, fill_megabytes, as_json=as_json)
+    elif takeover:
+        _takeover(target, seconds, round_streams, as_json=as_json)
     elif spark:
         _spark(target, rows, seconds, as_json=as_json)
     else:
@@ -133,6 +148,16 @@ def _failover(target: Target, seconds: float, fill_mb: float, *, as_json: bool) 
         lambda progress: failover.failover(target, seconds, fill_mb, progress),
     )
     _show(report, reporting.failover_fields, reporting.print_failover, as_json=as_json)
+
+
+def _takeover(target: Target, seconds: float, streams: int, *, as_json: bool) -> None:
+    from loomlog.cli.bench import reporting, takeovers
+
+    report = _measured(
+        takeovers.SCENARIOS,
+        lambda progress: takeovers.measure(target, seconds, streams, progress),
+    )
+    _show(report, reporting.takeover_fields, reporting.print_takeovers, as_json=as_json)
 
 
 def _spark(target: Target, rows: int, seconds: float, *, as_json: bool) -> None:

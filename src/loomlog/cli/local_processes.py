@@ -74,6 +74,7 @@ class LocalProcesses:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._spawned: list[asyncio.subprocess.Process] = []
+        self._arguments: dict[str, list[str]] = {}
         self.children: list[Child] = []
 
     @property
@@ -148,17 +149,16 @@ class LocalProcesses:
         _send(child.process, number)
         await child.process.wait()
 
-    async def start_again(self, number: int) -> None:
-        """Start a storage node that has ended, on its data."""
-        name = f"vsn-{number}"
-        arguments = _vsn_arguments(self.address, self._plan, number)
+    async def start_again(self, name: str) -> None:
+        """Start one that has ended, on its data."""
         gone = self.children.index(self._child(name))
-        self.children[gone] = await self._start(name, arguments)
+        self.children[gone] = await self._start(name, self._arguments[name])
 
     def _child(self, name: str) -> Child:
         return next(child for child in self.children if child.name == name)
 
     async def _start(self, name: str, arguments: list[str]) -> Child:
+        self._arguments[name] = arguments
         log_file = self._log_file(name)
         command = [sys.executable, "-m", *arguments, "--end-with-parent"]
         process = await _spawn(command, log_file)

@@ -8,18 +8,16 @@ only, so that the client has another stream; then one that holds replicas of bot
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from loomlog.cli.bench import appends
-from loomlog.cli.bench.measuring import percentile_ms
 from loomlog.cli.bench.run import Progress, Target
+from loomlog.cli.bench.steady_writer import RECORD_BYTES, SteadyWriter
 from loomlog.cli.connection import connected
 from loomlog.cli.local_processes import LocalProcesses, Plan, running
 from loomlog.errors import Timeout
@@ -32,24 +30,12 @@ if TYPE_CHECKING:
 NODES: Final = 4
 STREAMS: Final = 2
 REPLICAS: Final = 3
-RECORD_BYTES: Final = 1024
-APPENDS_PER_S: Final = 1024  # 1 MiB/s
 FILL_RECORDS: Final = 1024  # of one batch
 FILLS_IN_FLIGHT: Final = 4
-PACE_S: Final = 0.002
 LOOK_EVERY_S: Final = 0.02
 AFTERWARDS_S: Final = 1.0  # appends go on after the repair: the last stall ends in this time
 REPAIR_TIMEOUT_S: Final = 120.0
 SCENARIOS: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One append."""
-
-    started: float
-    ended: float
-    acknowledged: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +99,7 @@ async def _measure(
 ) -> Report:
     progress.begin(f"filling with {fill_mb:g} MB", fill_mb / 100)
     report = Report(plan.heartbeat_timeout_s, await _fill(place.log, fill_mb * 1e6) / 1e6)
-    async with _Writer(place.log) as writer:
+    async with SteadyWriter(place.log) as writer:
         progress.begin("appends before", seconds)
         begun = perf_counter()
         await asyncio.sleep(seconds)
@@ -136,7 +122,9 @@ def _victim(log: LogInfo, hit: int) -> NodeId | None:
     return next((node for node in primaries + holders if holders.count(node) == hit), None)
 
 
-async def _kill(place: _Place, writer: _Writer, scenario: str, victim: NodeId, hit: int) -> Kill:
+async def _kill(
+    place: _Place, writer: SteadyWriter, scenario: str, victim: NodeId, hit: int
+) -> Kill:
     killed = perf_counter()
     await place.processes.end(f"vsn-{victim}", signal.SIGKILL)
     watch = _RepairWatch(victim)
@@ -167,7 +155,7 @@ async def _kill(place: _Place, writer: _Writer, scenario: str, victim: NodeId, h
 
 async def _bring_back(place: _Place, victim: NodeId) -> None:
     """As an empty spare: what it held is no longer its own."""
-    await place.processes.start_again(victim)
+    await place.processes.start_again(f"vsn-{victim}")
     await place.cluster.cleanup_node(victim)
 
 
@@ -203,66 +191,3 @@ class _RepairWatch:
             self._joining_since.setdefault(stream.id, now)
         elif (since := self._joining_since.pop(stream.id, None)) is not None:
             self.copies.append(Copy(stream.id, stream.entries * RECORD_BYTES / 1e6, now - since))
-
-
-class _Writer:
-    """Appends at a steady rate, answered or not."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._value = os.urandom(RECORD_BYTES)
-        self._under_way: dict[asyncio.Future[Any], float] = {}
-        self._samples: list[Sample] = []
-
-    async def __aenter__(self) -> _Writer:
-        await self._log.append(self._value)
-        self._pacing = asyncio.ensure_future(self._pace())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._pacing.cancel()
-        await asyncio.wait({self._pacing, *self._under_way})
-
-    async def _pace(self) -> None:
-        begun, count = perf_counter(), 0
-        while True:
-            for _ in range(count, int((perf_counter() - begun) * APPENDS_PER_S)):
-                self._append()
-                count += 1
-            await asyncio.sleep(PACE_S)
-
-    def _append(self) -> None:
-        append = asyncio.ensure_future(self._log.append(self._value))
-        self._under_way[append] = perf_counter()
-        append.add_done_callback(self._ended)
-
-    def _ended(self, append: asyncio.Future[Any]) -> None:
-        acknowledged = not append.cancelled() and append.exception() is None
-        started = self._under_way.pop(append)
-        self._samples.append(Sample(started, perf_counter(), acknowledged))
-
-    async def all_ended(self, before: float) -> None:
-        """Wait for the appends that began before that."""
-        waiting = [append for append, started in self._under_way.items() if started < before]
-        if waiting:
-            await asyncio.wait(waiting)
-
-    # ---- what it was like
-
-    def longest_gap_s(self, begin: float, end: float) -> float:
-        """The longest time between two acknowledgements."""
-        ends = sorted(s.ended for s in self._samples if s.acknowledged and begin <= s.ended < end)
-        points = [begin, *ends, end]
-        return max(after - before for before, after in pairwise(points))
-
-    def p99_ms(self, begin: float, end: float) -> float | None:
-        """Of appends that began in this time; only of use when they have ended."""
-        took = sorted(s.ended - s.started for s in self._samples if begin <= s.started < end)
-        return percentile_ms(took, 0.99)
-
-    def longest_s(self, begin: float, end: float) -> float:
-        took = [s.ended - s.started for s in self._samples if begin <= s.ended < end]
-        return max(took, default=0.0)
-
-    def failed(self, begin: float, end: float) -> int:
-        return sum(not s.acknowledged for s in self._samples if begin <= s.ended < end)

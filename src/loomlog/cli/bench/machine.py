@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Final
 
+from loomlog.errors import LoomError
+
 PACKAGES: Final = ("loomlog", "pyarrow", "protobuf", "uvloop")
 SYNC_WRITES: Final = 300
 SYNC_WRITE_BYTES: Final = 4096
@@ -73,17 +75,26 @@ async def idle(pids: dict[str, int], seconds: float) -> Idle | None:
         return None
     processes = {name: psutil.Process(pid) for name, pid in pids.items()}
 
-    def cpu_s() -> float:
+    def all_cpu_s() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes.values())
 
-    before, started = cpu_s(), perf_counter()
+    before, started = all_cpu_s(), perf_counter()
     await asyncio.sleep(seconds)
     elapsed = perf_counter() - started
     return Idle(
         seconds=elapsed,
-        cpu_percent=100 * (cpu_s() - before) / elapsed,
+        cpu_percent=100 * (all_cpu_s() - before) / elapsed,
         rss_mb=memory_mb(pids),
     )
+
+
+def cpu_s(pid: int) -> float:
+    """Of the process so far; raises LoomError without psutil."""
+    try:
+        import psutil
+    except ImportError:
+        raise LoomError("psutil is missing: pip install psutil") from None
+    return float(sum(psutil.Process(pid).cpu_times()[:2]))
 
 
 def memory_mb(pids: dict[str, int]) -> dict[str, float]:

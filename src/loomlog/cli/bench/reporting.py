@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from loomlog.cli.bench import failover, spark_rates
+from loomlog.cli.bench import failover, spark_rates, steady_writer, takeovers
 from loomlog.cli.bench.machine import describe
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.bench.run import Progress, Report
@@ -126,8 +126,8 @@ def print_failover(report: failover.Report) -> None:
     out = console()
     out.print(
         f"{failover.NODES} nodes, {failover.STREAMS} streams of {failover.REPLICAS} replicas, "
-        f"{report.stored_mb:,.0f} MB stored, {failover.APPENDS_PER_S:,} appends/s of "
-        f"{failover.RECORD_BYTES:,} B; a node counts as dead after {report.detection_s:g} s",
+        f"{report.stored_mb:,.0f} MB stored, {steady_writer.APPENDS_PER_S:,} appends/s of "
+        f"{steady_writer.RECORD_BYTES:,} B; a node counts as dead after {report.detection_s:g} s",
         highlight=False,
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -154,6 +154,50 @@ def _kill_cells(kill: failover.Kill) -> tuple[str, ...]:
         f"{kill.repaired_s:.2f}",
         ", ".join(f"{copy.mb_per_s:.0f}" for copy in kill.copies) or "-",
     )
+
+
+# ---- several metadata repositories
+
+
+def takeover_fields(report: takeovers.Report) -> dict[str, Any]:
+    """JSON-ready."""
+    return {
+        "one_at_a_time": {n: _result_fields(result) for n, result in report.alone.items()},
+        "concurrent": {n: _result_fields(result) for n, result in report.together.items()},
+        "takeovers": [asdict(takeover) for takeover in report.takeovers],
+        "rounds": None if report.rounds is None else asdict(report.rounds),
+    }
+
+
+def print_takeovers(report: takeovers.Report) -> None:
+    from rich import box
+    from rich.table import Table
+
+    out = console()
+    costs = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    costs.add_column("metadata repositories")
+    for column in ("one at a time, p50 ms", f"{takeovers.CALLERS} callers, records/s"):
+        costs.add_column(column, justify="right")
+    for count, alone in report.alone.items():
+        together = f"{report.together[count].records_per_s:,.0f}"
+        costs.add_row(str(count), "-" if alone.p50_ms is None else f"{alone.p50_ms:.2f}", together)
+    out.print(costs)
+    losses = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    losses.add_column("of the leader")
+    for column in ("stall s", "longest append s", "failed"):
+        losses.add_column(column, justify="right")
+    for lost in report.takeovers:
+        times = (f"{lost.stall_s:.3f}", f"{lost.longest_append_s:.3f}")
+        losses.add_row(lost.how, *times, str(lost.failed_appends))
+    out.print(losses)
+    if (rounds := report.rounds) is not None:
+        out.print(
+            f"{rounds.streams:,} streams, {rounds.metadata} vmr: made in {rounds.created_s:.1f} s; "
+            f"a round of one entry each p50 {rounds.p50_ms:.0f} ms, p99 {rounds.p99_ms:.0f} ms, "
+            f"leader {rounds.leader_cpu_percent:.0f} % of a core ({rounds.idle_cpu_percent:.1f} % "
+            "idle)",
+            highlight=False,
+        )
 
 
 # ---- Spark

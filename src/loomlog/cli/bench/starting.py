@@ -88,7 +88,7 @@ async def _measure(
 
 async def _start(processes: LocalProcesses, log: Log, before: str, stored_mb: float) -> Start:
     started = perf_counter()
-    await processes.start_again(1)
+    await processes.start_again(NODE)
     ready_s = perf_counter() - started
     await _runs(log)
     serving_s = perf_counter() - started
