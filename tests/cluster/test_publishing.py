@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from loomlog import connect
+from loomlog.client import staging
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
 from loomlog.client.publishing import Published, Writer
@@ -326,6 +327,23 @@ async def test_a_stream_that_was_sealed_by_hand_is_waited_for_and_then_named(
     writer = await log.writer("w")
     assert await writer.publish(1, await log.stage(rows(1, 10))) == Published(1, 10)
     assert values(await read(log)) == list(range(1, 11))
+
+
+async def test_rows_are_staged_elsewhere_when_their_stream_takes_none(
+    cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "PATIENCE_S", 0.2)
+    writer = await log.writer("w")
+    streams = [stream.id for stream in (await cluster.log("events.staged").describe()).streams]
+    stagers = [await log.stager() for _ in range(8)]
+    await cluster.seal_stream(streams[0])
+    for number, stager in enumerate(stagers):
+        await stager.add(rows(1 + 10 * number, 10))
+    staged = [await asyncio.wait_for(stager.finish(), WAIT_S) for stager in stagers]
+    assert {piece.stream for part in staged for run in part.parts for piece in run} == {streams[1]}
+    assert await writer.publish(1, sum(staged, start=Staged("events"))) == Published(1, 80)
+    await cluster.unseal_stream(streams[0])
+    assert sorted(values(await read(log))) == list(range(1, 81))
 
 
 async def test_a_writer_goes_to_another_stream_when_its_own_is_sealed(

@@ -8,8 +8,9 @@ trim takes it along.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from itertools import pairwise
 from typing import Any, Final
@@ -17,11 +18,12 @@ from typing import Any, Final
 from loomlog import batch as batches
 from loomlog import limits
 from loomlog.client.appender import Appender
-from loomlog.errors import InvalidArgument
+from loomlog.errors import AppendUnknown, InvalidArgument, Retryable, Sealed
 from loomlog.references import Range, joined
-from loomlog.types import Buffer, Glsn, StreamId
+from loomlog.types import Buffer, Glsn, Position, StreamId
 
 PORTION_BYTES: Final = 512 * limits.KIB
+PATIENCE_S: Final = 3.0  # with a stream; then rows go to others
 _IN_FLIGHT_MAX: Final = 8  # portions: some are encoded while others are on the disk
 _UNEVEN: Final = 4  # a portion may be so many times too large, if its rows differ in size
 
@@ -83,13 +85,14 @@ def _is_straight(part: tuple[Range, ...]) -> bool:
 
 
 class Stager:
-    """Takes the rows of one caller, in their order, into one stream of the staging log."""
+    """Takes the rows of one caller, in their order, into one stream of the staging log, as long as
+    that takes them."""
 
     def __init__(self, log: str, appender: Appender, stream: StreamId) -> None:
         """`log`: for which the rows are; `appender`: of its staging log."""
         self._log = log
         self._appender = appender
-        self._stream = stream
+        self._stream: StreamId | None = stream  # None: any
         self._room = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._appends: list[asyncio.Task[tuple[Range, Glsn]]] = []
         self._times: list[tuple[int, int]] = []
@@ -127,12 +130,20 @@ class Stager:
             return encoded
 
         try:
-            first = await self._appender.append_whole(
-                encode, records.num_rows, records.nbytes, self._stream
-            )
+            first = await self._place(encode, records)
         finally:
             self._room.release()
         return Range(first.stream, first.llsn, records.num_rows), first.position
+
+    async def _place(self, encode: Callable[..., Buffer], records: Any) -> Position:
+        place = partial(self._appender.append_whole, encode, records.num_rows, records.nbytes)
+        if self._stream is not None:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    return await place(self._stream)
+            except (TimeoutError, Retryable, Sealed, AppendUnknown):
+                self._stream = None  # it may be stored there: then nobody will refer to it
+        return await place(None)
 
 
 def portions(records: Any) -> Iterator[Any]:
