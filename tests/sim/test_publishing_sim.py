@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from loomlog.client import publications, trimming
+from loomlog.client import publications
 from loomlog.client.publishing import Writer
+from loomlog.client.staging_logs import staging_name
 from loomlog.node.producers import ProducerTable
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
@@ -47,7 +48,7 @@ def test_a_stream_that_does_not_recognise_a_reference_is_found(
 
 def test_a_trim_that_takes_what_is_still_needed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def everything(log: Any, registry: Any, now_us: int) -> None:
-        staging = registry.log(trimming.staging_name(log.name))
+        staging = registry.log(staging_name(log.name))
         await staging.trim(max(1, await staging.tail()))
 
     monkeypatch.setattr(publications, "trim_staged", everything)

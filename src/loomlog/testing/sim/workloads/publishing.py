@@ -161,7 +161,7 @@ class _Identity:
             self._run.history.fail(op)
             return
         assert published.last == first + len(values) - 1, f"{op}: {published}"
-        self._run.history.ack(op, positions(Position(first, *entry[1:3]), len(values)))
+        self._run.history.ack(op, list(positions(Position(*entry[:3]), len(values))))
         self._run.heard_of(published.last)
 
 
