@@ -20,7 +20,7 @@ CLUSTER_ID = "chaos"
 READY_S = 30.0
 
 
-def _free_address() -> str:
+def free_address() -> str:
     """For a server that must be found again after a restart."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return join_address(*listener.getsockname()[:2])
@@ -160,7 +160,7 @@ class Servers:
     def __init__(self, directory: Path, nodes: int, detection_s: float = 1.0) -> None:
         self._directory = directory
         self._count = nodes
-        metadata = _free_address()
+        metadata = free_address()
         self.to_metadata = Proxy(metadata)
         arguments = ["--cluster-id", CLUSTER_ID, "--data", str(directory / "vmr")]
         arguments += ["--listen", metadata, "--http", "none"]
@@ -192,7 +192,7 @@ class Servers:
             await proxy.stop()
 
     async def _add_node(self, number: int) -> None:
-        listen = _free_address()
+        listen = free_address()
         self._to_node[number] = proxy = Proxy(listen)
         await proxy.start()
         self._from_node[number] = outward = Proxy(self.to_metadata.target)
