@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from loomlog import connect, errors
+from loomlog.client.cluster import Cluster
 from loomlog.testing import LocalCluster
 
 PATIENCE_S = 30.0
@@ -96,6 +97,58 @@ async def test_who_does_not_lead_says_who_does() -> None:
             if number != local.leader:
                 assert (status["role"], status["leader"]) == ("follower", local.leader)
                 assert status["leader_address"] == leading.address
+
+
+async def test_one_is_added_and_another_removed_while_appends_go_on() -> None:
+    local = LocalCluster(nodes=2, metadata=3)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=2)
+        appended = await log.append_many([b"before"] * 3)
+        await local.start_metadata(4)
+        await cluster.add_metadata(4, local.repositories[4].address)
+        appended += await log.append_many([b"with four"] * 3)
+        await members_are(cluster, 1, 2, 3, 4)
+
+        members = {1, 2, 3, 4}
+        for gone in (2, 1, 3):  # whoever leads is among them
+            await cluster.remove_metadata(gone)
+            members.remove(gone)
+            appended += await log.append_many([b"without %d" % gone] * 3)
+            await members_are(cluster, *members)
+            await local.stop_metadata(gone)
+        assert local.leader == 4
+        assert [at.position for at in appended] == list(range(1, 16))
+        assert len([e async for e in log.subscribe(stop=15)]) == 15
+
+
+async def test_only_one_that_runs_is_added_and_the_last_one_stays() -> None:
+    async with LocalCluster(nodes=1, metadata=2) as cluster:
+        with pytest.raises(errors.InvalidArgument, match="start it first"):
+            await cluster.add_metadata(3, "127.0.0.1:1")
+        with pytest.raises(errors.NotFound):
+            await cluster.remove_metadata(7)
+        with pytest.raises(errors.AlreadyExists):
+            await cluster.add_metadata(2, (await cluster.status()).members[0].address)
+        await cluster.remove_metadata(1)
+        await members_are(cluster, 2)
+        with pytest.raises(errors.InvalidArgument, match="last"):
+            await cluster.remove_metadata(2)
+    async with LocalCluster(nodes=1) as alone:
+        with pytest.raises(errors.InvalidArgument, match="alone"):
+            await alone.remove_metadata(1)
+
+
+async def members_are(cluster: Cluster, *numbers: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                members = (await cluster.status()).members
+            except errors.Retryable:
+                members = ()
+            settled = not any(member.leaving or member.lag for member in members)
+            if settled and [member.id for member in members] == list(numbers):
+                return
+            await asyncio.sleep(0.01)
 
 
 def _role(local: LocalCluster, number: int) -> bool:

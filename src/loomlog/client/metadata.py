@@ -53,13 +53,16 @@ class Metadata:
         """The answer. `repeatable`: doing it twice is the same as doing it once."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         attempts = 0
+        reason: Retryable | None = None  # that tells most: "another one leads" tells least
         while True:
             try:
                 return await self._attempt(frame, deadline_s, repeatable)
             except Retryable as error:
                 self._turn(error)
                 attempts += 1
-                await self._pause(error, attempts, deadline_s)
+                if reason is None or not isinstance(error, NotLeader):
+                    reason = error
+                await self._pause(reason, attempts, deadline_s)
 
     async def _attempt(self, frame: pb.Frame, deadline_s: float, repeatable: bool) -> pb.Frame:
         connection = await self._connect(deadline_s)

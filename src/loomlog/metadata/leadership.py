@@ -25,11 +25,11 @@ from loomlog.core.quorum.member import NOBODY, Leader
 from loomlog.errors import (
     Busy,
     Conflict,
+    InvalidArgument,
     LoomError,
     NotLeader,
     Retryable,
     SwapUnknown,
-    Unavailable,
 )
 from loomlog.metadata import membership as membership_
 from loomlog.metadata import seed
@@ -233,6 +233,8 @@ class Leadership:
             epoch = max(newest.epoch, self._known.epoch) + 1
             leader = Leader(epoch, self._me, self._membership.addresses[self._me])
             return _Won(leader, await membership_.take_epoch(self._store, leader, version))
+        except Conflict:
+            return None  # another one was faster
         except LoomError as error:
             self._waits_for(f"the MetaStore: {error}")
             return None
@@ -378,7 +380,7 @@ class Leadership:
         try:
             await self._peers.ask(address, self._silence_s)
         except LoomError as error:
-            raise Unavailable(
+            raise InvalidArgument(
                 f"no metadata repository runs at {address} ({error}): start it first"
             ) from error
 

@@ -116,6 +116,9 @@ class LocalCluster:
     # ---- servers
 
     async def start_metadata(self, number: int = 1) -> None:
+        """A new number is that of one more, to be added with `add_metadata`."""
+        if self._store is not None:
+            self._listen.setdefault(number, _free_address())
         name = "vmr" if self._store is None else f"vmr-{number}"
         repository = MetadataRepository(
             MetadataSettings(

@@ -45,7 +45,17 @@ class Codec:
                 f"the peer ({frame.hello.software}) speaks protocol version {theirs}, "
                 f"this side {PROTOCOL_VERSION}: use the same release on both"
             )
+        if "vmr" == frame.hello.role == self._hello.role:
+            self._check_same_cluster(frame.hello.cluster_id)
         return str(frame.hello.role)
+
+    def _check_same_cluster(self, theirs: str) -> None:
+        """Metadata repositories of two clusters must not decide for each other."""
+        ours = self._hello.cluster_id
+        if theirs != ours:
+            raise errors.Unauthorized(
+                f"the peer serves cluster {theirs!r}, this side {ours!r}: correct its address"
+            )
 
     def failure(self, frame: pb.Frame) -> errors.LoomError | None:
         """The error inside, if it is one."""

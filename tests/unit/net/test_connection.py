@@ -15,6 +15,7 @@ from loomlog.errors import (
     LoomError,
     NotFound,
     Timeout,
+    Unauthorized,
     Unavailable,
     VersionMismatch,
 )
@@ -216,3 +217,10 @@ def test_bad_addresses_say_how_to_write_one(text: str) -> None:
 def test_addresses_round_trip() -> None:
     for text in ("127.0.0.1:7400", "[::1]:7400"):
         assert join_address(*split_address(text)) == text
+
+
+def test_metadata_repositories_of_two_clusters_do_not_decide_for_each_other() -> None:
+    ours, theirs = Codec("vmr", cluster_id="a"), Codec("vmr", cluster_id="b")
+    with pytest.raises(Unauthorized, match="serves cluster 'b', this side 'a'"):
+        ours.check_greeting(theirs.greeting())
+    assert Codec("client").check_greeting(theirs.greeting()) == "vmr"
