@@ -288,6 +288,51 @@ async def test_a_zombie_that_wakes_up_late_adds_nothing(log: Log) -> None:
     assert values(await read(log)) == list(range(1, 391))
 
 
+async def test_a_zombie_adds_nothing_where_all_memory_of_it_is_gone(
+    local: LocalCluster, log: Log
+) -> None:
+    """What it was about to append was appended by another, trimmed, and forgotten."""
+    zombie = await log.writer("w")
+    frozen, thawed = asyncio.Event(), asyncio.Event()
+    find = zombie._appends._find
+
+    async def late(stream: int) -> Any:
+        frozen.set()
+        await thawed.wait()
+        return await find(stream)
+
+    zombie._appends._find = late  # type: ignore[method-assign]
+    work = asyncio.create_task(zombie.publish(1, await log.stage(rows(1, 10))))
+    await asyncio.wait_for(frozen.wait(), WAIT_S)
+    writer = await log.writer("w")
+    await writer.publish(1, Staged("events"))
+    await writer.publish(2, await log.stage(rows(11, 10)))
+    await log.trim(15)
+    forget_producers(local)
+    thawed.set()
+    assert await asyncio.wait_for(work, WAIT_S) == Published(0, 0)
+    assert values(await read(log, 16)) == list(range(16, 21))
+
+
+async def test_no_trim_takes_a_reference_that_nobody_has_noted_yet(
+    local: LocalCluster, log: Log
+) -> None:
+    await left_intent(log, rows(1, 10), step=3)
+    await log.append(b"11")
+    await log.trim(10)
+    forget_producers(local)
+    writer = await log.writer("w")
+    assert await writer.publish(1, await log.stage(rows(1, 10))) == Published(1, 10)
+    assert await log.tail() == 11
+
+
+def forget_producers(local: LocalCluster) -> None:
+    """As replicas do that come in when the batches are trimmed."""
+    for node in local.nodes.values():
+        for driver in node._replicas.values():
+            driver.producers = ProducerTable()
+
+
 async def test_who_lost_the_lease_publishes_nothing(cluster: Cluster, log: Log) -> None:
     lease = await cluster.acquire_lease("site", "one", 60.0)
     assert lease is not None
@@ -376,9 +421,7 @@ async def test_a_reference_is_found_also_when_its_stream_has_forgotten_who_sent_
     await left_intent(log, rows(1, 10), step=3)
     for number in range(11, 14):
         await log.append(b"%d" % number)
-    for node in local.nodes.values():
-        for driver in node._replicas.values():
-            driver.producers = ProducerTable()
+    forget_producers(local)
     writer = await log.writer("w")
     assert await writer.publish(1, await log.stage(rows(1, 10))) == Published(2, 11)
     assert values(await read(log)) == list(range(14))

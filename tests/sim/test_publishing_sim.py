@@ -24,6 +24,12 @@ def test_every_number_of_a_writer_is_published_once_and_whole(chunk: int) -> Non
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
 
+@pytest.mark.parametrize("seed", [1146])  # a late process, after a trim and a move
+def test_what_went_wrong_once(seed: int) -> None:
+    outcome = run_seed(Choice(seed, workload="publishing"))
+    assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
 # ---- negative controls
 
 

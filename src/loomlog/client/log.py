@@ -60,7 +60,7 @@ class Log:
         publications: Publications,
     ) -> None:
         self.name = cached.name
-        self._cached = cached
+        self.cached = cached
         self._metadata = metadata
         self.appender = appender
         self._reader = reader
@@ -130,14 +130,17 @@ class Log:
     async def writer(self, name: str, lease: Lease | None = None) -> Writer:
         """The writer of this name, which publishes what was staged. Make it before anything is
         staged for it. With a `lease` it publishes only while that is held."""
-        return await self._publications.writer(self, self._cached, name, lease)
+        return await self._publications.writer(self, name, lease)
 
     async def trim(self, position: Glsn) -> None:
         """Drop everything up to and with `position`, and what was staged for that part only."""
         _check_number("position", position)
         frame = pb.Frame(trim_log=pb.TrimLog(name=self.name, position=position))
-        await self._metadata.request(frame)
-        await self._publications.trim(self)
+
+        async def cut() -> None:
+            await self._metadata.request(frame)
+
+        await self._publications.trim(self, position, cut)
 
     # ---- reading
 
@@ -207,7 +210,7 @@ class Log:
 
     def open_stored(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
         """Batches as they are stored, references among them."""
-        return self._make_subscription(self._cached, ByPosition(), start, stop)
+        return self._make_subscription(self.cached, ByPosition(), start, stop)
 
     def open_stored_stream(
         self,
@@ -219,7 +222,7 @@ class Log:
         """Likewise for one stream."""
         _check_number("start_llsn", start_llsn)
         order = ByLlsn(stream)
-        return self._make_subscription(self._cached, order, start_llsn, stop_llsn, read_ahead_bytes)
+        return self._make_subscription(self.cached, order, start_llsn, stop_llsn, read_ahead_bytes)
 
     def _expanded(self, subscription: Subscription) -> Expanded:
         def open_staged(staging: str, stream: StreamId, first: Llsn) -> Subscription:
@@ -270,7 +273,7 @@ class Log:
         return await self._reader.locate(position)
 
     async def describe(self) -> LogInfo:
-        return log_info(await self._cached.describe())
+        return log_info(await self.cached.describe())
 
     async def _bounds(self) -> pb.Bounds:
         frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))
@@ -279,7 +282,7 @@ class Log:
     async def close(self) -> None:
         """Part of closing its Cluster."""
         await self.appender.close()
-        await self._cached.close()
+        await self.cached.close()
 
 
 async def _entries(subscription: Pieces) -> AsyncGenerator[Entry, None]:

@@ -37,13 +37,15 @@ class PinnedAppends:
     async def append(
         self, stream: StreamId, batch: Buffer, confirm: Callable[[], Awaitable[None]]
     ) -> Position:
-        """The position of the batch's first record. `confirm` is asked before each repetition and
-        raises if it is not to be appended by us any more."""
+        """The position of the batch's first record. `confirm` raises if others went on without us.
+        It is asked each time, between learning the stream's epoch and sending: what another process
+        appended before is known in that epoch, and in a later one this append is refused."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
         attempts = 0
         while True:
             target = await self._find(stream)
+            await confirm()
             try:
                 return await self._send(target, batch)
             except (Retryable, Sealed, NotFound) as error:
@@ -51,7 +53,6 @@ class PinnedAppends:
                 if loop.time() + wait_s >= deadline_s:
                     raise self._overdue(target, error) from error
             await asyncio.sleep(wait_s)
-            await confirm()
             attempts += 1
 
     async def _find(self, stream: StreamId) -> pb.LogStream:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from loomlog import limits
-from loomlog.client import backoff
+from loomlog.client import backoff, writer_state
 from loomlog.client.info import LogInfo
 from loomlog.client.leases import Lease
-from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
 from loomlog.client.pinned import PinnedAppends
 from loomlog.client.publishing import Registry, Writer, writers_prefix
@@ -19,6 +18,7 @@ from loomlog.client.staging import Stager
 from loomlog.client.staging_logs import staged_log, staging_name
 from loomlog.client.trimming import trim_staged
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
+from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from loomlog.client.log import Log
@@ -59,23 +59,39 @@ class Publications:
         stream = self._rng.choice(running or [stream.id for stream in info.streams])
         return Stager(log.name, self._home.log(info.name).appender, stream)
 
-    async def writer(
-        self, log: Log, cached: CachedLog, name: str, lease: Lease | None = None
-    ) -> Writer:
+    async def writer(self, log: Log, name: str, lease: Lease | None = None) -> Writer:
         """Known to the cluster from now on."""
         if not isinstance(name, str) or not 1 <= len(name) <= _WRITER_NAME_MAX:
             raise InvalidArgument(
                 f"a writer's name has 1 to {_WRITER_NAME_MAX} characters, not {name!r}"
             )
         await self._ensure_staging(log)
-        appends = PinnedAppends(cached, self._connections, self._timeout_s, self._rng)
-        writer = Writer(log, name, self._home, appends, self._rng, self._now_us, lease)
+        writer = self._writer(log, name, lease)
         await writer.open()
         return writer
 
-    async def trim(self, log: Log) -> None:
-        """What was staged for a part of the log that is trimmed now."""
+    def _writer(self, log: Log, name: str, lease: Lease | None = None) -> Writer:
+        appends = PinnedAppends(log.cached, self._connections, self._timeout_s, self._rng)
+        return Writer(log, name, self._home, appends, self._rng, self._now_us, lease)
+
+    async def trim(self, log: Log, position: Glsn, cut: Callable[[], Awaitable[None]]) -> None:
+        """Carry out `cut`, which trims the log itself, and what belongs to it."""
+        try:
+            await self._home.log(staging_name(log.name)).describe()
+        except NotFound:
+            await cut()  # nothing was ever staged
+            return
+        await self._settle_below(log, position)
+        await cut()
         await trim_staged(log, self._home, self._now_us())
+
+    async def _settle_below(self, log: Log, position: Glsn) -> None:
+        """No reference is trimmed before its writer's register says that it was appended."""
+        prefix = writers_prefix(log.name)
+        for name, found in (await self._home.registers(prefix)).items():
+            intent = writer_state.decode(found.value).intent
+            if intent is not None and intent.tail < position:
+                await self._writer(log, name.removeprefix(prefix)).sequence()
 
     async def forget_writers(self, log: str) -> None:
         """After the log was deleted."""

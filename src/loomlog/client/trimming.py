@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from loomlog import limits
 from loomlog.client.publishing import Registry, held_back, writers_prefix
-from loomlog.client.staging_logs import staged_log, staging_name
+from loomlog.client.staging_logs import staging_name
 from loomlog.client.subscription import Referred
-from loomlog.errors import NotFound, Trimmed
+from loomlog.errors import Trimmed
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
@@ -23,13 +23,8 @@ SEARCH_BYTES_MAX: Final = 64 * limits.MIB  # of plain batches before a reference
 
 async def trim_staged(log: Log, registry: Registry, now_us: int) -> None:
     """After `log` was trimmed."""
-    if staged_log(log.name) is not None:
-        return
     staging = registry.log(staging_name(log.name))
-    try:
-        staged = await staging.describe()
-    except NotFound:
-        return
+    staged = await staging.describe()
     # In this order: who publishes meanwhile is either in its register or in the log already.
     registers = await registry.registers(writers_prefix(log.name))
     kept_from = min((staged.tail + 1, *held_back(registers, now_us)))
