@@ -89,6 +89,7 @@ class Shape:
     replace_after_s: float | None = None
     bounds: Bounds = BOUNDS
     metadata: int = 1  # repositories
+    spare_metadata: int = 0  # that are not started with the others, and no members yet
     leader_silence_s: float = 2.0
 
     @classmethod
@@ -128,9 +129,8 @@ class SimCluster:
         self.store = SharedStore(sim.world)
         self.metadata_names = [METADATA]
         if shape.metadata > 1:
-            self.metadata_names = [
-                f"{METADATA}-{number}" for number in range(1, shape.metadata + 1)
-            ]
+            count = shape.metadata + shape.spare_metadata
+            self.metadata_names = [f"{METADATA}-{number}" for number in range(1, count + 1)]
         self.node_names = [f"vsn-{number}" for number in range(1, shape.nodes + 1)]
         self.servers: Mapping[str, Main] = {
             **dict.fromkeys(self.metadata_names, self._serve_metadata),
@@ -158,7 +158,10 @@ class SimCluster:
             settings.tail_delay_s *= disks
 
     def start(self) -> None:
+        spare = self.metadata_names[self.shape.metadata :]
         for name, main in self.servers.items():
+            if name in spare:
+                continue
             host = self.sim.host(name)
             if name in self.node_names:
                 files = host.disk.mount()
@@ -182,6 +185,7 @@ class SimCluster:
         name = process.host.name
         addresses = dict(enumerate(self.metadata_addresses, 1))
         number = self.metadata_names.index(name) + 1
+        peers = {n: at for n, at in addresses.items() if n <= self.shape.metadata or n == number}
         repository = MetadataRepository(
             MetadataSettings(
                 cluster_id=CLUSTER_ID,
@@ -192,7 +196,7 @@ class SimCluster:
                 heartbeat_s=self.shape.heartbeat_s,
                 replace_after_s=self.shape.replace_after_s,
                 member_id=number,
-                peers=addresses if self.shape.metadata > 1 else {},
+                peers=peers if self.shape.metadata > 1 else {},
                 leader_silence_s=self.shape.leader_silence_s,
             ),
             files=process.files,

@@ -13,8 +13,9 @@ only what every reader has passed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import StreamInfo
@@ -53,6 +54,9 @@ def cluster(sim: Simulation, plan: FaultPlan) -> History:
         return run_cluster(sim, servers, nemesis)
 
 
+Work: TypeAlias = "Callable[[Run, Process], Awaitable[None]]"
+
+
 class Troublemaker(Protocol):
     def start(self) -> None: ...
 
@@ -66,8 +70,9 @@ def run_cluster(
     *nemeses: Troublemaker,
     clients_max: int = CLIENTS_MAX,
     trouble_s: float = TROUBLE_S,
+    beside: Mapping[str, Work] | None = None,
 ) -> History:
-    """The story that is told above."""
+    """The story that is told above; `beside`: more hosts that do something until all is calm."""
     run = Run(sim, servers)
     random = run.random
     servers.start()
@@ -85,6 +90,8 @@ def run_cluster(
     if random.random() < 0.7:
         working.append(sim.host("operator").start(run.operate))
 
+    for name, work in (beside or {}).items():
+        working.append(sim.host(name).start(partial(work, run)))
     for nemesis in nemeses:
         nemesis.start()
     sim.run(sim.world.now + trouble_s)

@@ -6,20 +6,24 @@ from some or all, also when it has hardly begun; and the store that they share i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from loomlog.errors import LoomError
 from loomlog.testing.history import History
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
-from loomlog.testing.sim.host import Host
+from loomlog.testing.sim.host import Host, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.workloads.cluster import SLOWNESS, run_cluster
+from loomlog.testing.sim.workloads.cluster import SLOWNESS, Run, run_cluster
 
 METADATA = 3
 NODES = 3  # few, and few clients: the metadata repositories are what this is about
 CLIENTS_MAX = 2
 TROUBLE_S = 2.5
+CHANGING = 0.3  # of the runs: members change, too
+CHANGE_PAUSE_MAX_S = 0.8
 EVERY_S = (0.1, 0.4, 1.5)  # on average
 LASTS_S = 2.0  # at most
 STORE_SLOWNESS_MAX = 200.0
@@ -34,6 +38,7 @@ def takeovers(sim: Simulation, plan: FaultPlan) -> History:
         streams=random.randint(1, 2),
         replicas=random.choice((1, 2, 2, 3)),
         metadata=METADATA,
+        spare_metadata=1,
         leader_silence_s=random.choice((0.3, 0.8, 2.0)),
     )
     servers = SimCluster(sim, shape)
@@ -44,7 +49,28 @@ def takeovers(sim: Simulation, plan: FaultPlan) -> History:
             *(sim, servers, LeaderNemesis(servers), nemesis),
             clients_max=CLIENTS_MAX,
             trouble_s=TROUBLE_S,
+            beside={"members": change_members} if random.random() < CHANGING else None,
         )
+
+
+async def change_members(run: Run, process: Process) -> None:
+    """Metadata repositories come and go; at least two are left."""
+    cluster = await run.connect(process)
+    servers, random = run.servers, run.random
+    (spare,) = servers.metadata_names[METADATA:]
+    if not servers.sim.host(spare).running:
+        servers.sim.host(spare).start(servers.servers[spare])
+    while not run.calm:
+        await asyncio.sleep(random.random() * CHANGE_PAUSE_MAX_S)
+        try:
+            members = {member.id for member in (await cluster.status()).members}
+            number = random.randint(1, len(servers.metadata_names))
+            if number not in members:
+                await cluster.add_metadata(number, servers.metadata_addresses[number - 1])
+            elif len(members) > 2:
+                await cluster.remove_metadata(number)
+        except LoomError:
+            pass  # refused, or nobody knows: both are fine
 
 
 class LeaderNemesis:
