@@ -89,7 +89,7 @@ def _members(directories: Sequence[str]) -> Iterator[dict[MemberId, MemberDisk]]
             path = f"{directory}/quorum"
             if not files.exists(path):
                 raise NotFound(f"{directory} holds no round log of one of several vmr: give others")
-            closing.callback(_lock(directory, path))
+            closing.callback(_lock(directory))
             try:
                 number = member_in(files, path)
             except (Corrupt, FileNotFoundError):
@@ -100,9 +100,10 @@ def _members(directories: Sequence[str]) -> Iterator[dict[MemberId, MemberDisk]]
         yield disks
 
 
-def _lock(directory: str, path: str) -> Callable[[], None]:
+def _lock(directory: str) -> Callable[[], None]:
+    """As its vmr does."""
     try:
-        return lock_directory(path).close
+        return lock_directory(directory).close
     except InvalidArgument:
         raise Unavailable(f"{directory} is in use: stop all vmr first") from None
 
