@@ -187,7 +187,7 @@ class CommitLog:
     def walk(self, llsn: Llsn, read: Read) -> Iterator[tuple[int, CommitContext]]:
         """The commits from the one that holds `llsn` on, each with its ordinal."""
         ordinal = self._cursors.get(llsn)
-        if ordinal is None:
+        if ordinal is None or ordinal < self._oldest:  # the commit before `llsn` may be dropped
             ordinal = self._search(llsn, _llsn, _last_llsn, read)
         return self._from(ordinal, read)
 

@@ -425,6 +425,17 @@ def test_trim_drops_whole_segments_and_survives_a_restart(rig: Rig) -> None:
     assert not rig.store.context.damaged
 
 
+@pytest.mark.parametrize("trimmed", range(90, 100))
+def test_a_reader_goes_on_where_a_trim_has_just_ended(rig: Rig, trimmed: int) -> None:
+    """Also where the commit that it read last was dropped with its file."""
+    rig.fill(200)
+    rig = rig.reopen()  # so that old commits are on disk only
+    assert rig.read_all(1, trimmed) == list(range(1, trimmed + 1))
+    rig.store.trim(trimmed, rig.done)
+    rig.settle()
+    assert rig.read_all(trimmed + 1, 200) == list(range(trimmed + 1, 201))
+
+
 def test_everything_can_be_trimmed(rig: Rig) -> None:
     rig.fill(100)
     rig.store.trim(100, rig.done)
