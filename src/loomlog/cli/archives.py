@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from loomlog.cli.connection import connected_sync
 from loomlog.cli.failures import UsageError
 from loomlog.cli.output import console, new_table, plain, print_json, size
 from loomlog.cli.spark_session import start_spark
 from loomlog.cli.waiting import Progress, bar
-from loomlog.errors import Corrupt, Timeout, Unavailable
+from loomlog.errors import Corrupt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,7 @@ def run(
 ) -> None:
     from loomlog.spark import archive_job
 
-    with _connected(address) as cluster, _reported() as report, _tasks(spark_master) as on:
+    with connected_sync(address) as cluster, _reported() as report, _tasks(spark_master) as on:
         outcome = archive_job.run(
             cluster,
             address,
@@ -86,7 +87,7 @@ def run(
 def status(address: str, log: str | None, *, as_json: bool) -> None:
     from loomlog.archive import record
 
-    with _connected(address) as cluster:
+    with connected_sync(address) as cluster:
         names = [log] if log else [i.name for i in cluster.logs()]
         known = {} if log else cluster.registers(record.register_name(""))
         found = {
@@ -108,7 +109,7 @@ def list_files(address: str, log: str, *, as_json: bool) -> None:
     from loomlog.archive.reading import Archive
     from loomlog.spark import archive_job
 
-    with _connected(address) as cluster:
+    with connected_sync(address) as cluster:
         files = list(Archive(archive_job.existing(cluster, log)).files())
     if as_json:
         print_json([asdict(file) for file in files])
@@ -124,7 +125,7 @@ def verify(address: str, log: str, *, spark_master: str, as_json: bool) -> None:
     """Corrupt in the end if something is."""
     from loomlog.spark import archive_job
 
-    with _connected(address) as cluster, _reported() as report, _tasks(spark_master) as on:
+    with connected_sync(address) as cluster, _reported() as report, _tasks(spark_master) as on:
         checked = archive_job.verify(cluster, address, log, run_tasks=on, report=report)
     damaged = [found for found in checked if found.problem]
     if as_json:
@@ -138,7 +139,7 @@ def verify(address: str, log: str, *, spark_master: str, as_json: bool) -> None:
 def forget(address: str, log: str, *, as_json: bool) -> None:
     from loomlog.spark import archive_job
 
-    with _connected(address) as cluster:
+    with connected_sync(address) as cluster:
         info = archive_job.forget(cluster, log)
     if as_json:
         print_json({"log": log, "location": info.location})
@@ -164,20 +165,6 @@ def _print_outcome(outcome: Outcome) -> None:
             f"{outcome.files_checked} files are as the log is; the log now begins at "
             f"{outcome.head:,}"
         )
-
-
-@contextmanager
-def _connected(address: str) -> Iterator[BlockingCluster]:
-    import loomlog
-
-    try:
-        cluster = loomlog.connect_sync(address)
-    except (Unavailable, Timeout, OSError):
-        raise Unavailable(
-            f"cannot reach {address}: start a cluster with `loom up` or give --cluster"
-        ) from None
-    with cluster:
-        yield cluster
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +20,11 @@ _QUIET: Final = {
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def start_spark(app: str, master: str) -> SparkSession:
+def start_spark(app: str, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session for one command; a LoomError says what is missing."""
     from loomlog import spark
 
-    config = _QUIET | (_LOOPBACK if master.startswith("local") else {})
+    config = _QUIET | (_LOOPBACK if master.startswith("local") else {}) | dict(settings or {})
     try:
         with _stderr_of_java_hidden():
             return spark.session(app, master, config)
