@@ -47,7 +47,7 @@ async def several(settings: EtcdSettings, how: How) -> None:
     from loomlog.metadata import rebuild, replicated
 
     async with replicated.opened(settings) as store:
-        await replicated.check_stopped(store)
+        await replicated.check_stopped(store, settings)
         found = await _examine(store, how)
         await rebuild.give_up(store, found.given_up)
         await replicated.begin_again(store, found.records)

@@ -53,10 +53,11 @@ async def begin_again(store: EtcdStore, records: Sequence[bytes]) -> None:
     await membership.forget_starts(store)  # only now: without rounds nobody may begin
 
 
-async def check_stopped(store: EtcdStore) -> None:
+async def check_stopped(store: EtcdStore, settings: EtcdSettings) -> None:
     """Whoever still runs would go on with what it has."""
     known = await membership.known_membership(store)
-    peers = Peers(NOBODY.member, Codec("vmr"), lambda: None)
+    codec = Codec("vmr", cluster_id=await transfer.cluster_id(store, _where(settings)))
+    peers = Peers(NOBODY.member, codec, lambda: None)
     try:
         running = await peers.ask_all(known.addresses, ASKED_S)
     finally:

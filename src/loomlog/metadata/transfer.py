@@ -109,9 +109,21 @@ async def dump(store: MovableStore, rounds: tuple[bytes, ...], epoch: int, where
     """What is in a store, with the rounds that belong to it."""
     items = await store.list("")
     if _CLUSTER not in items:
-        raise NotFound(f"{where} holds no metadata of a cluster: give another place")
+        raise _nothing_in(where)
     kept = {key: item.value for key, item in items.items() if not key.startswith(_OF_ONE_FORM)}
     return Dump(epoch, await store.last_version(), kept, rounds)
+
+
+async def cluster_id(store: MetaStore, where: str) -> str:
+    """Whose metadata it is."""
+    item = await store.get(_CLUSTER)
+    if item is None:
+        raise _nothing_in(where)
+    return decode(ClusterRecord, _CLUSTER, item.value).cluster_id
+
+
+def _nothing_in(where: str) -> NotFound:
+    return NotFound(f"{where} holds no metadata of a cluster: give another place")
 
 
 async def check_empty(store: MetaStore, where: str) -> None:
