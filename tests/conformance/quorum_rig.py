@@ -10,9 +10,9 @@ from loomlog.core.quorum.majority import Configuration, MemberId
 from loomlog.core.quorum.member import Leader
 from loomlog.metadata.quorum_member import QuorumMember
 from loomlog.metadata.quorum_round_log import QuorumRoundLog
-from loomlog.net.connection import Connection, Handler
+from loomlog.net.connection import Connection, Frame, Handler
 from loomlog.net.endpoints import Server, connect
-from loomlog.net.service import Service
+from loomlog.net.service import Route, Service
 from loomlog.storage.disk import RealFiles, ThreadWorker
 from loomlog.wire.codec import Codec
 
@@ -29,51 +29,68 @@ class QuorumRig:
     def __init__(self, directory: Path, members: int = 3, file_bytes: int = 1024) -> None:
         self._directory = directory
         self._file_bytes = file_bytes
-        self._ids: list[MemberId] = list(range(1, members + 1))
         self._epoch = 0
-        self._running = AsyncExitStack()
+        self._running: dict[MemberId, AsyncExitStack] = {}
+        self._logs: list[QuorumRoundLog] = []
+        self.ids: list[MemberId] = list(range(1, members + 1))
         self.members: dict[MemberId, QuorumMember] = {}
         self.addresses: dict[MemberId, str] = {}
+        self.told: dict[MemberId, list[Frame]] = {}  # beats of a leader
 
     async def open(self) -> QuorumRoundLog:
         await self.close()
-        for member_id in self._ids:
+        for member_id in self.ids:
             await self.start(member_id)
-        return await self.lead(self._ids[self._epoch % len(self._ids)])
+        return await self.lead(self.ids[self._epoch % len(self.ids)])
 
-    async def lead(self, member_id: MemberId) -> QuorumRoundLog:
+    async def lead(
+        self, member_id: MemberId, configuration: Configuration | None = None
+    ) -> QuorumRoundLog:
+        """In the next epoch."""
         self._epoch += 1
         log = await QuorumRoundLog.open(
             Leader(self._epoch, member_id, self.addresses[member_id]),
-            Configuration(frozenset(self._ids)),
+            configuration or Configuration(frozenset(self.ids)),
             self.addresses,
             self.members[member_id],
             connect_member,
             file_bytes=self._file_bytes,
         )
-        self._running.callback(log.close)
+        self._logs.append(log)
         return log
 
     async def start(self, member_id: MemberId) -> None:
+        """Where it was before, if it was."""
+        running = self._running[member_id] = AsyncExitStack()
         worker = ThreadWorker(asyncio.get_running_loop())
-        directory = self._directory / str(member_id)
         member = QuorumMember.open(
             member_id,
             RealFiles(),
-            str(directory),
+            str(self.directory(member_id)),
             worker,
-            create=not self._epoch,
+            create=member_id not in self.addresses,
             file_bytes=self._file_bytes,
         )
-        self._running.callback(member.close)
-        self._running.callback(worker.close)
-        service = Service(CODEC, member.routes(CODEC))
+        running.callback(member.close)
+        running.callback(worker.close)
+        told = self.told[member_id] = []
+        beats: dict[str, Route] = {"leader_beat": lambda _, frame, __: told.append(frame)}
+        service = Service(CODEC, beats | member.routes(CODEC))
         server = Server(CODEC, service)
-        await server.start("127.0.0.1:0")
-        self._running.push_async_callback(server.stop)
-        self._running.push_async_callback(service.stop)
+        await server.start(self.addresses.get(member_id, "127.0.0.1:0"))
+        running.push_async_callback(server.stop)
+        running.push_async_callback(service.stop)
         self.members[member_id] = member
         self.addresses[member_id] = server.address
 
+    def directory(self, member_id: MemberId) -> Path:
+        return self._directory / str(member_id)
+
+    async def stop(self, member_id: MemberId) -> None:
+        await self._running.pop(member_id).aclose()
+
     async def close(self) -> None:
-        await self._running.aclose()
+        while self._logs:
+            self._logs.pop().close()
+        for member_id in list(self._running):
+            await self.stop(member_id)

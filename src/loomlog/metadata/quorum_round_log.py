@@ -141,7 +141,7 @@ class QuorumRoundLog:
     def standing(self) -> list[MemberStanding]:
         last = self._core.last_index
         return [
-            MemberStanding(member, progress.connected, last - min(progress.stored_index, last))
+            MemberStanding(member, bool(progress.sealed), last - min(progress.stored_index, last))
             for member, progress in self._core.members.items()
         ]
 
