@@ -30,6 +30,7 @@ from loomlog.errors import (
     NotLeader,
     Retryable,
     SwapUnknown,
+    Timeout,
 )
 from loomlog.metadata import membership as membership_
 from loomlog.metadata import seed
@@ -68,12 +69,13 @@ class Leadership:
         codec: Codec,
         begin_term: Callable[[Mandate], Awaitable[Term]],
         end_term: Callable[[], Awaitable[None]],
-        failed: Callable[[BaseException], None],
+        failed: Callable[[LoomError], None],
         file_bytes: int,
     ) -> None:
         self._me: MemberId = settings.member_id
         self._peers_given = dict(settings.peers)
         self._silence_s = settings.leader_silence_s
+        self._beat_s = settings.leader_silence_s / BEATS_PER_SILENCE
         self._store = store
         self._member = member
         self._codec = codec
@@ -84,6 +86,7 @@ class Leadership:
         self._known = member.leader  # the newest one heard of
         self._leading: Leader | None = None  # from taking an epoch to its end
         self._hears = False  # the leader, as its follower
+        self._is_silent = False  # it did not answer, though it was waited for
         self._trouble = ""  # what a takeover waits for
         self._news = asyncio.Event()  # look again: a newer leader, a lost connection
         self._peers = Peers(self._me, codec, self._news.set)
@@ -104,8 +107,12 @@ class Leadership:
         self._peers.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, LoomError):
             self._failed(error)
+        elif error is not None:
+            logger.error("leadership failed", exc_info=error)
+            self._failed(LoomError("internal error while leading or following: see the log"))
 
     # ---- what others are told
 
@@ -174,7 +181,7 @@ class Leadership:
                 if not self._hears:
                     logger.info("follows %s, which leads in epoch %d", leader.address, leader.epoch)
                 self._hears, self._trouble = True, ""
-                await self._wait(self._silence_s / BEATS_PER_SILENCE)
+                await self._wait(self._beat_s)
         finally:
             self._hears = False
         if self._known != leader:
@@ -184,8 +191,9 @@ class Leadership:
 
     async def _leads(self, leader: Leader) -> bool:
         try:
-            opinion = await self._peers.ask(leader.address, self._silence_s)
-        except LoomError:
+            opinion = await self._peers.ask(leader.address, self._silence_s - self._beat_s)
+        except LoomError as error:
+            self._is_silent = isinstance(error, Timeout)
             return False
         self._learn(opinion.leader)
         return opinion.heard and opinion.leader.epoch >= leader.epoch
@@ -205,6 +213,8 @@ class Leadership:
                         return won
                 case election.Follow(leader):
                     self._learn(leader)
+                    if leader == missed:  # others hear it: look again, but not at once
+                        await self._wait(self._beat_s)
                     return None
                 case election.Wait(reason):
                     self._waits_for(reason)
@@ -219,8 +229,9 @@ class Leadership:
             return election.Wait(f"the MetaStore: {error}")
         if newest.epoch > missed.epoch and newest.member != self._me:
             return election.Follow(newest)
-        others = {m: at for m, at in self._membership.addresses.items() if m != self._me}
-        opinions = await self._peers.ask_all(others, self._silence_s / BEATS_PER_SILENCE)
+        passed_by = {self._me, missed.member if self._is_silent else self._me}
+        asked = {m: at for m, at in self._membership.addresses.items() if m not in passed_by}
+        opinions = await self._peers.ask_all(asked, self._beat_s)
         return election.decide(self._me, self._membership.configuration, missed, opinions)
 
     async def _take_epoch(self) -> _Won | None:

@@ -111,7 +111,7 @@ class MetadataRepository:
             Mandate(leader, store, round_log, _holds, self._lone_member, _cannot_change)
         )
         assert self.term is not None
-        self.term.over.add_done_callback(lambda over: self._fail(over.result()))
+        self.term.over.add_done_callback(lambda over: self._fail(explained(over.result())))
         self._at_stop.push_async_callback(self.end_term)
         await self._listen({})
 
@@ -193,10 +193,10 @@ class MetadataRepository:
             self._server.disconnect({"client", "vsn"})
             await term.end()
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: LoomError) -> None:
         if not self.failed.done():
-            logger.critical("the round log failed, this process must end: %s", error)
-            self.failed.set_result(explained(error))
+            logger.critical("this process must end: %s", error)
+            self.failed.set_result(error)
 
     # ---- listening
 

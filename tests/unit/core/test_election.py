@@ -33,9 +33,17 @@ def test_a_new_cluster_gets_a_leader_when_a_majority_is_there() -> None:
 
 
 def test_who_alone_misses_the_leader_disturbs_nobody() -> None:
-    verdict = decide(2, THREE, MISSED, {3: hears(MISSED)})
-    assert verdict == Wait("no answer from member 1; member 3 hears the leader")
-    assert isinstance(decide(2, THREE, MISSED, {}), Wait)
+    assert decide(2, THREE, MISSED, {3: hears(MISSED)}) == Follow(MISSED)
+    verdict = decide(2, THREE, MISSED, {})
+    assert verdict == Wait(
+        "no answer from metadata repository 1, no answer from metadata repository 3"
+    )
+
+
+def test_one_that_was_asleep_and_believes_in_the_leader_does_not_keep_a_majority_waiting() -> None:
+    five = Configuration(frozenset({1, 2, 3, 4, 5}))
+    opinions = {3: misses(MISSED), 4: misses(MISSED), 5: hears(MISSED)}
+    assert decide(2, five, MISSED, opinions) == Stand()
 
 
 def test_a_leader_that_answers_after_all_is_followed() -> None:

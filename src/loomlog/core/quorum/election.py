@@ -26,7 +26,7 @@ class Stand(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """There is a leader that is well, or a newer one."""
+    """There is a newer leader, or others hear the one that is missed: look at it again."""
 
     leader: Leader
 
@@ -52,23 +52,15 @@ def decide(
     newest = max((opinion.leader for opinion in opinions.values()), default=missed)
     if newest.epoch > missed.epoch and newest.member != me:
         return Follow(newest)
-    itself = opinions.get(missed.member)
-    if itself is not None and itself.heard and itself.leader == missed:
+    hearing = {member for member, opinion in opinions.items() if opinion.heard}
+    if missed.member in hearing:
         return Follow(missed)
-    missing = {member for member, opinion in opinions.items() if not opinion.heard} | {me}
-    if configuration.has_majority(missing):
+    if configuration.has_majority(opinions.keys() - hearing | {me}):
         return Stand()
-    return Wait(_why_not(configuration, opinions, me))
-
-
-def _why_not(
-    configuration: Configuration, opinions: Mapping[MemberId, Opinion], me: MemberId
-) -> str:
+    if hearing:
+        return Follow(missed)
     silent = [m for m in configuration.everybody if m not in opinions and m != me]
-    content = [member for member, opinion in sorted(opinions.items()) if opinion.heard]
-    parts = [f"no answer from member {member}" for member in silent]
-    parts += [f"member {member} hears the leader" for member in content]
-    return "; ".join(parts)
+    return Wait(", ".join(f"no answer from metadata repository {member}" for member in silent))
 
 
 def rank(me: MemberId, configuration: Configuration, missed: Leader) -> int:
