@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import connect_sync as connect_sync
     from loomlog.client.blocking_registers import BlockingLease as BlockingLease
     from loomlog.client.blocking_registers import BlockingRegister as BlockingRegister
+    from loomlog.client.blocking_writer import BlockingWriter as BlockingWriter
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
     from loomlog.client.info import ClusterStatus as ClusterStatus
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from loomlog.client.leases import LeaseInfo as LeaseInfo
     from loomlog.client.log import Log as Log
     from loomlog.client.operator import Change as Change
+    from loomlog.client.publishing import Published as Published
+    from loomlog.client.publishing import Writer as Writer
     from loomlog.client.registers import Register as Register
     from loomlog.client.registers import Versioned as Versioned
+    from loomlog.client.staging import Staged as Staged
     from loomlog.types import Entry as Entry
     from loomlog.types import Position as Position
 
@@ -34,6 +38,7 @@ _HOMES = {
     "BlockingLease": "loomlog.client.blocking_registers",
     "BlockingLog": "loomlog.client.blocking",
     "BlockingRegister": "loomlog.client.blocking_registers",
+    "BlockingWriter": "loomlog.client.blocking_writer",
     "Change": "loomlog.client.operator",
     "Cluster": "loomlog.client.cluster",
     "ClusterStatus": "loomlog.client.info",
@@ -43,8 +48,11 @@ _HOMES = {
     "Log": "loomlog.client.log",
     "LogInfo": "loomlog.client.info",
     "Position": "loomlog.types",
+    "Published": "loomlog.client.publishing",
     "Register": "loomlog.client.registers",
+    "Staged": "loomlog.client.staging",
     "Versioned": "loomlog.client.registers",
+    "Writer": "loomlog.client.publishing",
     "connect": "loomlog.client.cluster",
     "connect_sync": "loomlog.client.blocking",
 }
@@ -55,6 +63,7 @@ __all__ = [
     "BlockingLease",
     "BlockingLog",
     "BlockingRegister",
+    "BlockingWriter",
     "Change",
     "Cluster",
     "ClusterStatus",
@@ -64,8 +73,11 @@ __all__ = [
     "Log",
     "LogInfo",
     "Position",
+    "Published",
     "Register",
+    "Staged",
     "Versioned",
+    "Writer",
     "connect",
     "connect_sync",
     "errors",

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from loomlog import connect
+from loomlog import connect, connect_sync
 from loomlog.client import staging
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
@@ -159,6 +159,28 @@ async def test_rows_keep_their_order_within_what_was_staged_together(log: Log) -
     for task in range(4):
         own = [n for n in found if n // 10_000 == task]
         assert all(a < b for a, b in pairwise(own))
+
+
+async def test_the_blocking_client_is_the_same(local: LocalCluster, log: Log) -> None:
+    def work() -> tuple[list[int], list[int], int]:
+        with connect_sync(local.address) as cluster:
+            own = cluster.log("events")
+            writer = own.writer("w")
+            assert writer.publish(1, own.stage(rows(1, 5))) == Published(1, 5)
+            more = iter([rows(6, 5), rows(11, 5)])
+            assert writer.publish(2, own.stage(more)) == Published(6, 15)
+            assert writer.publish(2, own.stage(rows(6, 10))) == Published(6, 15)
+            found = values(list(own.subscribe(1, 15)))
+            (used,) = [stream.id for stream in own.describe().streams if stream.entries]
+            tables = own.subscribe_stream_arrow(used, 4, 12)
+            part = [int(v) for table in tables for v in table.column("value").to_pylist()]
+            assert own.read(9).value == b"9"
+            writer.forget()
+            return found, part, writer.sequence()
+
+    found, part, sequence = await asyncio.to_thread(work)
+    assert (found, part) == (list(range(1, 16)), list(range(4, 13)))
+    assert sequence == 0  # it was forgotten: somebody new under the same name
 
 
 # ---- once, whoever dies -----------------------------------------------------------
