@@ -14,9 +14,7 @@ from loomlog.core.quorum.takeover import Sealed
 from loomlog.metadata.member_disk import MemberDisk
 from loomlog.storage.files import Step
 from loomlog.testing.sim.run import Choice, run_seed
-from loomlog.testing.sim.workloads.rounds import rounds
 
-KNOWN = {"rounds": rounds}
 CHUNKS = 4
 SEEDS_PER_CHUNK = 10
 SEEDS = 20  # within which what is wrong is found
@@ -25,12 +23,12 @@ SEEDS = 20  # within which what is wrong is found
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_what_was_acknowledged_is_found_by_every_later_leader(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
-        outcome = run_seed(Choice(seed, "rounds"), KNOWN)
+        outcome = run_seed(Choice(seed, "rounds"))
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
 
 def is_found(faults: str) -> bool:
-    return any(run_seed(Choice(seed, "rounds", faults), KNOWN).error for seed in range(SEEDS))
+    return any(run_seed(Choice(seed, "rounds", faults)).error for seed in range(SEEDS))
 
 
 def test_a_member_that_answers_before_it_has_synced_is_found(

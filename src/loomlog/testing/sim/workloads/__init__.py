@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from loomlog.testing.sim.run import Workload
 from loomlog.testing.sim.workloads.cluster import cluster
 from loomlog.testing.sim.workloads.publishing import publishing
+from loomlog.testing.sim.workloads.rounds import rounds
 from loomlog.testing.sim.workloads.takeovers import takeovers
 from loomlog.testing.sim.workloads.toy import toy
 
 WORKLOADS: Mapping[str, Workload] = {
     "cluster": cluster,
     "publishing": publishing,
+    "rounds": rounds,
     "takeovers": takeovers,
     "toy": toy,
 }
