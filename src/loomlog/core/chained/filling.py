@@ -79,6 +79,8 @@ def decide_at(projection: Projection, position: Glsn) -> Steps[Reading]:
     address = yield from _address_before(projection, position)
     while isinstance(address, int):
         outcome = yield from decide(projection, address)
+        if isinstance(outcome, Trimmed) and outcome.position < position:
+            return Interrupted("the log was trimmed meanwhile")
         if not isinstance(outcome, Found) or outcome.block.end > position:
             return outcome
         address = outcome.block.end
@@ -133,6 +135,8 @@ def _address_before(projection: Projection, position: Glsn) -> Steps[Glsn | Stop
             return block.end if block.end <= position else block.first
         case NotWritten():
             return Interrupted("a block was there, and is not any more")
+        case Trimmed(position=trimmed) if trimmed <= nearest.last < position:
+            return nearest.end  # so it was decided: nothing else is trimmed
         case Trimmed():
             return Interrupted("the log was trimmed meanwhile")
     return outcome

@@ -90,6 +90,13 @@ class Remove(NamedTuple):
 # ---- to the sequencer and the metadata repository
 
 
+class Next(NamedTuple):
+    """HandedOut, a new ticket."""
+
+    epoch: int
+    count: int  # type: ignore[assignment]  # nobody misses tuple.count
+
+
 class Holding(NamedTuple):
     """HandedOut, the ticket that covers the position; Forgotten; or Beyond: not handed out yet."""
 
@@ -125,6 +132,7 @@ Request: TypeAlias = (
     | Create
     | Copy
     | Remove
+    | Next
     | Holding
     | FindEnd
     | Current

@@ -17,6 +17,7 @@ from loomlog.core.chained.messages import (
     Forgotten,
     HandedOut,
     Holding,
+    Next,
     Refused,
     Request,
     Ticket,
@@ -49,12 +50,16 @@ class Sequencer:
 
     def answer(self, request: Request) -> Answer:
         match request:
+            case Next(epoch, count) if epoch == self.epoch:
+                return HandedOut(self.next(count))
             case Holding(epoch, position) if epoch == self.epoch:
                 return self._holding(position)
             case FindEnd(epoch) if epoch == self.epoch:
                 return Beyond(self.end)
-            case Holding(epoch) | FindEnd(epoch):
-                return EpochOver(self.epoch) if epoch < self.epoch else Refused("an old sequencer")
+            case Next(epoch) | Holding(epoch) | FindEnd(epoch) if epoch < self.epoch:
+                return EpochOver(self.epoch)
+            case Next(epoch) | Holding(epoch) | FindEnd(epoch):
+                return Refused(f"this is the sequencer of epoch {self.epoch}, not {epoch}")
         return Refused(f"a sequencer does not answer {type(request).__name__}")
 
     def _holding(self, position: Glsn) -> Answer:

@@ -1,0 +1,106 @@
+"""What must hold of a chained log, judged while a simulation runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from loomlog.core.chained.block import Block
+from loomlog.core.chained.projection import Projection
+from loomlog.types import Glsn
+
+
+class Violation(Exception):  # noqa: N818 - it says what it is
+    pass
+
+
+class Value(NamedTuple):
+    """A batch by who wrote it."""
+
+    producer_id: int
+    sequence: int
+
+
+class Judge:
+    """Knows everything; a moment is a count of what happened."""
+
+    def __init__(self) -> None:
+        self.moment = 0
+        self.acknowledged: dict[Value, Block] = {}
+        self.acknowledged_end: Glsn = 1
+        self.trimmed: Glsn = 0  # by some trim that began
+        self.junk = 0
+        self._decided: dict[Glsn, tuple[Block, int]] = {}  # position -> its block, since when
+        self._places: dict[Value, Glsn] = {}
+        self._lost: set[tuple[Value, Glsn]] = set()
+        self._projections: dict[int, Projection] = {}
+
+    def now(self) -> int:
+        self.moment += 1
+        return self.moment
+
+    # ---- what was seen
+
+    def seen(self, block: Block) -> None:
+        """Somebody read it, or was told that it is written: so it is for everybody, for ever."""
+        for position in range(block.first, block.end):
+            before, _ = self._decided.setdefault(position, (block, self.now()))
+            if not before.is_same(block):
+                raise Violation(f"position {position} showed {before}, now {block}")
+        if block.is_junk:
+            self.junk += 1
+            return
+        value = Value(block.producer_id, block.sequence)
+        if (value, block.first) in self._lost:
+            raise Violation(f"{block} was said to be lost")
+        if self._places.setdefault(value, block.first) != block.first:
+            raise Violation(f"{value} is at {self._places[value]} and at {block.first}")
+
+    def appended(self, block: Block, floor: Glsn) -> None:
+        """`floor`: behind all that was acknowledged when the append began."""
+        if block.first < floor:
+            raise Violation(f"{block.first} was given to an append that began behind {floor}")
+        self.seen(block)
+        self.acknowledged[Value(block.producer_id, block.sequence)] = block
+        self.acknowledged_end = max(self.acknowledged_end, block.end)
+
+    def tried(self, block: Block) -> None:
+        """A new epoch may give a position to the same writer again."""
+        self._lost.discard((Value(block.producer_id, block.sequence), block.first))
+
+    def lost(self, block: Block) -> None:
+        """Somebody was told that the block is not written there, and never will be."""
+        value = Value(block.producer_id, block.sequence)
+        self._lost.add((value, block.first))
+        if self._places.get(value) == block.first:
+            raise Violation(f"{block} was seen, and is said to be lost")
+
+    def not_written(self, position: Glsn, since: int) -> None:
+        """Somebody who asked at the moment `since` was told that nothing is there."""
+        found = self._decided.get(position)
+        if found is not None and found[1] <= since:
+            raise Violation(f"{position} held {found[0]} and is said to be unwritten")
+
+    def was_trimmed(self, position: Glsn) -> None:
+        if position > self.trimmed:
+            raise Violation(f"{position} is said to be trimmed; asked for was {self.trimmed}")
+
+    def end_found(self, end: Glsn, floor: Glsn) -> None:
+        if end < floor:
+            raise Violation(f"the log is said to end at {end}; acknowledged was up to {floor}")
+
+    def in_force(self, projection: Projection) -> None:
+        before = self._projections.setdefault(projection.epoch, projection)
+        if before != projection:
+            raise Violation(f"epoch {projection.epoch} has two projections")
+
+    # ---- at the end
+
+    def whole(self, blocks: Iterable[Block]) -> None:
+        """All blocks of the log, in order: nothing is missing, nothing is new."""
+        found = {block.first: block for block in blocks}
+        for block in found.values():
+            self.seen(block)
+        for block in self.acknowledged.values():
+            if block.last > self.trimmed and block.first not in found:
+                raise Violation(f"{block} was acknowledged and is gone")

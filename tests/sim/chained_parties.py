@@ -1,0 +1,307 @@
+"""Who takes part in a simulated chained log: nodes, clients, metadata repositories.
+
+What clients and metadata repositories do are generators, like the operations of the core that they
+are made of; the world delivers what they ask.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+
+from chained_judge import Judge
+
+from loomlog.core.chained.appending import Appended, Overtaken, append
+from loomlog.core.chained.block import Block
+from loomlog.core.chained.filling import decide_at, fill
+from loomlog.core.chained.joining import catch_up, create
+from loomlog.core.chained.messages import (
+    Answer,
+    Ask,
+    Current,
+    Found,
+    HandedOut,
+    InForce,
+    Next,
+    Request,
+    Service,
+    Steps,
+    Ticket,
+)
+from loomlog.core.chained.outcomes import Interrupted, NotWritten, Reading, Trimmed
+from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.reading import find_end, read, read_at
+from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, reconfigure
+from loomlog.core.chained.resolving import resolve
+from loomlog.core.chained.sequencer import Sequencer
+from loomlog.core.chained.trimming import trim
+from loomlog.storage.files import Finished, Step
+from loomlog.storage.memory_table import MemoryTable
+from loomlog.storage.write_once import Answered, WriteOnceStore
+from loomlog.types import Glsn, NodeId
+
+TRIES = 6
+FOLLOWED_AT_ONCE = 4
+COUNT_MAX = 3
+
+
+class SimulatedWorker:
+    """Does a job when the world says so."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Sequence[Step], Finished]] = deque()
+
+    def run(self, steps: Sequence[Step], finished: Finished) -> None:
+        self.jobs.append((steps, finished))
+
+    def work(self) -> None:
+        steps, finished = self.jobs.popleft()
+        for step in steps:
+            step()
+        finished(None)
+
+    def close(self) -> None:
+        self.jobs.clear()
+
+
+class Node:
+    """A storage node with the real store, on a disk in memory."""
+
+    def __init__(self, node_id: NodeId, *, sync: bool) -> None:
+        self.node_id = node_id
+        self.up = True
+        self._sync = sync
+        self._forget()
+        self.table = MemoryTable()
+        self._start()
+
+    def _start(self) -> None:
+        self.commits, self.look_ups = SimulatedWorker(), SimulatedWorker()
+        self._store = WriteOnceStore(self.table, self.commits, self.look_ups, sync=self._sync)
+
+    def _forget(self) -> None:
+        self.unanswered: list[Answered] = []
+
+    @property
+    def busy(self) -> list[SimulatedWorker]:
+        return [worker for worker in (self.commits, self.look_ups) if worker.jobs]
+
+    def ask(self, replica: Replica, request: Request, done: Answered) -> None:
+        self.unanswered.append(done)
+
+        def answered(answer: Answer) -> None:
+            if done in self.unanswered:
+                self.unanswered.remove(done)
+                done(answer)
+
+        self._store.ask(replica, request, answered)
+
+    def crash(self, random: Random) -> list[Answered]:
+        """Those who will never be answered. What was being written is stored, or not."""
+        self.up = False
+        unanswered = self.unanswered
+        self._forget()
+        if self.commits.jobs and random.random() < 0.5:
+            for step in self.commits.jobs[0][0]:
+                step()
+        self.table.lose_power()
+        return unanswered
+
+    def restart(self) -> None:
+        self.up = True
+        self._start()
+
+    def lose_disk(self) -> None:
+        self.table = MemoryTable()
+
+
+class Party:
+    """A process that asks: a client, or a metadata repository."""
+
+    def __init__(self, name: str, random: Random, judge: Judge) -> None:
+        self.name = name
+        self.random = random
+        self.judge = judge
+        self.projection: Projection | None = None
+
+    def refresh(self) -> Steps[Projection | None]:
+        [answer] = yield [Ask(Service.METADATA, Current())]
+        if isinstance(answer, InForce):
+            self.judge.in_force(answer.projection)
+            self.projection = answer.projection
+        return self.projection
+
+
+class Client(Party):
+    """Numbers its batches, keeps a projection until it meets a newer epoch, follows the log."""
+
+    def __init__(self, name: str, producer_id: int, random: Random, judge: Judge) -> None:
+        super().__init__(name, random, judge)
+        self._producer_id = producer_id
+        self._sequence = 0
+        self._address: Glsn = 0  # of the next block to follow; 0: not known
+        self.highest: Glsn = 1
+
+    # ---- appending
+
+    def append(self) -> Steps[None]:
+        self._sequence += 1
+        sequence, count = self._sequence, self.random.randint(1, COUNT_MAX)
+        floor = self.judge.acknowledged_end
+        for _ in range(TRIES):
+            ticket = yield from self._ticket(count)
+            if ticket is None:
+                yield from self.refresh()
+                continue
+            block = Block(ticket.first, count, self._producer_id, sequence, b"batch")
+            self.judge.tried(block)
+            outcome = yield from self._write(ticket, block)
+            if isinstance(outcome, Appended):
+                self.judge.appended(block, floor)
+            if isinstance(outcome, Overtaken):
+                self.judge.lost(block)
+                continue
+            return
+
+    def _ticket(self, count: int) -> Steps[Ticket | None]:
+        if self.projection is None:
+            return None
+        [answer] = yield [Ask(Service.SEQUENCER, Next(self.projection.epoch, count))]
+        return answer.ticket if isinstance(answer, HandedOut) else None
+
+    def _write(self, ticket: Ticket, block: Block) -> Steps[Appended | Overtaken | None]:
+        """Until it is known what became of it; None if that takes too long."""
+        for _ in range(TRIES):
+            assert self.projection is not None
+            if ticket.epoch == self.projection.epoch:
+                outcome = yield from append(self.projection, ticket, block)
+            else:
+                outcome = yield from resolve(self.projection, block)
+            if isinstance(outcome, Appended | Overtaken):
+                return outcome
+            if isinstance(outcome, Trimmed):
+                self.judge.was_trimmed(outcome.position)
+                return None
+            yield from self.refresh()
+        return None
+
+    # ---- reading
+
+    def follow(self) -> Steps[None]:
+        """Read on in order; a hole is filled now and then."""
+        for _ in range(FOLLOWED_AT_ONCE):
+            projection = self.projection or (yield from self.refresh())
+            if projection is None:
+                return
+            address = self._address or projection.first
+            since = self.judge.now()
+            outcome = yield from read(projection, address)
+            if isinstance(outcome, NotWritten):
+                self.judge.not_written(address, since)
+                if self.random.random() < 0.5:
+                    return
+                since = self.judge.now()
+                outcome = yield from fill(projection, address)
+            yield from self._followed(address, since, outcome)
+
+    def _followed(self, address: Glsn, since: int, outcome: Reading) -> Steps[None]:
+        match outcome:
+            case Found(block):
+                self.judge.seen(block)
+                self._address = block.end
+                self.highest = max(self.highest, block.end)
+            case NotWritten():
+                self.judge.not_written(address, since)
+            case Trimmed(position):
+                self.judge.was_trimmed(position)
+                yield from self._skip_trimmed(position + 1)
+            case Interrupted():
+                yield from self.refresh()
+
+    def _skip_trimmed(self, position: Glsn) -> Steps[None]:
+        assert self.projection is not None
+        outcome = yield from decide_at(self.projection, position)
+        if isinstance(outcome, Found):
+            self.judge.seen(outcome.block)
+            self._address = outcome.block.end
+
+    def look(self) -> Steps[None]:
+        """Read any position."""
+        projection = self.projection or (yield from self.refresh())
+        if projection is None:
+            return
+        position = self.random.randint(1, self.judge.acknowledged_end + COUNT_MAX)
+        since = self.judge.now()
+        operation = self.random.choice((read_at, read_at, decide_at))
+        outcome = yield from operation(projection, position)
+        match outcome:
+            case Found(block):
+                self.judge.seen(block)
+                if not block.first <= position < block.end:
+                    raise AssertionError(f"{block} does not cover {position}")
+            case NotWritten():
+                self.judge.not_written(position, since)
+            case Trimmed(trimmed):
+                self.judge.was_trimmed(trimmed)
+            case Interrupted():
+                yield from self.refresh()
+
+    def measure(self) -> Steps[None]:
+        projection = self.projection or (yield from self.refresh())
+        if projection is None:
+            return
+        floor = self.judge.acknowledged_end
+        end = yield from find_end(projection)
+        if isinstance(end, int):
+            self.judge.end_found(end, floor)
+        else:
+            yield from self.refresh()
+
+    def trim(self) -> Steps[None]:
+        projection = self.projection or (yield from self.refresh())
+        if projection is None:
+            return
+        position = self.random.randint(1, self.highest)
+        self.judge.trimmed = max(self.judge.trimmed, position)
+        outcome = yield from trim(projection, position)
+        if isinstance(outcome, Interrupted):
+            yield from self.refresh()
+
+
+class Repository(Party):
+    """A metadata repository that leads, or believes that it does. Its sequencers die with it."""
+
+    def __init__(self, name: str, random: Random, judge: Judge) -> None:
+        super().__init__(name, random, judge)
+        self.sequencers: dict[int, Sequencer] = {}  # by the number in their projections
+
+    def reconfigure(self, number: int, leaving: frozenset[NodeId] = frozenset()) -> Steps[None]:
+        projection = yield from self.refresh()
+        if projection is not None:
+            yield from self._reconfigure(projection, Goal(leaving), number)
+
+    def join(self, number: int, chain: int, node_id: NodeId) -> Steps[None]:
+        """Make a replica, fill it, let it join; perhaps over a few epochs."""
+        projection = yield from self.refresh()
+        if projection is None:
+            return
+        replica = Replica(node_id, projection.log_id, chain, number)
+        newcomer = yield from create(projection, replica)
+        for _ in range(self.random.randint(0, 2)):
+            if isinstance(newcomer, Interrupted):
+                return
+            newcomer = yield from catch_up(projection, newcomer)
+            projection = (yield from self.refresh()) or projection
+        if not isinstance(newcomer, Interrupted):
+            yield from self._reconfigure(projection, Goal(newcomer=newcomer), number)
+
+    def _reconfigure(self, projection: Projection, goal: Goal, number: int) -> Steps[None]:
+        ending = yield from reconfigure(projection, goal, number)
+        match ending:
+            case Reconfigured(new):
+                self.judge.in_force(new)
+                remembered = self.random.choice((1, 3, 100))
+                self.sequencers[number] = Sequencer(new, remembered)
+            case Adopted(other):
+                self.judge.in_force(other)

@@ -1,0 +1,398 @@
+"""A chained log without a clock, a disk or a network: nodes, clients, repositories, messages.
+
+Each step does one thing that may happen next, by chance: a question or an answer arrives or is
+lost, a disk does a job, a node loses power or its disk, a client or a repository dies, a link
+breaks, somebody reconfigures. A question that was given up may still arrive, much later.
+
+Judged while it runs (chained_judge.py):
+- a position shows one block, for ever; what was acknowledged is read by all who ask later;
+- an append that begins later stands behind; what is said to be lost is never seen; nothing is
+  doubled;
+- an epoch has one projection, whoever and however many tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from chained_judge import Judge, Violation
+from chained_parties import Client, Node, Party, Repository
+
+from loomlog.core.chained.block import Block
+from loomlog.core.chained.filling import decide_at
+from loomlog.core.chained.messages import (
+    Answer,
+    Ask,
+    Create,
+    Current,
+    Found,
+    InForce,
+    Lost,
+    Refused,
+    Request,
+    Seal,
+    Service,
+    Steps,
+    Swap,
+    Swapped,
+)
+from loomlog.core.chained.outcomes import NotWritten, Trimmed
+from loomlog.core.chained.projection import Projection, Replica, first_projection
+from loomlog.core.chained.reading import find_end
+from loomlog.core.chained.sequencer import Sequencer
+from loomlog.types import Glsn, NodeId
+
+STEPS = 500
+CALM_STEPS = 20_000  # within which all must be well when the faults are over
+CALLS_MAX = 8
+LOG = 1
+
+
+class Call:
+    """An operation that somebody has under way."""
+
+    def __init__(self, world: World, party: Party, steps: Steps[None]) -> None:
+        self.world = world
+        self.party = party
+        self._steps = steps
+        self._answers: list[Answer | None] = []
+
+    def begin(self) -> None:
+        self._ask(partial(next, self._steps))
+
+    def answered(self, index: int, answer: Answer) -> None:
+        if self not in self.world.calls or self._answers[index] is not None:
+            return
+        self._answers[index] = answer
+        answers = [answer for answer in self._answers if answer is not None]
+        if len(answers) == len(self._answers):
+            self._ask(partial(self._steps.send, answers))
+
+    def _ask(self, go_on: Callable[[], list[Ask]]) -> None:
+        try:
+            asks = go_on()
+        except StopIteration:
+            self.world.calls.remove(self)
+            return
+        self._answers = [None] * len(asks)
+        turn = self._answers
+        for index, ask in enumerate(asks):
+            self.world.questions.append(Question(self, turn, index, ask))
+
+
+@dataclass(eq=False)
+class Question:
+    call: Call
+    turn: list[Answer | None]
+    index: int
+    ask: Ask
+
+    def answer(self, answer: Answer) -> None:
+        """To whoever asked, unless it went on without."""
+        if self.call._answers is self.turn:
+            self.call.answered(self.index, answer)
+
+
+class World:
+    def __init__(self, seed: int, *, sync: bool = True) -> None:
+        self.random = random = Random(seed)
+        self.judge = Judge()
+        self.replicas_wanted = random.choice((1, 2, 3, 3))
+        self.nodes = {n: Node(n, sync=sync) for n in range(1, self.replicas_wanted + 3)}
+        self.calls: list[Call] = []
+        self.questions: list[Question] = []
+        self.late: list[Question] = []  # given up by those who asked
+        self.answers: list[tuple[Question, Answer]] = []
+        self.blocked: set[tuple[str, NodeId]] = set()
+        self.numbers = 0
+        self.clients = [self._new_client() for _ in range(3)]
+        self.repositories = [self._new_repository()]
+        self.projection = self._create_log(random.choice((1, 2, 3)))
+        self.reconfigurations = 0
+
+    def _number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def _new_client(self) -> Client:
+        number = self._number()
+        return Client(f"client-{number}", number, self.random, self.judge)
+
+    def _new_repository(self) -> Repository:
+        return Repository(f"repository-{self._number()}", self.random, self.judge)
+
+    def _create_log(self, chains: int) -> Projection:
+        chosen = [
+            self.random.sample(sorted(self.nodes), self.replicas_wanted) for _ in range(chains)
+        ]
+        number = self._number()
+        projection = first_projection(LOG, chosen, birth=number, sequencer=number)
+        for replica in projection.replicas:
+            for request in (Create(), Seal(1)):
+                self.nodes[replica.node_id].ask(replica, request, lambda answer: None)
+                self.nodes[replica.node_id].commits.work()
+        self.repositories[0].sequencers[number] = Sequencer(projection)
+        return projection
+
+    # ---- the run
+
+    def run(self) -> None:
+        for _ in range(STEPS):
+            self._step(faults=True)
+        self._calm_down()
+        for _ in range(CALM_STEPS):
+            if self._is_well():
+                break
+            self._step(faults=False)
+        else:
+            raise Violation(f"not well although there are no faults: {self.projection}")
+        self._look_at_the_end()
+
+    def _step(self, *, faults: bool) -> None:
+        chance = self.random.random()
+        if chance < 0.80:
+            self._deliver(faults=faults)
+        elif chance < 0.92:
+            self._use(faults=faults)
+        elif faults:
+            self._do_harm()
+        else:
+            self._mend()
+
+    # ---- messages
+
+    def _deliver(self, *, faults: bool) -> None:
+        busy = [worker for node in self.nodes.values() if node.up for worker in node.busy]
+        kinds = [kind for kind in (busy, self.questions, self.answers, self.late) if kind]
+        if not kinds:
+            return
+        kind = self.random.choice(kinds)
+        index = self.random.randrange(len(kind))
+        if kind is busy:
+            busy[index].work()
+        elif kind is self.answers:
+            question, answer = self.answers.pop(index)
+            question.answer(Lost() if faults and self.random.random() < 0.05 else answer)
+        else:
+            self._arrive(kind.pop(index), kind is self.late, faults)  # type: ignore[arg-type]
+
+    def _arrive(self, question: Question, late: bool, faults: bool) -> None:
+        if not late and (self._is_cut_off(question) or (faults and self.random.random() < 0.05)):
+            self.answers.append((question, Lost()))
+            if self.random.random() < 0.7:
+                self.late.append(question)
+            return
+        target, request = question.ask
+        if not isinstance(target, Replica):
+            self._answer(question, self._serve(target, request, question.call.party))
+            return
+        node = self.nodes[target.node_id]
+        if node.up:
+            node.ask(target, request, partial(self._answer, question))
+        else:
+            self._answer(question, Lost())
+
+    def _answer(self, question: Question, answer: Answer) -> None:
+        self.answers.append((question, answer))
+
+    def _is_cut_off(self, question: Question) -> bool:
+        target = question.ask.target
+        name = question.call.party.name
+        return isinstance(target, Replica) and (name, target.node_id) in self.blocked
+
+    def _serve(self, service: Service, request: Request, party: Party) -> Answer:
+        match request:
+            case Current():
+                return InForce(self.projection)
+            case Swap(new) if new.epoch == self.projection.epoch + 1:
+                self.projection = new
+                self.reconfigurations += 1
+                return Swapped()
+            case Swap():
+                return InForce(self.projection)
+        known = party.projection or self.projection
+        for repository in self.repositories:
+            if (sequencer := repository.sequencers.get(known.sequencer)) is not None:
+                return sequencer.answer(request)
+        return Refused("the sequencer is gone")
+
+    # ---- what parties do
+
+    def _use(self, *, faults: bool) -> None:
+        if not faults or len(self.calls) >= CALLS_MAX:
+            return
+        client = self.random.choice(self.clients)
+        operation = self.random.choices(
+            (client.append, client.follow, client.look, client.measure, client.trim),
+            (40, 25, 20, 10, 2),
+        )[0]
+        self._call(client, operation())
+
+    def _call(self, party: Party, steps: Steps[None]) -> None:
+        call = Call(self, party, steps)
+        self.calls.append(call)
+        call.begin()
+
+    def _reconfigure(self) -> None:
+        repository = self.random.choice(self.repositories)
+        number = self._number()
+        chains = self.projection.chains
+        index = self.random.randrange(len(chains))
+        spare = sorted(set(self.nodes) - {replica.node_id for replica in chains[index]})
+        if spare and self.random.random() < 0.5:
+            self._call(repository, repository.join(number, index, self.random.choice(spare)))
+            return
+        leaving: frozenset[NodeId] = frozenset()
+        if self.random.random() < 0.2:
+            leaving = frozenset([self.random.choice(chains[index]).node_id])
+        self._call(repository, repository.reconfigure(number, leaving))
+
+    # ---- harm
+
+    def _do_harm(self) -> None:
+        random = self.random
+        up = [node for node in self.nodes.values() if node.up]
+        down = [node for node in self.nodes.values() if not node.up]
+        match random.choices(range(9), (12, 5, 8, 2, 3, 3, 3, 5, 4))[0]:
+            case 0:
+                self._reconfigure()
+            case 1 if up:
+                self._crash(random.choice(up))
+            case 2 if down:
+                random.choice(down).restart()
+            case 3 if up:
+                self._lose_disk(random.choice(up))
+            case 4:
+                self._replace_client()
+            case 5:
+                self._end_calls(random.choice(self.repositories))
+            case 6:
+                self._replace_repository()
+            case 7:
+                names = [party.name for party in [*self.clients, *self.repositories]]
+                self.blocked.add((random.choice(names), random.choice(list(self.nodes))))
+            case 8:
+                self.blocked.clear()
+
+    def _crash(self, node: Node) -> None:
+        for unanswered in node.crash(self.random):
+            unanswered(Lost())
+
+    def _lose_disk(self, node: Node) -> None:
+        """Only if every chain keeps a replica whatever reconfigurations are under way."""
+        if any(isinstance(call.party, Repository) for call in self.calls):
+            return
+        if any(isinstance(question.ask.request, Swap) for question in self.late):
+            return
+        for chain in self.projection.chains:
+            if not any(self._is_sound(r) for r in chain if r.node_id != node.node_id):
+                return
+        self._crash(node)
+        node.lose_disk()
+
+    def _is_sound(self, replica: Replica) -> bool:
+        return replica in self.nodes[replica.node_id].table.replicas()
+
+    def _end_calls(self, party: Party) -> None:
+        """It dies in the middle of what it does; what it sent may still arrive."""
+        self.calls = [call for call in self.calls if call.party is not party]
+
+    def _replace_client(self) -> None:
+        index = self.random.randrange(len(self.clients))
+        self._end_calls(self.clients[index])
+        self.clients[index] = self._new_client()
+
+    def _replace_repository(self) -> None:
+        """A new one leads; the old one is gone, or does not know."""
+        if len(self.repositories) > 1 or self.random.random() < 0.5:
+            self._end_calls(self.repositories.pop(0))
+        self.repositories.append(self._new_repository())
+
+    # ---- peace
+
+    def _calm_down(self) -> None:
+        self.blocked.clear()
+        for node in self.nodes.values():
+            if not node.up:
+                node.restart()
+
+    def _mend(self) -> None:
+        """What a reconcile loop does: one thing at a time."""
+        if any(isinstance(call.party, Repository) for call in self.calls):
+            return
+        repository = self.repositories[-1]
+        number = self._number()
+        if self._must_reconfigure():
+            self._call(repository, repository.reconfigure(number))
+            return
+        for index, chain in enumerate(self.projection.chains):
+            if len(chain) < self.replicas_wanted:
+                spare = sorted(set(self.nodes) - {replica.node_id for replica in chain})
+                self._call(repository, repository.join(number, index, spare[0]))
+                return
+
+    def _must_reconfigure(self) -> bool:
+        projection = self.projection
+        if not any(projection.sequencer in r.sequencers for r in self.repositories):
+            return True
+        standings = [
+            self.nodes[replica.node_id].table.look(replica).standing
+            for replica in projection.replicas
+        ]
+        return any(s is None or s.epoch != projection.epoch for s in standings)
+
+    def _is_well(self) -> bool:
+        return (
+            not (self.calls or self.questions or self.late or self.answers)
+            and not self._must_reconfigure()
+            and all(len(chain) >= self.replicas_wanted for chain in self.projection.chains)
+        )
+
+    # ---- the end
+
+    def _look_at_the_end(self) -> None:
+        blocks: list[Block] = []
+        client = self._new_client()
+        self._call(client, self._read_all(client, blocks))
+        for _ in range(CALM_STEPS):
+            if not self.calls:
+                break
+            self._deliver(faults=False)
+        self.judge.whole(blocks)
+        self._compare_replicas(blocks[0].end if blocks else self.projection.first)
+
+    def _read_all(self, client: Client, blocks: list[Block]) -> Steps[None]:
+        projection = yield from client.refresh()
+        assert projection is not None
+        end = yield from find_end(projection)
+        if not isinstance(end, int):
+            raise Violation(f"the end of the log is not found: {end}")
+        self.judge.end_found(end, self.judge.acknowledged_end)
+        position = projection.first
+        while position < end:
+            outcome = yield from decide_at(projection, position)
+            match outcome:
+                case Found(block):
+                    blocks.append(block)
+                    position = block.end
+                case Trimmed(trimmed):
+                    self.judge.was_trimmed(trimmed)
+                    position = trimmed + 1
+                case NotWritten():
+                    raise Violation(f"{position} is below the end {end} and cannot be filled")
+                case _:
+                    raise Violation(f"{position} cannot be read: {outcome}")
+
+    def _compare_replicas(self, start: Glsn) -> None:
+        """The replicas of a chain are the same, but for what is trimmed only here or there."""
+        for chain in self.projection.chains:
+            contents = []
+            for replica in chain:
+                stored = self.nodes[replica.node_id].table.look(replica)
+                extents = stored.scan(max(start, self.judge.trimmed + 1), 1 << 30)
+                contents.append([stored.load(extent) for extent in extents])
+            if any(content != contents[0] for content in contents):
+                raise Violation(f"replicas differ: {contents}")
