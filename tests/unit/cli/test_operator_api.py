@@ -15,7 +15,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 def test_the_blocking_client_has_the_same_names_and_arguments() -> None:
     names = [name for name in vars(Operator) if not name.startswith("_")]
-    assert len(names) == 11
+    assert len(names) == 13
     for name in names:
         blocking = inspect.signature(getattr(loomlog.BlockingCluster, name))
         assert blocking == inspect.signature(getattr(loomlog.Cluster, name)), name
@@ -36,7 +36,9 @@ def test_a_change_says_what_was_done_and_what_happens_next() -> None:
         cluster.undrain_node(1)
         cluster.remove_node(1)
         cluster.cleanup_node(1)
-        assert len(vmr.changes) == 11
+        cluster.add_metadata(4, "127.0.0.1:7404")
+        cluster.remove_metadata(4)
+        assert len(vmr.changes) == 13
 
 
 def test_numbers_are_checked_before_anything_is_asked() -> None:
@@ -46,6 +48,8 @@ def test_numbers_are_checked_before_anything_is_asked() -> None:
                 cluster.seal_stream(wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument, match="a node is named by its number"):
             cluster.move_stream(7, 1, 0)
+        with pytest.raises(InvalidArgument, match="a metadata repository is named by its number"):
+            cluster.remove_metadata(0)
         assert vmr.changes == []
 
 
