@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from spark_rig import Rig
 
+from loomlog.errors import NotFound
 from loomlog.spark import Pipeline, Runner
 from loomlog.spark.pipelines.runner import Listener
 from loomlog.spark.pipelines.store import ProgressStore
@@ -50,6 +51,13 @@ class PipelineRig(Rig):
         entries = found.subscribe(1, tail) if tail else ()
         return [json.loads(entry.value) for entry in entries]
 
+    def total(self, log: str, field: str) -> int:
+        """The sum of a field in another log; 0 as long as there is none."""
+        try:
+            return sum(row[field] for row in self.values(log))
+        except NotFound:
+            return 0
+
     def letters(self) -> list[dict[str, Any]]:
         """The dead letters of the pipeline, with the values as they were."""
         found = self.values(f"{self.name}.dead-letters")
@@ -80,15 +88,16 @@ class BackgroundRunner:
         return self.error
 
     def wait_until_said(self, text: str) -> bool:
-        return self._wait(lambda: any(text in each for each in self.said))
+        return self.wait_until(lambda: any(text in each for each in self.said))
 
     def wait_until_committed(self, position: int) -> bool:
         def done() -> bool:
             return any(r.last >= position for u in self.units for r in u.ranges.values())
 
-        return self._wait(done)
+        return self.wait_until(done)
 
-    def _wait(self, condition: Any) -> bool:
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Until it holds after some news, or it takes too long."""
         with self._news:
             return bool(self._news.wait_for(condition, timeout=60))
 

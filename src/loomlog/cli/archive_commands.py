@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from loomlog.cli.options import CLUSTER, Cluster, Json, LogName, Yes
+from loomlog.cli.options import (
+    CLUSTER,
+    SPARK_MASTER,
+    Cluster,
+    Json,
+    LogName,
+    SparkMaster,
+    Yes,
+)
 
 app = typer.Typer(help="Move old entries of a log to Parquet files; readers see no difference.")
-
-SparkMaster = Annotated[
-    str, typer.Option(metavar="URL", help="Where Spark runs its tasks: local[N,4], spark://….")
-]
-SPARK_MASTER = "local[*,4]"
 
 
 @app.command()

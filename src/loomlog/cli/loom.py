@@ -16,6 +16,7 @@ from loomlog.cli import (
     failures,
     metadata_commands,
     node_commands,
+    pipeline_commands,
     stream_commands,
 )
 from loomlog.cli.options import (
@@ -34,6 +35,7 @@ app = typer.Typer(help="A distributed shared log.", add_completion=False)
 log_app = typer.Typer(help="Make, list, describe, trim and delete logs.")
 app.add_typer(log_app, name="log")
 app.add_typer(archive_commands.app, name="archive")
+app.add_typer(pipeline_commands.app, name="pipeline")
 app.add_typer(node_commands.app, name="node")
 app.add_typer(stream_commands.app, name="stream")
 app.add_typer(metadata_commands.app, name="metadata")

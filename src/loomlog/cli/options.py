@@ -14,6 +14,11 @@ Cluster = Annotated[
         envvar="LOOM_CLUSTER", metavar="ADDR", help="The metadata repository of the cluster."
     ),
 ]
+SPARK_MASTER: Final = "local[*,4]"  # without the second number a task is not tried again
+
+SparkMaster = Annotated[
+    str, typer.Option(metavar="URL", help="Where Spark runs its tasks: local[N,4], spark://….")
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
 Node = Annotated[int, typer.Argument(metavar="NODE", min=1, help="Number of the storage node.")]

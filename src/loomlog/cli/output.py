@@ -42,11 +42,11 @@ def entry_fields(entry: Entry) -> dict[str, object]:
         "timestamp": entry.timestamp.isoformat(),
     }
     if entry.key is not None:
-        fields |= _bytes_field("key", entry.key)
-    return fields | _bytes_field("value", entry.value)
+        fields |= bytes_field("key", entry.key)
+    return fields | bytes_field("value", entry.value)
 
 
-def _bytes_field(name: str, data: bytes) -> dict[str, object]:
+def bytes_field(name: str, data: bytes) -> dict[str, object]:
     try:
         return {name: bytes(data).decode()}
     except UnicodeDecodeError:

@@ -17,7 +17,6 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from loomlog import limits
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn
 
@@ -32,6 +31,7 @@ Start: TypeAlias = Glsn | Literal["earliest", "latest"]
 FORMATS: Final = ("json", "csv", "arrow", "raw")
 ROWS: Final = "rows"  # what the only source is called in SQL
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME_CHARS_MAX: Final = 60  # names of logs, registers and writers are made of it
 _OUTPUT_MODES: Final = ("append", "update", "complete")
 
 
@@ -67,7 +67,7 @@ class Pipeline:
     spark: Mapping[str, str] = field(default_factory=dict)
     from_time: datetime | None = None  # of a backfill: rows at or after it
     to_time: datetime | None = None  # and before it
-    letters_of: str | None = None  # of a replay: the log whose dead letters are the source
+    letters_of: tuple[str, str] | None = None  # of a replay: whose letters of which log they are
 
     @property
     def logs(self) -> tuple[str, ...]:
@@ -82,11 +82,13 @@ class Pipeline:
     def summary(self) -> dict[str, Any]:
         """What must stay the same while its progress counts."""
         describe = getattr(self.output, "describe", None)
+        times = {"from_time": self.from_time, "to_time": self.to_time}
         return {
             "sources": dict(self.sources),
             "output": describe() if describe else type(self.output).__name__,
             "stateful": self.stateful,
             "dead_letters": self.dead_letters,
+            **{name: time.isoformat() for name, time in times.items() if time is not None},
         }
 
     def renamed(self, name: str, **changes: Any) -> Pipeline:
@@ -142,8 +144,8 @@ def check(found: Pipeline) -> None:
 
 def _wrongs(found: Pipeline) -> list[str]:
     wrongs: list[str] = []
-    if not _NAME.fullmatch(found.name) or len(found.name) > limits.LOG_NAME_CHARS_MAX // 2:
-        wrongs.append("a name is letters, digits, '_', '.' and '-'")
+    if not _NAME.fullmatch(found.name) or len(found.name) > _NAME_CHARS_MAX:
+        wrongs.append(f"a name is up to {_NAME_CHARS_MAX} letters, digits, '_', '.' and '-'")
     for log, decode in found.decode.items():
         if not callable(decode) and decode not in FORMATS:
             wrongs.append(f"decode is one of {', '.join(FORMATS)} or a function, not {decode!r}")

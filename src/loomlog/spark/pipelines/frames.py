@@ -94,4 +94,4 @@ class Frames:
             options["endingTimestamp"] = pipeline.to_time.isoformat()
         given = {"cluster": self._cluster, "log": log, **options}
         frame: DataFrame = reader.format("loomlog").options(**given).load()
-        return frame if pipeline.letters_of is None else letters.opened(frame, pipeline.letters_of)
+        return frame if pipeline.letters_of is None else letters.opened(frame, *pipeline.letters_of)

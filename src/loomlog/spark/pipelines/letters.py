@@ -40,10 +40,12 @@ def written(lost: DataFrame, pipeline: str, log: str) -> DataFrame:
     )
 
 
-def opened(letters: DataFrame, log: str) -> DataFrame:
-    """The records of `log` that letters hold, with the columns that the log gave them."""
+def opened(letters: DataFrame, pipeline: str, log: str) -> DataFrame:
+    """The records of `log` that letters of a pipeline, or one derived from it, hold; with the
+    columns that the log gave them."""
     letter = sf.from_json(sf.col("value").cast("string"), _SCHEMA)
     found = letters.select(letter.alias("letter")).filter(sf.col("letter.log") == log)
+    found = found.filter(sf.split("letter.pipeline", "@")[0] == pipeline)
     return found.select(
         "letter.position",
         "letter.stream",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from loomlog.client.blocking import BlockingCluster, connect_sync
 from loomlog.errors import Fenced, LoomError
+from loomlog.spark import register
 from loomlog.spark.pipelines import staging, units
 from loomlog.spark.pipelines.definition import Pipeline
 from loomlog.spark.pipelines.failures import Fault, PipelineError, fault_of, reason_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _BACKOFF_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 10.0
+_SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # wherever a site is
 _WATCH_S: Final = 0.2  # how often a query is looked at
 
 
@@ -53,7 +55,7 @@ class Runner:
     ) -> None:
         self._pipeline = pipeline
         self._address = cluster
-        self._spark = spark
+        self._spark = _own_session(spark, pipeline)
         self._site_name = site or socket.gethostname()
         self._listener = listener or Listener()
         self._stop = threading.Event()
@@ -66,7 +68,6 @@ class Runner:
 
     def run(self, *, once: bool = False) -> Progress:
         """Work; `once`: until all that is in the sources now is committed."""
-        staging.register(self._spark)
         with connect_sync(self._address) as cluster:
             site = Site(cluster, self._pipeline.name, self._site_name, self._pipeline.lease_ttl_s)
             try:
@@ -215,3 +216,14 @@ class Runner:
 
     def _say(self, text: str) -> None:
         self._listener.said(text)
+
+
+def _own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
+    """A session with the pipeline's settings, which are nobody else's."""
+    session = spark.newSession()
+    register(session)
+    staging.register(session)
+    for name, value in (_SETTINGS | dict(pipeline.spark)).items():
+        if session.conf.isModifiable(name):  # others are the whole application's
+            session.conf.set(name, value)
+    return session

@@ -8,7 +8,7 @@ Spark repeats is run again, so that the state moves on, but its output is what w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from loomlog.spark.pipelines.outputs import UnitId
 from loomlog.spark.pipelines.publication import Publication, letters_in
 from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
+from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,15 +106,10 @@ class StatefulWork:
         if decided is None and batch > progress.batch:
             self._publish(*self._run(frame, progress, batch))
             return
+        self._require_last(progress, decided, batch)
         frame.write.format("noop").mode("overwrite").save()  # only the state has to move on
-        if decided is None:
-            return
-        if decided.batch != batch:
-            raise PipelineError(
-                f"micro-batch {batch} came, and {decided.batch} is decided: the checkpoint "
-                f"{self._checkpoint.path} is an old copy; `loom pipeline reset` begins anew"
-            )
-        self._publish(progress, decided)
+        if decided is not None:
+            self._publish(progress, decided)
 
     def _unpaused(self) -> Progress:
         progress = self._store.load()
@@ -122,16 +118,29 @@ class StatefulWork:
             progress = self._store.load()
         return progress
 
+    def _require_last(self, progress: Progress, decided: Unit | None, batch: int) -> None:
+        """What Spark repeats is the last micro-batch that we know, with the same ranges."""
+        known, ends = progress.batch, dict(progress.positions)
+        if decided is not None:
+            known = decided.batch if decided.batch is not None else -1
+            ends = {log: found.last for log, found in decided.ranges.items()}
+        found = self._checkpoint.offsets(batch)
+        if batch != known or found != ends:
+            raise self._mismatch(found, progress)
+
     def _ranges(self, progress: Progress, batch: int) -> dict[str, Range]:
         ends = self._checkpoint.offsets(batch) or {}
         before = self._checkpoint.offsets(batch - 1) if batch else dict(progress.positions)
         if set(ends) != set(progress.positions) or before != dict(progress.positions):
-            raise PipelineError(
-                f"the checkpoint {self._checkpoint.path} is at {before}, pipeline "
-                f"{self._pipeline.name!r} is committed up to {dict(progress.positions)}: it is not "
-                "its checkpoint, or an old copy; `loom pipeline reset` begins anew"
-            )
+            raise self._mismatch(before, progress)
         return {log: Range(progress.positions[log] + 1, last) for log, last in ends.items()}
+
+    def _mismatch(self, found: Mapping[str, Glsn] | None, progress: Progress) -> PipelineError:
+        return PipelineError(
+            f"the checkpoint {self._checkpoint.path} is at {found}, pipeline "
+            f"{self._pipeline.name!r} is committed up to {dict(progress.positions)}: it is not its "
+            "checkpoint, or an old copy; `loom pipeline reset` begins anew"
+        )
 
     def _run(self, frame: DataFrame, progress: Progress, batch: int) -> tuple[Progress, Unit]:
         """The progress with its unit decided."""

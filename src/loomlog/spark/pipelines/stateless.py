@@ -146,8 +146,9 @@ class StatelessWork:
         return self._frames.parsed(log, self._frames.records(log, wanted))
 
     def _letters(self, lost: DataFrame) -> DataFrame:
-        log = self._pipeline.letters_of or self._pipeline.log
-        return letters.written(lost, self._pipeline.name, log)
+        pipeline = self._pipeline
+        log = pipeline.letters_of[1] if pipeline.letters_of else pipeline.log
+        return letters.written(lost, pipeline.name, log)
 
     def _id(self, progress: Progress, unit: Unit) -> UnitId:
         return UnitId(self._cluster, self._pipeline.name, unit.number, progress.version)

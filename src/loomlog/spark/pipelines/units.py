@@ -216,6 +216,11 @@ def query_bound(progress: Progress, query: str) -> Progress:
     return replace(progress, query=query)
 
 
+def extended(progress: Progress, ends: Mapping[str, Glsn], version: int) -> Progress:
+    """There is more to do, into this version of the output."""
+    return replace(progress, ends=dict(ends), version=version)
+
+
 def new_version(progress: Progress) -> Progress:
     """One more version of the output is given out (`versions`)."""
     return replace(progress, versions=progress.versions + 1)
