@@ -90,8 +90,8 @@ class Metadata:
         return answer
 
     def _check_leader(self, answer: pb.Frame) -> None:
-        """Who was replaced as the leader may not know it yet: its answers count no more."""
-        if 0 < answer.leader_epoch < self._leader_epoch:
+        """Of several, who was replaced as the leader may not know it yet: it counts no more."""
+        if 0 < answer.leader_epoch < self._leader_epoch and len(self._addresses) > 1:
             raise NotLeader(f"{self._address} does not lead any more")
         self._leader_epoch = max(self._leader_epoch, answer.leader_epoch)
 

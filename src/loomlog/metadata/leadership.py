@@ -195,6 +195,7 @@ class Leadership:
         except LoomError as error:
             self._is_silent = isinstance(error, Timeout)
             return False
+        self._is_silent = False
         self._learn(opinion.leader)
         return opinion.heard and opinion.leader.epoch >= leader.epoch
 
@@ -276,7 +277,7 @@ class Leadership:
             for task in (serving, replaced):
                 task.cancel()
             await asyncio.gather(serving, replaced, return_exceptions=True)
-            logger.warning("does not lead in epoch %d any more", won.leader.epoch)
+            logger.info("does not lead in epoch %d any more", won.leader.epoch)
 
     async def _until_newer(self, leader: Leader) -> None:
         while self._known.epoch <= leader.epoch:
@@ -298,7 +299,8 @@ class Leadership:
                     file_bytes=self._file_bytes,
                 )
         except (Retryable, TimeoutError) as error:
-            logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, error)
+            reason = str(error) or f"it took longer than {TAKEOVER_S:g} s"
+            logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, reason)
             return False
         try:
             return await self._serve_with(log, store, won.leader)
