@@ -528,6 +528,9 @@ async def test_a_writer_that_is_forgotten_leaves_no_register(cluster: Cluster, l
     await writer.forget()
     await writer.forget()
     assert await cluster.registers() == {}
+    again = await log.writer("w")  # somebody else: its numbers are not those of the first
+    assert await again.publish(1, await log.stage(rows(101, 10))) == Published(101, 110)
+    assert values(await read(log)) == list(range(1, 111))
 
 
 # ---- what is refused --------------------------------------------------------------

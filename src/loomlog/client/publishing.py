@@ -16,7 +16,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog import limits, references
@@ -85,7 +84,6 @@ class Writer:
         self._rng = rng
         self._now_us = now_us
         self._lease = lease
-        self._producer_id = _producer_id(log.name, name)
 
     def __repr__(self) -> str:
         return f"<Writer {self.name!r} of {self._log.name!r}>"
@@ -97,7 +95,7 @@ class Writer:
             now_us = self._now_us()
             if found is None:
                 tail = await self._staging.tail()
-                state, version = WriterState(0, (0, 0), 0, tail + 1, tail + 1, now_us), 0
+                state, version = self._new_state(tail + 1), 0
             else:
                 state, version = writer_state.decode(found.value), found.version
                 if now_us - state.changed_us < _RENEW_US:
@@ -108,6 +106,17 @@ class Writer:
                 return
             except (Conflict, SwapUnknown):
                 continue  # somebody else did, or we ourselves
+
+    def _new_state(self, staged_from: Glsn) -> WriterState:
+        return WriterState(
+            producer_id=self._rng.getrandbits(63) or 1,
+            sequence=0,
+            published=(0, 0),
+            stream=0,
+            staged_from=staged_from,
+            next_staged_from=staged_from,
+            changed_us=self._now_us(),
+        )
 
     async def sequence(self) -> int:
         """The number of its last publication, 0 if there is none; one that was decided is carried
@@ -146,16 +155,14 @@ class Writer:
 
     async def forget(self) -> None:
         """Drop its register: for a writer that never comes again."""
-        while True:
-            await self.sequence()
-            found = await self._register.get()
-            if found is None:
-                return
+        while (found := await self._register.get()) is not None:
+            if writer_state.decode(found.value).intent is not None:
+                await self.sequence()  # it is decided
+                continue
             try:
                 await self._register.swap(None, found.version, self._lease)
-                return
             except (Conflict, SwapUnknown):
-                continue
+                continue  # look again
 
     # ---- the register
 
@@ -238,14 +245,16 @@ class Writer:
         assert intent is not None
         first = await self._find(intent) if search else 0
         if not first:
-            first = await self._append(intent, version)
+            first = await self._append(intent, known)
         positions = first, first + intent.reference.rows - 1
         sequence = intent.reference.sequence
         state = replace(state, changed_us=self._now_us())
         done = _done(state, sequence, positions, intent.stream, intent.staged_tail)
         return await self._swap(done, version)
 
-    async def _append(self, intent: Intent, version: int) -> Glsn:
+    async def _append(self, intent: Intent, known: Known) -> Glsn:
+        state, version = known
+
         async def confirm() -> None:
             found = await self._register.get()
             if found is None or found.version != version:
@@ -253,7 +262,7 @@ class Writer:
 
         encoded = references.encode(
             intent.reference,
-            producer_id=self._producer_id,
+            producer_id=state.producer_id,
             min_timestamp_us=intent.min_timestamp_us,
             max_timestamp_us=intent.max_timestamp_us,
         )
@@ -306,17 +315,12 @@ def _done(
     stream: StreamId,
     staged_tail: Glsn,
 ) -> WriterState:
-    return WriterState(
+    return replace(
+        state,
         sequence=sequence,
         published=positions,
         stream=stream,
         staged_from=state.next_staged_from,
         next_staged_from=max(staged_tail + 1, state.next_staged_from),
-        changed_us=state.changed_us,
+        intent=None,
     )
-
-
-def _producer_id(log: str, writer: str) -> int:
-    """The same for all processes that are this writer."""
-    digest = blake2b(f"{log}/{writer}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1 or 1

@@ -35,6 +35,7 @@ class Intent:
 class WriterState:
     """`intent` is None unless a publication is under way."""
 
+    producer_id: int  # by which streams recognise its references, in this life of the register
     sequence: int  # of the last publication, 0: none yet
     published: tuple[Glsn, Glsn]  # its first and last position
     stream: StreamId  # that took it
@@ -50,6 +51,7 @@ class WriterState:
     def encode(self) -> bytes:
         fields: dict[str, Any] = {
             "version": VERSION,
+            "producer": self.producer_id,
             "sequence": self.sequence,
             "published": self.published,
             "stream": self.stream,
@@ -85,6 +87,7 @@ def _decode(fields: dict[str, Any]) -> WriterState:
     first, last = fields["published"]
     staged_from, next_staged_from = fields["staged_from"]
     return WriterState(
+        producer_id=fields["producer"],
         sequence=fields["sequence"],
         published=(first, last),
         stream=fields["stream"],

@@ -101,6 +101,7 @@ def test_a_staging_log_is_known_by_its_name() -> None:
 # ---- the register of a writer -----------------------------------------------------
 
 STATE = WriterState(
+    producer_id=77,
     sequence=4,
     published=(10, 19),
     stream=3,
@@ -119,7 +120,7 @@ STATE = WriterState(
 
 
 def test_a_writers_state_comes_back_as_it_was() -> None:
-    for state in (STATE, WriterState(0, (0, 0), 0, 1, 1, 0)):
+    for state in (STATE, WriterState(9, 0, (0, 0), 0, 1, 1, 0)):
         assert writer_state.decode(state.encode()) == state
 
 
@@ -137,7 +138,7 @@ def test_a_later_version_says_so() -> None:
 
 
 def test_who_is_silent_for_a_day_holds_nothing_back_unless_something_is_decided() -> None:
-    quiet = WriterState(1, (1, 1), 1, 1, 1, changed_us=0)
+    quiet = WriterState(9, 1, (1, 1), 1, 1, 1, changed_us=0)
     assert quiet.holds_back(SILENT_US - 1)
     assert not quiet.holds_back(SILENT_US)
     assert STATE.holds_back(2 * SILENT_US)
