@@ -1,0 +1,155 @@
+"""A log as a chain of segments. Pure: every change gives another chain, to be swapped in whole.
+
+    segments     [1 … 100] ordered   [101 … 250] chained   [251 …] ordered
+                                                            the active one: no end yet
+
+Invariants: a segment starts one above the end of the one before; only the last has no end; what is
+recorded once (a start, an end) never changes. So a position belongs to the same segment for ever,
+and who knows an older chain is not wrong about what it knows, only short.
+
+A switch shows in the chain from its beginning: the successor of the active segment is written down
+before anything is done for it. So whoever finds an interrupted switch can finish it, and two that
+begin at once meet in the same chain.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from loomlog.errors import InvalidArgument, Trimmed
+from loomlog.types import Glsn, LogId
+
+
+class Settings(NamedTuple):
+    """How a segment is run. Two that are equal need no switch from one to the other."""
+
+    protocol: str
+    streams: int
+    replicas: int
+
+
+class Segment(NamedTuple):
+    """The part of a log that one loglet runs."""
+
+    loglet: LogId
+    settings: Settings
+    start: Glsn
+    end: Glsn | None = None  # the last position; start - 1 if it is empty; None: it is active
+
+    def covers(self, position: Glsn) -> bool:
+        return self.start <= position and (self.end is None or position <= self.end)
+
+
+class Successor(NamedTuple):
+    """What the active segment is being replaced with."""
+
+    loglet: LogId
+    settings: Settings
+    ready: bool = False  # it is made, so the active segment may be sealed
+
+
+class SwitchState(StrEnum):
+    """How far the switch of a log is."""
+
+    NONE = "none"
+    PREPARING = "preparing"  # the successor is being made; appends go on
+    SEALING = "sealing"  # the active segment takes no more appends
+
+
+TRANSITIONS: Final = {
+    (SwitchState.NONE, SwitchState.PREPARING): "a successor was chosen",
+    (SwitchState.PREPARING, SwitchState.NONE): "it cannot be made: all stays as it was",
+    (SwitchState.PREPARING, SwitchState.SEALING): "it is made",
+    (SwitchState.SEALING, SwitchState.NONE): "the tail is known: the successor is active",
+}
+"""Never from NONE to SEALING: a log is not sealed before there is something to go on with. And
+never back from SEALING: somebody may have sealed it already."""
+
+
+class Part(NamedTuple):
+    """What of a range of positions lies in one segment."""
+
+    segment: Segment
+    first: Glsn
+    last: Glsn | None  # None: as far as there is something
+
+
+class Chain(NamedTuple):
+    """All that must be swapped together."""
+
+    segments: tuple[Segment, ...]
+    trimmed: Glsn = 0
+    successor: Successor | None = None
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def switch(self) -> SwitchState:
+        if self.successor is None:
+            return SwitchState.NONE
+        return SwitchState.SEALING if self.successor.ready else SwitchState.PREPARING
+
+    # ---- finding positions
+
+    def segment_of(self, position: Glsn) -> Segment:
+        """Where to look for it; Trimmed if it is gone."""
+        if position > self.trimmed:
+            for segment in reversed(self.segments):
+                if segment.covers(position):
+                    return segment
+        raise Trimmed(f"position {position} was trimmed; the first one kept is {self.trimmed + 1}")
+
+    def parts(self, first: Glsn, last: Glsn | None = None) -> list[Part]:
+        """The segments that a reader from `first` to `last` passes, each clipped at its end."""
+        found = []
+        for segment in self.segments:
+            ends = [end for end in (segment.end, last) if end is not None]
+            begin, end = max(first, segment.start), min(ends, default=None)
+            if end is None or begin <= end:
+                found.append(Part(segment, begin, end))
+        return found
+
+    # ---- changes
+
+    def prepare(self, loglet: LogId, settings: Settings) -> Chain:
+        self._check(SwitchState.NONE, SwitchState.PREPARING)
+        return self._replace(successor=Successor(loglet, settings))
+
+    def give_up(self) -> Chain:
+        self._check(SwitchState.PREPARING, SwitchState.NONE)
+        return self._replace(successor=None)
+
+    def ready(self) -> Chain:
+        self._check(SwitchState.PREPARING, SwitchState.SEALING)
+        assert self.successor is not None
+        return self._replace(successor=self.successor._replace(ready=True))
+
+    def extend(self, tail: Glsn) -> Chain:
+        """The active segment ends at `tail`, for good; the successor goes on above."""
+        self._check(SwitchState.SEALING, SwitchState.NONE)
+        successor, active = self.successor, self.active
+        assert successor is not None
+        if tail < active.start - 1:
+            raise InvalidArgument(f"a segment from {active.start} on cannot end at {tail}")
+        ended = active._replace(end=tail)
+        begun = Segment(successor.loglet, successor.settings, tail + 1)
+        return self._replace(segments=(*self.segments[:-1], ended, begun), successor=None)
+
+    def trim(self, position: Glsn) -> Chain:
+        """Up to and with `position`; segments that have nothing left are gone."""
+        if position <= self.trimmed:
+            return self
+        kept = [s for s in self.segments if s.end is None or s.end > position]
+        return self._replace(segments=tuple(kept), trimmed=position)
+
+    def _check(self, before: SwitchState, after: SwitchState) -> None:
+        if self.switch is not before or (before, after) not in TRANSITIONS:
+            raise InvalidArgument(f"a switch that is {self.switch} cannot become {after}")
+
+
+def chain_of(loglet: LogId, settings: Settings) -> Chain:
+    """A new log."""
+    return Chain((Segment(loglet, settings, 1),))

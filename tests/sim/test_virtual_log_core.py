@@ -1,0 +1,130 @@
+"""Switching a log under everything that may happen: pure, so thousands of seeds; and the same
+without each of its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from virtual_log_world import Violation, World
+
+from loomlog.core import virtual_log
+from loomlog.core.segments import Chain, Segment, Settings, SwitchState
+from loomlog.core.virtual_log import Done, Operation
+from loomlog.types import Glsn, LogId
+
+CHUNKS = 4
+SEEDS_PER_CHUNK = 300
+CONTROL_SEEDS = 400
+
+
+def run(seed: int) -> World:
+    world = World(seed)
+    try:
+        world.run()
+    except Violation as violation:
+        violation.add_note(f"seed {seed}")
+        raise
+    return world
+
+
+def run_many(seeds: int) -> None:
+    for seed in range(seeds):
+        run(seed)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_log_outlives_its_switches(chunk: int) -> None:
+    worlds = [run(seed) for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)]
+    assert sum(world.counts.acknowledged for world in worlds) > 20 * SEEDS_PER_CHUNK
+    assert sum(world.counts.switches for world in worlds) > 2 * SEEDS_PER_CHUNK
+    died = set().union(*(world.counts.died_at for world in worlds))
+    for state in SwitchState:
+        for question in ("GetChain", "Swap", "Append", "Read", "GetTail"):
+            assert (question, state) in died
+    assert {("Make", SwitchState.PREPARING), ("Seal", SwitchState.SEALING)} <= died
+    assert {("Begin", SwitchState.NONE), ("Discard", SwitchState.NONE)} <= died
+
+
+# ---- without its rules
+
+
+def believe_in_any_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks whether a segment without a recorded end was sealed."""
+
+    def holder(chain: Chain, position: Glsn) -> Operation[Segment]:
+        segment = chain.segment_of(position)
+        if segment.end is None:
+            yield virtual_log.GetTail(segment)
+        return segment
+
+    monkeypatch.setattr(virtual_log, "_holder", holder)
+
+
+def never_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is looked at beyond its recorded end."""
+    covers = Segment.covers
+
+    def beyond(self: Segment, position: Glsn) -> bool:
+        return covers(self._replace(end=None if self.end is None else self.end + 2), position)
+
+    def first(self: Chain, position: Glsn) -> Segment:
+        return next(segment for segment in self.segments if beyond(segment, position))
+
+    monkeypatch.setattr(Chain, "segment_of", first)
+
+
+def ask_for_the_tail_before_the_seal(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = virtual_log._step
+
+    def hasty(chain: Chain, successor: Any) -> Operation[str | None]:
+        if chain.switch is SwitchState.PREPARING:
+            return (yield from step(chain, successor))
+        tail = yield from virtual_log.certainly(virtual_log.GetTail(chain.active))
+        yield from virtual_log.certainly(virtual_log.Seal(chain.active))
+        extended = chain.extend(tail.position)
+        if isinstance((yield virtual_log.Swap(chain, extended)), Done):
+            yield virtual_log.Begin(extended.active)
+        return None
+
+    monkeypatch.setattr(virtual_log, "_step", hasty)
+
+
+def swap_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    swap = World.swap
+    monkeypatch.setattr(World, "swap", lambda self, _, chain: swap(self, self.chain, chain))
+
+
+def seal_before_the_successor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = Chain.prepare
+
+    def ready_at_once(self: Chain, loglet: LogId, settings: Settings) -> Chain:
+        return prepare(self, loglet, settings).ready()
+
+    monkeypatch.setattr(Chain, "prepare", ready_at_once)
+
+
+def leave_interrupted_switches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        virtual_log, "finish", lambda: virtual_log.certainly(virtual_log.GetChain())
+    )
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        believe_in_any_segment,
+        never_clip,
+        ask_for_the_tail_before_the_seal,
+        swap_without_comparing,
+        seal_before_the_successor_is_made,
+        leave_interrupted_switches_alone,
+    ],
+)
+def test_without_one_of_its_rules_it_goes_wrong(
+    without: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch)
+    with pytest.raises(Violation):
+        run_many(CONTROL_SEEDS)
