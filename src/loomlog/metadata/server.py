@@ -22,6 +22,7 @@ from loomlog.config import MetadataSettings
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import InvalidArgument, LoomError, NotLeader, Retryable, SwapUnknown
 from loomlog.metadata.file_round_log import FileRoundLog
+from loomlog.metadata.late_store import LateStore
 from loomlog.metadata.leadership import Leadership
 from loomlog.metadata.member_disk import is_begun
 from loomlog.metadata.membership import has_lost_nothing
@@ -256,16 +257,15 @@ class MetadataRepository:
     async def _open_etcd(self) -> MetaStore:
         from loomlog.metadata.etcd import EtcdStore
 
-        if self._settings.etcd is None:
+        settings = self._settings.etcd
+        if settings is None:
             raise InvalidArgument("several metadata repositories need an etcd: give its address")
-        while True:
-            try:
-                store = await EtcdStore.open(self._settings.etcd)
-                break
-            except Retryable as error:
-                logger.warning("cannot start yet: %s", error)
-                await asyncio.sleep(STORE_RETRY_S)
+        store = LateStore(lambda: EtcdStore.open(settings))
         self._at_stop.push_async_callback(store.close)
+        try:
+            await store.open()
+        except Retryable as error:
+            logger.warning("starts without its MetaStore: %s", error)
         return store
 
     def _new_worker(self, name: str, at_stop: ExitStack | AsyncExitStack) -> Worker:

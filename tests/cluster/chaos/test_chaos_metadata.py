@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from replicated_servers import EtcdLeader, ReplicatedServers, Victim, frozen, killed
+from replicated_servers import MEMBERS, EtcdLeader, ReplicatedServers, Victim, frozen, killed
 from running_workload import Workload
 
 pytestmark = pytest.mark.timeout(300)
@@ -43,7 +43,13 @@ async def test_without_etcd_appends_go_on_and_a_takeover_waits(tmp_path: Path) -
         for member in (1, 2):
             await asyncio.to_thread(servers.etcd.kill, member)
         await work.acked(100)
+        follower = servers.repositories[await servers.follower(work.cluster)]
+        await killed(follower, meanwhile=lambda: work.acked(BETWEEN))  # back without etcd
         leader = await servers.leader(work.cluster)
+        others = [n for n in MEMBERS if n != leader and servers.repositories[n] is not follower]
+        await servers.repositories[others[0]].kill()
+        await work.acked(BETWEEN)
+        await servers.repositories[others[0]].start()
         await servers.repositories[leader].kill()
         waits = asyncio.ensure_future(work.acked(50))
         _, undone = await asyncio.wait((waits,), timeout=3)
