@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,9 @@ from archive_rig import ArchiveRig, local_cluster
 from cli_rig import Loom
 
 import loomlog
+from loomlog.cli import archives
+from loomlog.errors import Corrupt
+from loomlog.spark import archive_job
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +81,22 @@ def test_what_makes_no_sense_is_told(rig: ArchiveRig, loom: Loom, tmp_path: Path
         done = loom.run("archive", "run", name, *wrong)
         assert done.returncode == 2
         assert b"--older-than" in done.stderr
+
+
+def test_a_damaged_file_is_a_failure_of_verify(
+    rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(archives, "_tasks", lambda master: nullcontext(archive_job.in_turn))
+    rig.fill(40)
+    rig.archive()
+    archives.verify(rig.address, rig.log.name, spark_master="", as_json=False)
+    assert "is whole" in capsys.readouterr().out
+    damaged = rig.files[1]
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(Corrupt, match=damaged.name):
+        archives.verify(rig.address, rig.log.name, spark_master="", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [bool(file["problem"]) for file in found] == [False, True]
 
 
 def test_an_archive_is_forgotten_and_its_files_stay(rig: ArchiveRig, loom: Loom) -> None:

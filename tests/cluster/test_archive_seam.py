@@ -136,6 +136,27 @@ def test_readers_go_on_while_each_range_is_moved(rig: ArchiveRig) -> None:
     assert not failures
 
 
+async def test_rows_that_were_published_are_archived_like_others(rig: ArchiveRig) -> None:
+    """References and staged rows are gone with the trim; their rows are in the archive."""
+    async with await loomlog.connect(rig.address) as cluster:
+        log = cluster.log(rig.log.name)
+        await log.append_many([b"%d" % n for n in range(1, 11)])
+        writer = await log.writer("pipeline")
+        for sequence in (1, 2):
+            first = await log.tail() + 1
+            values = pa.array([b"%d" % n for n in range(first, first + 30)], pa.binary())
+            staged = await log.stage(pa.RecordBatch.from_arrays([values], ["value"]))
+            await writer.publish(sequence, staged)
+        before = [entry async for entry in log.subscribe(1, 70)]
+        assert [entry.value for entry in before] == [b"%d" % n for n in range(1, 71)]
+        for until in (25, 55):  # both within a reference
+            await asyncio.to_thread(rig.archive, until, trim=True)
+            assert [entry async for entry in log.subscribe(1, 70)] == before
+            assert [await log.read(n) for n in (1, 11, 25, 26, 55, 56, 70)] == [
+                before[n - 1] for n in (1, 11, 25, 26, 55, 56, 70)
+            ]
+
+
 def test_a_missing_or_damaged_file_is_named(rig: ArchiveRig) -> None:
     rig.fill(60)
     rig.archive(trim=True)
@@ -157,6 +178,7 @@ def test_a_missing_or_damaged_file_is_named(rig: ArchiveRig) -> None:
 def test_a_log_that_is_made_anew_has_no_archive(rig: ArchiveRig) -> None:
     rig.fill(30)
     rig.archive(trim=True)
+    assert rig.log.read(1).value == b"1"  # this client knows the archive
     rig.cluster.delete_log(rig.log.name)
     log = rig.cluster.create_log(rig.log.name, streams=1, replicas=1)
     log.append_many([b"new"] * 10)

@@ -16,7 +16,7 @@ from loomlog.archive.record import ArchiveInfo
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.registers import Register
 from loomlog.errors import Corrupt, DataLoss, LoomError, Trimmed
-from loomlog.types import Entry, Glsn
+from loomlog.types import Entry, Glsn, LogId
 
 if TYPE_CHECKING:
     from loomlog.archive.reading import Archive
@@ -57,46 +57,53 @@ class ArchivedLog:
 
     async def info(self) -> ArchiveInfo | None:
         """As it is now; None if the log has none."""
-        found = await self._register.get()
-        if found is None:
-            return None
-        info = record.decode(found.value, self._log.name)
-        return info if info.log_id == (await self._log.get()).log_id else None
+        return await self._info_of((await self._log.describe()).log_id)
 
     async def earliest(self) -> Glsn:
         """The first position from which on everything can be read."""
-        head = max((await self._log.describe()).head, 1)
-        info = await self.info() if head > 1 else None
+        log = await self._log.describe()
+        head = max(log.head, 1)
+        info = await self._info_of(log.log_id) if head > 1 else None
         return head if info is None or not info.covers(head - 1) else info.first
 
     async def latest(self) -> Glsn:
         """The position after the last one."""
         return (await self._log.describe()).tail + 1
 
-    async def covering(self, position: Glsn) -> Archive | None:
-        """The archive if it has that position."""
-        if self._archive is None or not self._archive.info.covers(position):
-            await self.refresh()
-        archive = self._archive
-        return archive if archive is not None and archive.info.covers(position) else None
+    async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> Iterator[Any] | None:
+        """The archived rows from `first` to the head or to `stop`; None if `first` is not archived
+        or not trimmed."""
+        log = await self._log.describe()
+        archive = await self._covering(first, log.log_id) if first < log.head else None
+        last = log.head - 1 if stop is None else min(log.head - 1, stop)
+        return None if archive is None else archive.batches(first, last)
 
     async def refresh(self) -> bool:
         """Look again; whether it is another archive than before, or another state of it."""
+        return await self._refresh((await self._log.describe()).log_id)
+
+    async def _covering(self, position: Glsn, log_id: LogId) -> Archive | None:
+        """The archive if it has that position."""
+        known = None if self._archive is None else self._archive.info
+        if known is None or known.log_id != log_id or not known.covers(position):
+            await self._refresh(log_id)
+        archive = self._archive
+        return archive if archive is not None and archive.info.covers(position) else None
+
+    async def _refresh(self, log_id: LogId) -> bool:
         from loomlog.archive.reading import Archive
 
-        before = self._archive and self._archive.info
-        info = await self.info()
+        before = None if self._archive is None else self._archive.info
+        info = await self._info_of(log_id)
         if info != before:
             self._archive = None if info is None else Archive(info)
         return info != before
 
-    async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> Iterator[Any] | None:
-        """The archived rows from `first` to the head or to `stop`; None if `first` is not archived
-        or not trimmed."""
-        head = (await self._log.describe()).head
-        archive = await self.covering(first) if first < head else None
-        last = head - 1 if stop is None else min(head - 1, stop)
-        return None if archive is None else archive.batches(first, last)
+    async def _info_of(self, log_id: LogId) -> ArchiveInfo | None:
+        found = await self._register.get()
+        info = None if found is None else record.decode(found.value, self._log.name)
+        # A log that was made anew under this name has no part in the archive of the old one.
+        return info if info is not None and info.log_id == log_id else None
 
     async def read(self, position: Glsn) -> Entry | None:
         """The entry at a trimmed position; None if it is not archived."""
