@@ -249,7 +249,8 @@ class _Job:
         ]
         files = {file.first: file for file in self._run("mending", write_file, tasks)}
         others = {f.file.name: files[f.file.first] for f in damaged if f.file.first in files}
-        self._publish(writing.exchange(self.archive, others))
+        if others:
+            self._publish(writing.exchange(self.archive, others))
         if lost:
             return Corrupt(
                 f"{problems}. Nothing was trimmed; the log has not all rows of "
