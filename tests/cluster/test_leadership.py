@@ -33,7 +33,7 @@ async def test_takeover_after_takeover_keeps_every_entry_and_its_place() -> None
             under_way = asyncio.ensure_future(log.append_many([b"%d" % number] * 3))
             await local.stop_metadata(leader)
             expected += [(at.position, b"%d" % number) for at in await under_way]
-            assert local.leader not in (None, leader)
+            await until(lambda gone=leader: local.leader not in (None, gone))  # type: ignore[misc]
             await local.start_metadata(leader)
         assert len(led) > 1
         found = [(e.position, e.value) async for e in log.subscribe(stop=await log.tail())]
@@ -97,6 +97,9 @@ async def test_who_does_not_lead_says_who_does() -> None:
             if number != local.leader:
                 assert (status["role"], status["leader"]) == ("follower", local.leader)
                 assert status["leader_address"] == leading.address
+                assert "loomlog_metadata_leads 0" in repository.metrics()
+        assert "loomlog_metadata_leads 1" in leading.metrics()
+        assert leading.status()["role"] == "leader"
 
 
 async def test_one_is_added_and_another_removed_while_appends_go_on() -> None:

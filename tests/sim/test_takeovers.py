@@ -6,6 +6,9 @@ What replaced leaders may still do is told as stories in test_replaced_leaders.p
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Collection, Mapping
 
 import pytest
@@ -22,6 +25,19 @@ def test_takeover_after_takeover(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed, "takeovers"))
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
+    program = (
+        "from loomlog.testing.sim.run import Choice, run_seed\n"
+        "print([run_seed(Choice(seed, 'takeovers', 'all')).fingerprint for seed in (1, 2)])"
+    )
+
+    def printed(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+
+    assert printed("1") == printed("2")
 
 
 def test_a_leader_that_trusts_a_lagging_minority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ class MetadataRepository:
             {
                 "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
                 "/status": lambda: ("application/json", json.dumps(self.status()).encode()),
-                "/metrics": lambda: ("text/plain; version=0.0.4", self._metrics().encode()),
+                "/metrics": lambda: ("text/plain; version=0.0.4", self.metrics().encode()),
             }
         )
         await http.start(*split_address(address))
@@ -295,7 +295,8 @@ class MetadataRepository:
         assert self._leadership is not None
         return {"role": "follower", **self._leadership.as_dict()}
 
-    def _metrics(self) -> str:
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
         if self.term is not None:
             return self.term.view.metrics()
         return follower_metrics(self._beat().epoch)

@@ -83,14 +83,14 @@ class LeaderNemesis:
         self._every_s = self._random.choice(EVERY_S)
         self._active = False
         self._acts: tuple[Callable[[], None], ...] = (
-            lambda: self._stop(self._leader().kill),
-            lambda: self._stop(self._leader().crash),
+            lambda: self._stop(self._leader(), power_loss=False),
+            lambda: self._stop(self._leader(), power_loss=True),
             lambda: self._leader().pause(self._duration_s()),
             lambda: self._leader().pause(self._duration_s()),
             lambda: self._cut(self._leader().name, *self._others(self._leader().name)),
             lambda: self._cut(self._leader().name, self._random.choice(self._all())),
             self._isolate,
-            lambda: self._stop(self._member().crash),
+            lambda: self._stop(self._member(), power_loss=True),
             lambda: self._member().pause(self._duration_s()),
             self._store_leaves,
             self._store_is_slow,
@@ -134,10 +134,12 @@ class LeaderNemesis:
 
     # ---- what
 
-    def _stop(self, stop: Callable[[], None]) -> None:
-        host: Host = stop.__self__  # type: ignore[attr-defined]
+    def _stop(self, host: Host, *, power_loss: bool) -> None:
         if host.running:
-            stop()
+            if power_loss:
+                host.crash()
+            else:
+                host.kill()
             self._sim.world.after(self._duration_s(), self._restart, host)
 
     def _restart(self, host: Host) -> None:
