@@ -311,6 +311,12 @@ def test_lists_and_status_show_conditions_and_copies(vmr: ScriptedVmr, loom: Loo
     assert (stream["log"], stream["id"], stream["joining"]) == ("events", 7, 3)
 
 
+def test_a_staging_log_is_shown_as_what_it_is(vmr: ScriptedVmr, loom: Loom) -> None:
+    vmr.status.logs.add(log_id=2, name="events.staged", protocol="ordered", replicas=2, head=1)
+    assert "events.staged (rows for events)" in loom.says("log", "list")
+    assert [log["staging_for"] for log in loom.json("log", "list")] == [None, "events"]
+
+
 def test_an_empty_cluster_says_how_to_begin(vmr: ScriptedVmr, loom: Loom) -> None:
     del vmr.status.nodes[:], vmr.status.logs[:]
     assert "vsn start" in loom.says("node", "list")
