@@ -2,7 +2,7 @@
 
 Parties run operations; each step one party's question arrives, or its answer does, or it dies. What
 a dead party had asked may still arrive, at any later time. The loglets are lists in memory in which
-an append is two things: it is written, and later it counts, unless the loglet was sealed in between.
+an append is two things: it is written, and then it counts, unless the loglet was sealed meanwhile.
 
 Judged while it runs:
 - no position ever shows two values, and no value is appended twice;
