@@ -169,6 +169,21 @@ def test_old_commits_are_found_in_the_files_not_in_memory(tmp_path: Path) -> Non
         assert store.read(1500, 1500, 1).first_glsn == 3000
 
 
+def test_commits_are_listed_from_any_high_watermark_on(tmp_path: Path) -> None:
+    settings = StorageSettings(segment_bytes=1 << 20, commit_segment_bytes=8192)
+    rig = Rig(str(tmp_path / "lsid=7"), settings)
+    rig.append(*[1] * 3000)
+    for number in range(3000):  # each round reaches further than its own entry
+        rig.commit(glsn=10 * number + 1, length=1, high_watermark=10 * number + 5)
+    rig.settle()
+    for store in rig.twice():
+        for after, first in ((0, 0), (4, 0), (5, 1), (9, 1), (15_004, 1500), (15_005, 1501)):
+            listed = store.commits_after(after, 5000)
+            assert [commit.llsn for commit in listed] == list(range(first + 1, 3001))
+        assert [commit.llsn for commit in store.commits_after(5, 3)] == [2, 3, 4]
+        assert store.commits_after(29_995, 10) == []
+
+
 def test_commits_are_found_before_they_are_stored(rig: Rig) -> None:
     rig.fill(1)
     rig.append(100)
