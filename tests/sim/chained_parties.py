@@ -68,17 +68,16 @@ class SimulatedWorker:
 class Node:
     """A storage node with the real store, on a disk in memory."""
 
-    def __init__(self, node_id: NodeId, *, sync: bool) -> None:
+    def __init__(self, node_id: NodeId) -> None:
         self.node_id = node_id
         self.up = True
-        self._sync = sync
         self._forget()
         self.table = MemoryTable()
         self._start()
 
     def _start(self) -> None:
         self.commits, self.look_ups = SimulatedWorker(), SimulatedWorker()
-        self._store = WriteOnceStore(self.table, self.commits, self.look_ups, sync=self._sync)
+        self._store = WriteOnceStore(self.table, self.commits, self.look_ups)
 
     def _forget(self) -> None:
         self.unanswered: list[Answered] = []
@@ -231,7 +230,9 @@ class Client(Party):
         projection = self.projection or (yield from self.refresh())
         if projection is None:
             return
-        position = self.random.randint(1, self.judge.acknowledged_end + COUNT_MAX)
+        end = self.judge.acknowledged_end
+        first = self.random.choice((1, max(1, end - COUNT_MAX)))
+        position = self.random.randint(first, end + COUNT_MAX)
         since = self.judge.now()
         operation = self.random.choice((read_at, read_at, decide_at))
         outcome = yield from operation(projection, position)

@@ -13,11 +13,10 @@ Judged while it runs (chained_judge.py):
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from chained_calls import Call, Question
 from chained_judge import Judge, Violation
 from chained_parties import Client, Node, Party, Repository
 
@@ -25,7 +24,6 @@ from loomlog.core.chained.block import Block
 from loomlog.core.chained.filling import decide_at
 from loomlog.core.chained.messages import (
     Answer,
-    Ask,
     Create,
     Current,
     Found,
@@ -49,59 +47,16 @@ STEPS = 500
 CALM_STEPS = 20_000  # within which all must be well when the faults are over
 CALLS_MAX = 8
 LOG = 1
-
-
-class Call:
-    """An operation that somebody has under way."""
-
-    def __init__(self, world: World, party: Party, steps: Steps[None]) -> None:
-        self.world = world
-        self.party = party
-        self._steps = steps
-        self._answers: list[Answer | None] = []
-
-    def begin(self) -> None:
-        self._ask(partial(next, self._steps))
-
-    def answered(self, index: int, answer: Answer) -> None:
-        if self not in self.world.calls or self._answers[index] is not None:
-            return
-        self._answers[index] = answer
-        answers = [answer for answer in self._answers if answer is not None]
-        if len(answers) == len(self._answers):
-            self._ask(partial(self._steps.send, answers))
-
-    def _ask(self, go_on: Callable[[], list[Ask]]) -> None:
-        try:
-            asks = go_on()
-        except StopIteration:
-            self.world.calls.remove(self)
-            return
-        self._answers = [None] * len(asks)
-        turn = self._answers
-        for index, ask in enumerate(asks):
-            self.world.questions.append(Question(self, turn, index, ask))
-
-
-@dataclass(eq=False)
-class Question:
-    call: Call
-    turn: list[Answer | None]
-    index: int
-    ask: Ask
-
-    def answer(self, answer: Answer) -> None:
-        """To whoever asked, unless it went on without."""
-        if self.call._answers is self.turn:
-            self.call.answered(self.index, answer)
+HARMS = (12, 5, 8, 2, 3, 3, 3, 8, 2)  # how often each is done; a seed has its own mixture
 
 
 class World:
-    def __init__(self, seed: int, *, sync: bool = True) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
+        self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]
         self.judge = Judge()
         self.replicas_wanted = random.choice((1, 2, 3, 3))
-        self.nodes = {n: Node(n, sync=sync) for n in range(1, self.replicas_wanted + 3)}
+        self.nodes = {n: Node(n) for n in range(1, self.replicas_wanted + 3)}
         self.calls: list[Call] = []
         self.questions: list[Question] = []
         self.late: list[Question] = []  # given up by those who asked
@@ -210,6 +165,7 @@ class World:
             case Swap(new) if new.epoch == self.projection.epoch + 1:
                 self.projection = new
                 self.reconfigurations += 1
+                self._check_replicas()
                 return Swapped()
             case Swap():
                 return InForce(self.projection)
@@ -256,7 +212,7 @@ class World:
         random = self.random
         up = [node for node in self.nodes.values() if node.up]
         down = [node for node in self.nodes.values() if not node.up]
-        match random.choices(range(9), (12, 5, 8, 2, 3, 3, 3, 5, 4))[0]:
+        match random.choices(range(len(HARMS) + 1), [*self._harms, 1])[0]:
             case 0:
                 self._reconfigure()
             case 1 if up:
@@ -272,8 +228,9 @@ class World:
             case 6:
                 self._replace_repository()
             case 7:
-                names = [party.name for party in [*self.clients, *self.repositories]]
-                self.blocked.add((random.choice(names), random.choice(list(self.nodes))))
+                parties: list[Party] = [*random.choice((self.clients, self.repositories))]
+                node_id = random.choice(list(self.nodes))
+                self.blocked.update((party.name, node_id) for party in parties)
             case 8:
                 self.blocked.clear()
 
@@ -285,7 +242,7 @@ class World:
         """Only if every chain keeps a replica whatever reconfigurations are under way."""
         if any(isinstance(call.party, Repository) for call in self.calls):
             return
-        if any(isinstance(question.ask.request, Swap) for question in self.late):
+        if any(isinstance(q.ask.request, Swap) for q in [*self.questions, *self.late]):
             return
         for chain in self.projection.chains:
             if not any(self._is_sound(r) for r in chain if r.node_id != node.node_id):
@@ -353,7 +310,18 @@ class World:
 
     # ---- the end
 
+    def _check_replicas(self) -> None:
+        """What was acknowledged is on every replica in force that did not lose its disk."""
+        for block in self.judge.acknowledged.values():
+            for replica in self.projection.chain_of(block.first):
+                stored = self.nodes[replica.node_id].table.look(replica)
+                if stored.standing is None or block.last <= self.judge.trimmed:
+                    continue
+                if stored.find(block.last) != block.extent:
+                    raise Violation(f"{block} was acknowledged, and is not on {replica}")
+
     def _look_at_the_end(self) -> None:
+        self._check_replicas()
         blocks: list[Block] = []
         client = self._new_client()
         self._call(client, self._read_all(client, blocks))

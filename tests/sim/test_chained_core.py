@@ -12,8 +12,8 @@ CHUNKS = 8
 SEEDS_PER_CHUNK = 150
 
 
-def run(seed: int, *, sync: bool = True) -> World:
-    world = World(seed, sync=sync)
+def run(seed: int) -> World:
+    world = World(seed)
     try:
         world.run()
     except (Violation, LoomError) as violation:

@@ -1,0 +1,156 @@
+"""Negative controls: the chained protocol with one rule left out, which the judge must notice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import chained_parties
+import pytest
+from chained_judge import Violation
+from chained_parties import Party
+from chained_world import World
+
+from loomlog.core.chained import filling, joining, reading, reconfigure, replica
+from loomlog.core.chained.appending import Appended, Overtaken, append, write_down
+from loomlog.core.chained.block import Block
+from loomlog.core.chained.joining import Newcomer
+from loomlog.core.chained.messages import (
+    Answer,
+    Found,
+    Refused,
+    Request,
+    Service,
+    Steps,
+    Ticket,
+)
+from loomlog.core.chained.outcomes import NotWritten, Reading, Stop, Trimmed, first_stop, stopped
+from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.replica import Change, Put
+from loomlog.core.chained.sequencer import Sequencer
+from loomlog.errors import LoomError
+from loomlog.storage.memory_table import MemoryTable
+from loomlog.types import Glsn
+
+SEEDS = 400
+Patch = pytest.MonkeyPatch
+
+
+def notices(complaint: str, make: type[World] = World) -> bool:
+    """Whether the judge complains in these words (a pattern), with some seed."""
+    for seed in range(SEEDS):
+        try:
+            make(seed).run()
+        except (Violation, LoomError) as violation:
+            if re.search(complaint, str(violation)):
+                return True
+    return False
+
+
+def test_an_append_that_only_the_head_has_is_acknowledged(monkeypatch: Patch) -> None:
+    def hasty(
+        projection: Projection, ticket: Ticket, block: Block
+    ) -> Steps[Appended | Overtaken | Stop]:
+        head = projection.chain_of(block.first)[:1]
+        refusal = yield from write_down(projection.epoch, head, block)
+        return Appended() if refusal is None else stopped(refusal)
+
+    monkeypatch.setattr(chained_parties, "append", hasty)
+    assert notices("is not on")
+
+
+def test_a_ticket_is_used_in_a_newer_epoch(monkeypatch: Patch) -> None:
+    def stubborn(projection: Projection, block: Block) -> Steps[Appended | Overtaken | Stop]:
+        ticket = Ticket(block.first, block.count, projection.epoch)
+        return (yield from append(projection, ticket, block))
+
+    monkeypatch.setattr(chained_parties, "resolve", stubborn)
+    assert notices("showed .* now")
+
+
+def test_replicas_serve_every_epoch(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(replica, "_check_epoch", lambda request, standing: None)
+    assert notices("showed .* now")
+
+
+def test_a_node_that_comes_back_keeps_what_it_had(monkeypatch: Patch) -> None:
+    first_birth = next(World(0).projection.replicas).birth
+
+    def found_again(projection: Projection, newcomer: Replica) -> Steps[Newcomer]:
+        yield from ()
+        return Newcomer(newcomer._replace(birth=first_birth), projection.first)
+
+    monkeypatch.setattr(chained_parties, "create", found_again)
+    assert notices("different blocks|showed .* now")
+
+
+def test_a_newcomer_joins_empty(monkeypatch: Patch) -> None:
+    def no_copy(*_: object) -> Steps[int]:
+        yield from ()
+        return 0
+
+    monkeypatch.setattr(reconfigure, "copy", no_copy)
+    monkeypatch.setattr(joining, "copy", no_copy)
+    assert notices("is not on")
+
+
+def test_nothing_written_is_said_although_an_epoch_may_be_over(monkeypatch: Patch) -> None:
+    def only_trimmed(answers: Iterable[Answer], *expected: type[Answer]) -> Stop | None:
+        stop = first_stop(answers, *expected)
+        return stop if isinstance(stop, Trimmed) else None
+
+    monkeypatch.setattr(reading, "first_stop", only_trimmed)
+    assert notices("is said to be unwritten")
+
+
+def test_a_block_at_the_head_is_shown_before_it_is_at_the_tail(monkeypatch: Patch) -> None:
+    def eager(projection: Projection, found: Found, holders: object) -> Steps[Reading]:
+        yield from ()
+        return found
+
+    monkeypatch.setattr(reading, "_complete", eager)
+    assert notices("showed .* now|is said to be unwritten")
+
+
+def test_a_hole_is_filled_with_a_guess(monkeypatch: Patch) -> None:
+    known = filling._length
+
+    def guess(projection: Projection, address: Glsn) -> Steps[int | NotWritten | Stop]:
+        length = yield from known(projection, address)
+        return 2 if length == 1 else length
+
+    monkeypatch.setattr(filling, "_length", guess)
+    assert notices("showed .* now")
+
+
+class SecondSequencer(World):
+    """A lost sequencer is made again, in the same epoch, behind what is written."""
+
+    def _serve(self, service: Service, request: Request, party: Party) -> Answer:
+        answer = super()._serve(service, request, party)
+        if service is Service.SEQUENCER and isinstance(answer, Refused):
+            if not any(self.projection.sequencer in r.sequencers for r in self.repositories):
+                again = self.projection._replace(start=max(self.projection.start, self._end()))
+                self.repositories[-1].sequencers[again.sequencer] = Sequencer(again)
+            answer = super()._serve(service, request, party)
+        return answer
+
+    def _end(self) -> Glsn:
+        lasts = [self.nodes[r.node_id].table.look(r).last() for r in self.projection.replicas]
+        return max((last.end for last in lasts if last is not None), default=1)
+
+
+def test_an_epoch_has_two_sequencers() -> None:
+    assert notices("showed .* now", SecondSequencer)
+
+
+def test_blocks_are_not_synced(monkeypatch: Patch) -> None:
+    commit = MemoryTable.commit
+
+    def careless(
+        self: MemoryTable, changes: Sequence[tuple[Replica, Change]], *, sync: bool
+    ) -> None:
+        commit(self, changes, sync=not all(isinstance(change, Put) for _, change in changes))
+
+    monkeypatch.setattr(MemoryTable, "commit", careless)
+    assert notices("is gone|is said to be unwritten")
