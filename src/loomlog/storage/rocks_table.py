@@ -71,10 +71,8 @@ class RocksReplica:
 
     @property
     def standing(self) -> Standing | None:
-        try:
-            return _unpack_standing(self._view[_prefix(_STANDINGS, self._replica)])
-        except KeyError:
-            return None
+        value = self._get(_prefix(_STANDINGS, self._replica))
+        return None if value is None else _unpack_standing(value)
 
     def find(self, position: Glsn) -> Extent | None:
         found = self.scan(position, 1)
@@ -96,11 +94,22 @@ class RocksReplica:
         return extents
 
     def load(self, extent: Extent) -> Block:
-        value = self._view[self._prefix + _PLACE.pack(extent.last, extent.count)]
+        value = self._get(self._prefix + _PLACE.pack(extent.last, extent.count))
+        if value is None:
+            raise Corrupt(f"the block at {extent.first} is not where it was found: check the disk")
         version, producer_id, sequence = _BLOCK.unpack_from(value)
         _check_version(version)
         batch = memoryview(value)[_BLOCK.size :]
         return Block(extent.first, extent.count, producer_id, sequence, batch)
+
+    def _get(self, key: bytes) -> bytes | None:
+        # A snapshot raises the same plain Exception for a missing key as for a bad disk.
+        cursor = self._view.iter()
+        cursor.seek(key)
+        if not cursor.valid():
+            cursor.status()
+            return None
+        return cursor.value() if cursor.key() == key else None
 
     def _before(self, key: bytes) -> Extent | None:
         cursor = self._view.iter()

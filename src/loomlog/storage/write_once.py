@@ -39,7 +39,7 @@ from loomlog.core.chained.replica import (
     look_up,
 )
 from loomlog.limits import CHAIN_WAITING_BYTES_MAX
-from loomlog.storage.block_table import BlockTable
+from loomlog.storage.block_table import BlockTable, StoredReplica
 from loomlog.storage.files import Worker
 from loomlog.types import Glsn
 
@@ -143,11 +143,13 @@ class _Uncommitted:
     def __init__(self, table: BlockTable) -> None:
         self.changes: list[tuple[Replica, Change]] = []
         self._table = table
+        self._stored: dict[Replica, StoredReplica] = {}
         self._standings: dict[Replica, Standing | None] = {}
         self._added: defaultdict[Replica, list[Block]] = defaultdict(list)
 
     def decide(self, replica: Replica, request: Request) -> Answer:
-        stored = self._table.look(replica)
+        stored = self._stored.get(replica) or self._table.look(replica)
+        self._stored[replica] = stored
         standing = self._standings.get(replica, stored.standing)
         answer, change = decide(request, standing, _WithAdded(stored, self._added[replica]))
         match change:

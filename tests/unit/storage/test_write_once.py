@@ -1,0 +1,417 @@
+"""The write-once store, on RocksDB and in memory: the same questions, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from storage_rig import HandWorker
+
+from loomlog.core.chained.block import Block, Extent, junk
+from loomlog.core.chained.messages import (
+    Answer,
+    Before,
+    Check,
+    Copy,
+    Create,
+    Done,
+    EpochOver,
+    Fetch,
+    Fetched,
+    Found,
+    List,
+    Listed,
+    Missing,
+    Read,
+    Refused,
+    Remove,
+    Request,
+    Seal,
+    SealedAt,
+    Stored,
+    Trim,
+    TrimmedTo,
+    Write,
+    Written,
+)
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import Change
+from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
+from loomlog.storage.block_table import BlockTable
+from loomlog.storage.disk import ThreadWorker
+from loomlog.storage.memory_table import MemoryTable
+from loomlog.storage.rocks_table import RocksTable
+from loomlog.storage.write_once import WriteOnceStore
+
+NODE = 7
+HERE = Replica(NODE, 1, 0, 5)
+THERE = Replica(NODE, 1, 1, 5)
+EPOCH = 3
+
+
+def batch(first: int, count: int = 1, sequence: int = 1, content: bytes = b"batch") -> Block:
+    return Block(first, count, 9, sequence, content)
+
+
+class Rig:
+    """A store driven by hand."""
+
+    def __init__(self, table: BlockTable, *, sync: bool = True) -> None:
+        self.table = table
+        self.commits, self.look_ups = HandWorker(), HandWorker()
+        self.store = WriteOnceStore(table, self.commits, self.look_ups, sync=sync)
+
+    def ask(self, request: Request, replica: Replica = HERE) -> Answer:
+        answers: list[Answer] = []
+        self.store.ask(replica, request, answers.append)
+        assert not answers  # never at once: the loop is not blocked
+        self.work()
+        [answer] = answers
+        return answer
+
+    def work(self) -> None:
+        while self.commits.jobs:
+            self.commits.work()
+        while self.look_ups.jobs:
+            self.look_ups.work()
+
+    def sealed(self, *replicas: Replica, epoch: int = EPOCH) -> Rig:
+        for replica in replicas or (HERE,):
+            assert self.ask(Create(), replica) == Done()
+            assert self.ask(Seal(epoch), replica) == SealedAt(0, 0)
+        return self
+
+    def write(self, *blocks: Block) -> list[Answer]:
+        """All in one commit."""
+        answers: list[Answer] = []
+        for block in blocks:
+            self.store.ask(HERE, Write(EPOCH, block), answers.append)
+        self.work()
+        return answers
+
+
+@pytest.fixture(params=["rocks", "memory"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockTable]:
+    opened: BlockTable
+    opened = RocksTable(str(tmp_path / "db"), NODE) if request.param == "rocks" else MemoryTable()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rig(table: BlockTable) -> Rig:
+    return Rig(table).sealed()
+
+
+# ---- writing once
+
+
+def test_a_block_is_written_once(rig: Rig) -> None:
+    assert rig.write(batch(10, 3)) == [Stored()]
+    assert rig.ask(Write(EPOCH, batch(10, 3, sequence=2))) == Written()
+    assert rig.ask(Write(EPOCH, junk(10, 3))) == Written()
+    assert rig.ask(Read(EPOCH, 10)) == Found(batch(10, 3))
+
+
+def test_the_same_block_may_come_again(rig: Rig) -> None:
+    rig.write(batch(10, 3), junk(13, 2))
+    assert rig.write(batch(10, 3), junk(13, 2)) == [Stored(), Stored()]
+
+
+@pytest.mark.parametrize("extent", [(9, 2), (11, 1), (12, 5), (8, 10), (10, 2)])
+def test_blocks_do_not_overlap(rig: Rig, extent: tuple[int, int]) -> None:
+    rig.write(batch(10, 3))
+    assert rig.ask(Write(EPOCH, batch(*extent, sequence=2))) == Written()
+
+
+def test_blocks_of_one_commit_do_not_overlap(rig: Rig) -> None:
+    answers = rig.write(batch(10, 3), batch(12, 1, sequence=2), junk(13, 1), batch(10, 3))
+    assert answers == [Stored(), Written(), Stored(), Stored()]
+    assert rig.ask(List(EPOCH, 1, 10)) == Listed([Extent(10, 3), Extent(13, 1)], more=False)
+
+
+def test_blocks_come_in_any_order_and_side_by_side(rig: Rig) -> None:
+    assert (
+        rig.write(batch(30), batch(10, 20, sequence=2), batch(5, 5, sequence=3)) == [Stored()] * 3
+    )
+
+
+def test_replicas_do_not_see_each_other(table: BlockTable) -> None:
+    rig = Rig(table).sealed(HERE, THERE)
+    rig.write(batch(10))
+    assert rig.ask(Read(EPOCH, 10), THERE) == Missing(0)
+    assert rig.ask(Before(EPOCH, 99), THERE) == Missing(0)
+    assert rig.ask(Seal(EPOCH), THERE) == SealedAt(0, 0)
+    assert rig.store.replicas() == [HERE, THERE]
+
+
+# ---- looking
+
+
+def test_a_position_is_found_by_the_block_that_covers_it(rig: Rig) -> None:
+    rig.write(batch(10, 3), junk(20, 2))
+    assert [rig.ask(Read(EPOCH, position)) for position in (10, 12)] == [Found(batch(10, 3))] * 2
+    assert rig.ask(Read(EPOCH, 21)) == Found(junk(20, 2))
+    assert [rig.ask(Read(EPOCH, p)) for p in (9, 13, 19, 22)] == [Missing(0)] * 4
+
+
+def test_the_block_before_a_position(rig: Rig) -> None:
+    rig.write(batch(10, 3), junk(20, 2))
+    assert rig.ask(Before(EPOCH, 9)) == Missing(0)
+    assert [rig.ask(Before(EPOCH, p)) for p in (10, 12, 19)] == [Found(batch(10, 3))] * 3
+    assert [rig.ask(Before(EPOCH, p)) for p in (20, 99)] == [Found(junk(20, 2))] * 2
+
+
+def test_lists_and_fetches_begin_with_the_block_that_covers(rig: Rig) -> None:
+    rig.write(batch(10, 3), junk(20, 2), batch(30, sequence=2))
+    assert rig.ask(List(EPOCH, 12, 2)) == Listed([Extent(10, 3), Extent(20, 2)], more=True)
+    assert rig.ask(List(EPOCH, 22, 2)) == Listed([Extent(30, 1)], more=False)
+    assert rig.ask(Fetch(EPOCH, 12, 1)) == Fetched([batch(10, 3)], more=True)
+    everything = [batch(10, 3), junk(20, 2), batch(30, sequence=2)]
+    assert rig.ask(Fetch(EPOCH, 1, MIB)) == Fetched(everything, more=False)
+
+
+def test_what_is_not_committed_is_not_seen(rig: Rig) -> None:
+    """A reader would carry it down the chain, and a power loss would take it away here."""
+    answers: list[Answer] = []
+    rig.store.ask(HERE, Write(EPOCH, batch(10)), answers.append)
+    rig.store.ask(HERE, Read(EPOCH, 10), answers.append)
+    rig.look_ups.work()
+    assert answers == [Missing(0)]
+    rig.work()
+    assert answers == [Missing(0), Stored()]
+
+
+# ---- epochs
+
+
+def test_only_the_epoch_of_the_seal_is_served(rig: Rig) -> None:
+    rig.write(batch(10, 3))
+    assert rig.ask(Seal(EPOCH + 1)) == SealedAt(13, 0)
+    assert rig.ask(Write(EPOCH, batch(20))) == EpochOver(EPOCH + 1)
+    assert rig.ask(Read(EPOCH, 10)) == EpochOver(EPOCH + 1)
+    assert rig.ask(Seal(EPOCH)) == EpochOver(EPOCH + 1)
+    assert isinstance(rig.ask(Check(EPOCH + 2)), Refused)
+    assert rig.ask(Check(EPOCH + 1)) == Done()
+    assert rig.ask(Seal(EPOCH + 1)) == SealedAt(13, 0)
+
+
+def test_a_write_behind_a_seal_in_the_same_commit_is_too_late(rig: Rig) -> None:
+    answers: list[Answer] = []
+    for request in (Write(EPOCH, batch(10)), Seal(EPOCH + 1), Write(EPOCH, batch(11))):
+        rig.store.ask(HERE, request, answers.append)
+    assert len(rig.commits.jobs) == 1
+    rig.work()  # the first has a commit to itself
+    assert answers == [Stored(), SealedAt(11, 0), EpochOver(EPOCH + 1)]
+
+
+def test_a_replica_that_is_not_here_refuses_everything(rig: Rig) -> None:
+    other = HERE._replace(birth=6)
+    for request in (Write(EPOCH, batch(1)), Read(EPOCH, 1), Seal(EPOCH), Copy(batch(1)), Remove()):
+        assert isinstance(rig.ask(request, other), Refused)
+    assert isinstance(rig.ask(Create()), Refused)
+
+
+def test_a_copy_needs_no_epoch(table: BlockTable) -> None:
+    rig = Rig(table)
+    assert rig.ask(Create()) == Done()
+    assert rig.ask(Copy(batch(10, 3))) == Stored()
+    assert rig.ask(Copy(junk(10, 1))) == Written()
+    assert rig.ask(Seal(EPOCH)) == SealedAt(13, 0)
+
+
+def test_a_removed_replica_leaves_nothing(rig: Rig) -> None:
+    rig.write(batch(10, 3))
+    assert rig.ask(Remove()) == Done()
+    assert rig.store.replicas() == []
+    rig.sealed()
+    assert rig.ask(List(EPOCH, 1, 10)) == Listed([], more=False)
+
+
+# ---- trimming
+
+
+def test_a_trim_keeps_the_block_that_it_cuts(rig: Rig) -> None:
+    rig.write(batch(1, 9), batch(10, 5, sequence=2), batch(15, sequence=3))
+    assert rig.ask(Trim(EPOCH, 12)) == Done()
+    assert rig.ask(Read(EPOCH, 12)) == TrimmedTo(12)
+    assert rig.ask(List(EPOCH, 12, 9)) == TrimmedTo(12)
+    assert rig.ask(Read(EPOCH, 13)) == Found(batch(10, 5, sequence=2))
+    assert rig.ask(List(EPOCH, 13, 9)) == Listed([Extent(10, 5), Extent(15, 1)], more=False)
+    assert rig.ask(Write(EPOCH, junk(9, 1))) == TrimmedTo(12)
+    assert rig.ask(Write(EPOCH, batch(10, 5, sequence=2))) == Stored()
+
+
+def test_a_trim_never_goes_back_and_counts_as_an_end(rig: Rig) -> None:
+    rig.write(batch(1, 9))
+    rig.ask(Trim(EPOCH, 9))
+    rig.ask(Trim(EPOCH, 4))
+    assert rig.ask(Read(EPOCH, 11)) == Missing(9)
+    assert rig.ask(Seal(EPOCH)) == SealedAt(10, 9)
+
+
+# ---- commits
+
+
+class Counting:
+    """A table that counts its commits, or fails."""
+
+    def __init__(self, table: BlockTable) -> None:
+        self._table = table
+        self.commits = 0
+        self.broken = False
+        self.replicas, self.look, self.close = table.replicas, table.look, table.close
+
+    def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
+        if self.broken:
+            raise OSError("no space left on device")
+        self.commits += 1
+        self._table.commit(changes, sync=sync)
+
+
+def test_all_that_waits_shares_one_commit(table: BlockTable) -> None:
+    counting = Counting(table)
+    rig = Rig(counting).sealed()
+    before = counting.commits
+    answers = rig.write(*(batch(first, sequence=first) for first in range(1, 101)))
+    assert answers == [Stored()] * 100
+    assert counting.commits == before + 2  # the first at once, the others while it was under way
+    rig.write(batch(1))
+    assert counting.commits == before + 2  # nothing changes, nothing is synced
+
+
+def test_after_a_failed_commit_nothing_is_acknowledged(table: BlockTable) -> None:
+    counting = Counting(table)
+    rig = Rig(counting).sealed()
+    counting.broken = True
+    assert isinstance(rig.ask(Write(EPOCH, batch(1))), Refused)
+    counting.broken = False
+    for request in (Write(EPOCH, batch(2)), Read(EPOCH, 1), Seal(EPOCH + 1)):
+        assert isinstance(rig.ask(request), Refused)
+
+
+def test_what_waits_is_bounded(rig: Rig) -> None:
+    block = Block(1, 1, 9, 1, memoryview(bytes(CHAIN_WAITING_BYTES_MAX // 2 + 1)))
+    answers: list[Answer] = []
+    for first in range(1, 4):  # one is under way, one waits
+        rig.store.ask(HERE, Write(EPOCH, block._replace(first=first)), answers.append)
+    assert [type(answer) for answer in answers] == [Refused]
+    rig.commits.jobs.clear()
+
+
+# ---- the disk
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    table = RocksTable(path, NODE)
+    rig = Rig(table).sealed(HERE, THERE)
+    large = batch(20, 2, sequence=2, content=bytes(100_000))
+    rig.write(batch(1, 9), batch(10, 5), large, junk(30, 2))
+    rig.ask(Trim(EPOCH, 12))
+    table.close()
+    again = Rig(RocksTable(path, NODE))
+    assert again.store.replicas() == [HERE, THERE]
+    assert again.ask(Fetch(EPOCH, 13, MIB)) == Fetched(
+        [batch(10, 5), large, junk(30, 2)], more=False
+    )
+    assert again.ask(Read(EPOCH, 12)) == TrimmedTo(12)
+    again.table.close()
+
+
+def test_memory_loses_what_was_not_synced() -> None:
+    table = MemoryTable()
+    Rig(table).sealed()
+    careless = Rig(table, sync=False)
+    careless.write(batch(1))
+    table.lose_power()
+    assert careless.ask(Read(EPOCH, 1)) == Missing(0)
+    Rig(table).write(batch(1))
+    table.lose_power()
+    assert careless.ask(Read(EPOCH, 1)) == Found(batch(1))
+
+
+WRITER = """
+import sys
+from test_write_once import NODE, Rig, RocksTable, batch
+rig = Rig(RocksTable(sys.argv[1], NODE)).sealed()
+for first in range(1, 1 << 30):
+    rig.write(batch(first, content=bytes(5000)))
+    print(first, flush=True)
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    folder = Path(__file__).parent
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "db")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )
+    with writer:
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(30)]
+        writer.send_signal(signal.SIGKILL)
+        lines += writer.stdout.readlines()
+    acknowledged = sum(line.endswith(b"\n") for line in lines)
+    assert acknowledged >= 30
+    rig = Rig(RocksTable(str(tmp_path / "db"), NODE))
+    found = rig.ask(List(EPOCH, 1, 1 << 20))
+    assert isinstance(found, Listed)
+    assert len(found.extents) >= acknowledged
+    rig.table.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_tables_answer_alike(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    rocks, memory = Rig(RocksTable(str(tmp_path / "db"), NODE)), Rig(MemoryTable())
+    rocks.sealed(), memory.sealed()
+    makers: list[Callable[[], Request]] = [
+        lambda: Write(
+            EPOCH, batch(random.randint(1, 90), random.randint(1, 4), random.randint(1, 2))
+        ),
+        lambda: Write(EPOCH, junk(random.randint(1, 90), random.randint(1, 4))),
+        lambda: Read(EPOCH, random.randint(1, 99)),
+        lambda: Before(EPOCH, random.randint(1, 99)),
+        lambda: List(EPOCH, random.randint(1, 99), random.randint(1, 5)),
+        lambda: Fetch(EPOCH, random.randint(1, 99), random.randint(1, 20)),
+        lambda: Trim(EPOCH, random.randint(1, 40)) if random.random() < 0.05 else Check(EPOCH),
+        lambda: Seal(EPOCH),
+    ]
+    for _ in range(500):
+        request = random.choice(makers)()
+        assert rocks.ask(request) == memory.ask(request), request
+    rocks.table.close()
+
+
+async def test_in_threads_of_its_own(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    commits, look_ups = ThreadWorker(loop, "commits"), ThreadWorker(loop, "look-ups")
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    store = WriteOnceStore(table, commits, look_ups)
+
+    async def ask(request: Request) -> Answer:
+        answer: asyncio.Future[Answer] = loop.create_future()
+        store.ask(HERE, request, answer.set_result)
+        return await answer
+
+    await ask(Create())
+    await ask(Seal(EPOCH))
+    blocks = [batch(first, sequence=first) for first in range(1, 200)]
+    random = Random(1)
+    random.shuffle(blocks)
+    answers = await asyncio.gather(*(ask(Write(EPOCH, block)) for block in blocks))
+    assert answers == [Stored()] * len(blocks)
+    found = await asyncio.gather(*(ask(Read(EPOCH, block.first)) for block in blocks))
+    assert found == [Found(block) for block in blocks]
+    commits.close()
+    look_ups.close()
+    table.close()
