@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pipeline_rig import PipelineRig
+from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -189,6 +191,10 @@ def test_repeated_records_are_dropped_within_the_watermark(
     pipelines.run(distinct)
     rows = read_table(pipelines.spark, tmp_path / "table").collect()
     assert sorted(row.key_ for row in rows) == ["a", "b", "c"]
+
+
+# The workers of Spark cannot import this file, as they can a pipeline's.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 class Totals(StatefulProcessor):

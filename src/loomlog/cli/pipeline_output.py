@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from loomlog.cli.output import bytes_field, console, duration, new_table, plain, print_json
+from loomlog.cli.output import console, duration, new_table, plain, print_json
 
 if TYPE_CHECKING:
     from loomlog.spark.pipelines.status import PipelineStatus
     from loomlog.spark.pipelines.units import Progress, Unit
-
-__all__ = ["Told", "bytes_field", "print_details", "print_letters", "print_pipelines"]
 
 _VALUE_CHARS_MAX = 60
 
@@ -38,12 +36,8 @@ class Told:
             fields = {"unit": number, "ranges": ranges, "records": records}
             print_json({"event": "committed", "pipeline": self._name, **fields})
         else:
-            what = ", ".join(
-                f"{log} {first:,} to {last:,}" for log, (first, last) in ranges.items()
-            )
-            print(
-                f"{self._name}: unit {unit.number} committed: {what}", file=sys.stderr, flush=True
-            )
+            what = ", ".join(f"{log} {a:,} to {b:,}" for log, (a, b) in ranges.items())
+            self.said(f"unit {unit.number} committed: {what}")
 
     def ended(self, progress: Progress) -> None:
         counters = progress.counters

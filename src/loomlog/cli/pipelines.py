@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from loomlog.cli import pipeline_output as showing
 from loomlog.cli.connection import connected_sync
 from loomlog.cli.failures import UsageError
-from loomlog.cli.output import print_json
+from loomlog.cli.output import bytes_field, print_json
 from loomlog.cli.spark_session import start_spark
 from loomlog.errors import LoomError, NotFound
 
@@ -144,7 +144,7 @@ def _letters(cluster: BlockingCluster, name: str, count_max: int) -> Iterator[di
     for entry in log.subscribe(first, last):
         letter = json.loads(entry.value)
         value = base64.b64decode(letter.pop("value"))
-        yield {"letter": entry.position, **letter, **showing.bytes_field("value", value)}
+        yield {"letter": entry.position, **letter, **bytes_field("value", value)}
 
 
 def _load(file: Path, name: str | None) -> Pipeline:

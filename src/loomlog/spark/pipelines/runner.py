@@ -221,8 +221,9 @@ class Runner:
 def _own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
     """A session with the pipeline's settings, which are nobody else's."""
     session = spark.newSession()
-    register(session)
-    staging.register(session)
+    for each in (spark, session):  # Spark looks for writers in the one that its thread began with
+        register(each)
+        staging.register(each)
     for name, value in (_SETTINGS | dict(pipeline.spark)).items():
         if session.conf.isModifiable(name):  # others are the whole application's
             session.conf.set(name, value)

@@ -1,0 +1,233 @@
+"""What one does with pipelines: pause, reset, backfill, replay; two sites; how they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_rig import PipelineRig
+
+from loomlog.errors import Fenced, InvalidArgument, NotFound
+from loomlog.spark import Pipeline, log, parquet, pipeline, read_table
+from loomlog.spark.pipelines import again, metrics, operations
+from loomlog.spark.pipelines.loading import load
+from loomlog.spark.pipelines.status import statuses
+
+SCHEMA = "n long"
+
+
+def records(first: int, last: int) -> list[dict[str, int]]:
+    return [{"n": n} for n in range(first, last + 1)]
+
+
+def copying(rig: PipelineRig, output: Any, plus: int = 0, **settings: Any) -> Pipeline:
+    @pipeline(
+        rig.name, source=rig.log.name, decode="json", schema=SCHEMA, output=output, **settings
+    )
+    def copied(rows: Any) -> Any:
+        return rows.select((rows.n + plus).alias("n"))
+
+    return copied
+
+
+def numbers(rig: PipelineRig, table: Path, version: int = 1) -> list[int]:
+    return sorted(row.n for row in read_table(rig.spark, table, version).collect())
+
+
+def test_a_paused_pipeline_begins_nothing_and_a_reset_writes_a_new_version(
+    pipelines: PipelineRig, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    work = copying(pipelines, parquet(table))
+    pipelines.append(records(1, 10))
+    pipelines.run(work)
+    operations.pause(pipelines.cluster, pipelines.name, wanted=True)
+    pipelines.append(records(11, 20))
+    assert pipelines.run(work).positions == {pipelines.log.name: 10}
+    operations.pause(pipelines.cluster, pipelines.name, wanted=False)
+    pipelines.run(work)
+    assert numbers(pipelines, table) == list(range(1, 21))
+    operations.reset(pipelines.cluster, pipelines.name, 6, same_output=False)
+    assert pipelines.run(work).version == 2
+    assert numbers(pipelines, table) == list(range(1, 21))
+    assert numbers(pipelines, table, version=2) == list(range(6, 21))
+    operations.reset(pipelines.cluster, pipelines.name, "latest", same_output=True)
+    pipelines.append(records(21, 21))
+    pipelines.run(work)
+    assert numbers(pipelines, table, version=2) == list(range(6, 22))
+
+
+def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
+    pipelines: PipelineRig, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    pipelines.append(records(1, 20))
+    pipelines.run(copying(pipelines, parquet(table)))
+    better = copying(pipelines, parquet(table), plus=100)
+    backfill = again.backfill(pipelines.cluster, better, again.Extent(first=5, last=15))
+    pipelines.append(records(21, 25))
+    pipelines.run(copying(pipelines, parquet(table)))
+    progress = pipelines.run(again.continued(pipelines.cluster, better, 2))
+    assert progress.at_end
+    assert backfill.name == f"{pipelines.name}@2"
+    assert numbers(pipelines, table) == list(range(1, 26))
+    assert numbers(pipelines, table, version=2) == [100 + n for n in range(5, 16)]
+    with pytest.raises(InvalidArgument, match="not written yet"):
+        again.backfill(pipelines.cluster, better, again.Extent(last=26))
+    with pytest.raises(NotFound):
+        again.continued(pipelines.cluster, better, 7)
+
+
+def test_a_backfill_may_be_of_a_time(pipelines: PipelineRig, tmp_path: Path) -> None:
+    pipelines.append(records(1, 5))
+    work = copying(pipelines, parquet(tmp_path / "table"))
+    pipelines.run(work)
+    middle = pipelines.log.read(5).timestamp + timedelta(microseconds=1)
+    pipelines.append(records(6, 9))
+    extent = again.Extent(from_time=middle, to_time=datetime.now(UTC) + timedelta(hours=1))
+    again.backfill(pipelines.cluster, work, extent)
+    pipelines.run(again.continued(pipelines.cluster, work, 2))
+    assert numbers(pipelines, tmp_path / "table", version=2) == [6, 7, 8, 9]
+
+
+def test_dead_letters_are_processed_again_once_by_a_better_definition(
+    pipelines: PipelineRig, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    pipelines.append([{"n": 1}, b"two", {"n": 3}, b"four"])
+    pipelines.run(copying(pipelines, parquet(table)))
+    words = {b"two": 2}
+
+    def decode(value: bytes) -> tuple[int]:
+        return (words[value],)
+
+    @pipeline(
+        pipelines.name,
+        source=pipelines.log.name,
+        decode=decode,
+        schema=SCHEMA,
+        output=parquet(table),
+    )
+    def better(rows: Any) -> Any:
+        return rows.select("n")
+
+    for _ in range(2):
+        for replay in again.replays(pipelines.cluster, better):
+            pipelines.run(replay)
+        assert numbers(pipelines, table) == [1, 2, 3]
+    words[b"four"] = 4
+    for replay in again.replays(pipelines.cluster, better):
+        pipelines.run(replay)
+    assert numbers(pipelines, table) == [1, 2, 3, 4]
+
+
+def test_dead_letters_of_a_pipeline_with_state_go_back_to_their_source(
+    pipelines: PipelineRig, tmp_path: Path
+) -> None:
+    out = f"{pipelines.log.name}.out"
+
+    def distinct(decode: Any) -> Pipeline:
+        @pipeline(
+            pipelines.name,
+            source=pipelines.log.name,
+            decode=decode,
+            schema=SCHEMA,
+            stateful=True,
+            checkpoint=str(tmp_path / "checkpoint"),
+            output=log(out),
+        )
+        def once(rows: Any) -> Any:
+            return rows.dropDuplicates(["n"]).select("n")
+
+        return once
+
+    pipelines.append([{"n": 1}, b"1", {"n": 1}, b"2"])
+    pipelines.run(distinct(lambda value: (json.loads(value)["n"],)))
+    better = distinct(lambda value: (int(value),))
+    for replay in again.replays(pipelines.cluster, better):
+        pipelines.run(replay)
+    pipelines.run(better)
+    assert sorted(row["n"] for row in pipelines.values(out)) == [1, 2]
+
+
+def test_another_site_stands_by_and_takes_over(pipelines: PipelineRig, tmp_path: Path) -> None:
+    work = copying(pipelines, parquet(tmp_path / "table"), lease_ttl_s=1.0)
+    pipelines.append(records(1, 5))
+    first = pipelines.runner(work, site="a")
+    assert first.wait_until_committed(5)
+    second = pipelines.runner(work, site="b")
+    assert second.wait_until_said("standing by as site b: site a is active")
+    first.stop()
+    pipelines.append(records(6, 9))
+    assert second.wait_until_committed(9)
+    second.stop()
+    assert (first.error, second.error) == (None, None)
+    assert numbers(pipelines, tmp_path / "table") == list(range(1, 10))
+
+
+def test_a_runner_that_was_replaced_stops_and_says_so(
+    pipelines: PipelineRig, tmp_path: Path
+) -> None:
+    work = copying(pipelines, parquet(tmp_path / "table"), lease_ttl_s=1.0)
+    pipelines.append(records(1, 5))
+    old = pipelines.runner(work, site="same")
+    assert old.wait_until_committed(5)
+    new = pipelines.runner(work, site="same")
+    error = old.join()
+    assert isinstance(error, Fenced)
+    assert "site same was replaced" in str(error)
+    pipelines.append(records(6, 9))
+    assert new.wait_until_committed(9)
+    new.stop()
+    assert numbers(pipelines, tmp_path / "table") == list(range(1, 10))
+
+
+def test_status_and_metrics_say_how_far_it_is(pipelines: PipelineRig, tmp_path: Path) -> None:
+    pipelines.append(records(1, 10))
+    pipelines.run(copying(pipelines, parquet(tmp_path / "table")))
+    pipelines.append(records(11, 13))
+    (found,) = statuses(pipelines.cluster, pipelines.name)
+    assert (found.state, found.site, found.lag_records) == ("stopped", "", 3)
+    assert found.lag_s is not None
+    assert found.lag_s > 0
+    metrics.write(tmp_path / "metrics.prom", [found])
+    text = (tmp_path / "metrics.prom").read_text()
+    assert f'loomlog_pipeline_lag_records{{pipeline="{pipelines.name}"}} 3\n' in text
+    told = loom(pipelines, "status", pipelines.name, "--json")
+    assert json.loads(told)["sources"][0]["position"] == 10
+    assert pipelines.name in loom(pipelines, "list")
+    assert json.loads(loom(pipelines, "pause", pipelines.name, "--json"))["paused"]
+    assert "has no dead letters" in loom(pipelines, "dead-letters", "list", pipelines.name)
+
+
+def loom(rig: PipelineRig, *words: str) -> str:
+    command = [sys.executable, "-m", "loomlog.cli.loom", "pipeline", *words]
+    done = subprocess.run(
+        [*command, "--cluster", rig.address], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_sql_in_toml_is_a_pipeline_too(pipelines: PipelineRig, tmp_path: Path) -> None:
+    file = tmp_path / "sums.toml"
+    file.write_text(
+        f"""
+        name = "{pipelines.name}"
+        source = "{pipelines.log.name}"
+        decode = "json"
+        schema = "n long"
+        sql = "SELECT n % 2 AS odd, sum(n) AS n FROM rows GROUP BY odd"
+        [output]
+        kind = "parquet"
+        path = "{tmp_path / "table"}"
+        """
+    )
+    pipelines.append(records(1, 4))
+    pipelines.run(load(file))
+    assert numbers(pipelines, tmp_path / "table") == [4, 6]
