@@ -6,6 +6,7 @@ Read through Hadoop's file systems, as Spark itself does: it may be on storage o
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loomlog.errors import Corrupt
@@ -19,7 +20,9 @@ class Checkpoint:
     """The checkpoint of a stateful pipeline, one directory for each generation of its state."""
 
     def __init__(self, spark: SparkSession, directory: str, generation: int) -> None:
-        self.path = f"{directory.rstrip('/')}/{generation}"
+        # Java may have begun in another directory.
+        place = directory if "://" in directory else str(Path(directory).absolute())
+        self.path = f"{place.rstrip('/')}/{generation}"
         self._jvm: Any = spark.sparkContext._jvm
         self._configuration = spark.sparkContext._jsc.hadoopConfiguration()
 
