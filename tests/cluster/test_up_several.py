@@ -1,0 +1,86 @@
+"""`loom up --metadata 3`: several metadata repositories and a local etcd on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_rig import Loom, Up, environment, loom_up, program
+
+PATIENCE_S = 40.0  # never waited for in full, unless something is broken
+
+
+def members(loom: Loom) -> dict[int, dict[str, Any]]:
+    return {member["id"]: member for member in loom.json("metadata", "list")["members"]}
+
+
+def leader(loom: Loom) -> int:
+    return next(number for number, member in members(loom).items() if member["leads"])
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_it_goes_on_without_its_leader_and_after_a_restart(tmp_path: Path) -> None:
+    with loom_up(tmp_path, "--metadata", "3", "--nodes", "2") as up:
+        vmrs = ["vmr-1", "vmr-2", "vmr-3"]
+        assert set(up.pids) == {"etcd-1", *vmrs, "vsn-1", "vsn-2"}
+        assert len(up.mr.split(",")) == 3
+        loom = Loom(up.mr)
+        loom.says("log", "create", "kept", "--replicas", "2")
+        loom.says("append", "kept", given="one\ntwo\n")
+        first = leader(loom)
+        os.kill(up.pids[f"vmr-{first}"], signal.SIGKILL)
+        assert loom.json("append", "kept", given="three\n")["first"] == 3
+        assert leader(loom) != first
+        assert not members(loom)[first]["reachable"]
+    with loom_up(tmp_path) as again:
+        assert set(again.pids) == set(up.pids), "as many of each as the data has"
+        assert again.mr == up.mr, "they know each other there"
+        loom = Loom(again.mr)
+        assert loom.json("append", "kept", given="four\n")["first"] == 4
+        assert loom.says("tail", "kept") == "one\ntwo\nthree\nfour\n"
+        until(lambda: all(member["reachable"] for member in members(loom).values()))
+        _add_one_and_remove_one(again, loom, tmp_path)
+    for pid in again.pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def _add_one_and_remove_one(up: Up, loom: Loom, directory: Path) -> None:
+    addresses = json.loads((directory / "metadata.json").read_text())
+    peers = [f"{number}={address}" for number, address in enumerate(addresses["members"], 1)]
+    command = program(
+        *("vmr", "start", "--cluster-id", "local", "--data", str(directory / "vmr-4")),
+        *("--listen", "127.0.0.1:0", "--http", "none", "--store", "etcd"),
+        *("--etcd", addresses["etcd"], "--member-id", "4"),
+        *("--peers", ",".join([*peers, "4=127.0.0.1:1"]), "--log-level", "error"),
+    )
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as fourth:
+        try:
+            assert fourth.stdout is not None
+            address = json.loads(fourth.stdout.readline())["address"]
+            loom.says("metadata", "add", "4", address)
+            until(lambda: members(loom).get(4, {}).get("reachable", False))
+            loom.says("metadata", "remove", "1", "--yes")
+            until(lambda: sorted(members(loom)) == [2, 3, 4])
+            assert loom.json("append", "kept", given="five\n")["first"] == 5
+            loom.says("metadata", "remove", "4", "--yes")
+            until(lambda: sorted(members(loom)) == [2, 3])
+        finally:
+            fourth.terminate()
+            fourth.communicate(timeout=30)
+    assert loom.json("append", "kept", given="six\n")["first"] == 6
