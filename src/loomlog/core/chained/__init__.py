@@ -2,5 +2,5 @@
 
 Every operation is a generator: it yields what to ask next and is sent the answers (messages.py).
 Who drives it owns the clock, the network and the patience; an answer that does not come is `Lost`.
-docs/adr/0009-chained-addresses.md says why it is safe.
+docs/adr/0012-chained-addresses.md says why it is safe.
 """
