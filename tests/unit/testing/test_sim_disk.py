@@ -261,6 +261,20 @@ def test_a_removed_tree_that_is_made_again_has_nothing_of_the_old_one() -> None:
         assert after_crash(seed, prepare).list("/d") == []
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_synced_in_a_directory_made_again_survives(seed: int) -> None:
+    def make_twice(files: SimFiles) -> None:
+        files.make_directory("/d/made/inner")
+        files.remove_tree("/d/made")
+        files.make_directory("/d/made/inner")
+        file = files.open("/d/made/inner/file", create=True)
+        file.sync()
+        for directory in ("/d/made/inner", "/d/made", "/d"):  # the inner ones first
+            files.sync_directory(directory)
+
+    assert after_crash(seed, make_twice).exists("/d/made/inner/file")
+
+
 def test_the_page_cache_survives_a_kill_and_the_old_mount_is_stale() -> None:
     made = disk()
     files = made.mount()

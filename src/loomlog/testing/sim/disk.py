@@ -22,7 +22,14 @@ from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.world import World
 from loomlog.types import Buffer
 
-Node = Blocks | None  # a file's content; None is a directory
+
+class Directory:
+    """One life of a directory: made anew under the same name it is another one."""
+
+    __slots__ = ()
+
+
+Node = Blocks | Directory
 
 
 @dataclass(slots=True)
@@ -40,10 +47,12 @@ class DiskSettings:
 
 @dataclass(slots=True)
 class _Change:
-    """An entry of the namespace that changed: path -> node, or gone. Renames are two at once."""
+    """Entries of the namespace that changed: path -> node, or gone. Renames are two at once."""
 
     entries: tuple[tuple[str, Node | str], ...]
     directories: frozenset[str]
+    parents: dict[str, Directory]  # in which directory the new ones are, by path
+    removed: dict[str, Node]  # what went, by path
 
 
 _GONE = "gone"
@@ -56,8 +65,9 @@ class SimDisk:
         self.settings = settings or DiskSettings()
         self._world = world
         self._host = host
-        self._nodes: dict[str, Node] = {"/": None}
-        self._synced: dict[str, Node] = {"/": None}
+        root = Directory()
+        self._nodes: dict[str, Node] = {"/": root}
+        self._synced: dict[str, tuple[Node, Directory]] = {"/": (root, root)}  # and in which
         self._changes: list[_Change] = []
         self._mount: SimFiles | None = None
         self.failed = False  # some time in this run; then its host may log errors
@@ -91,14 +101,15 @@ class SimDisk:
         """Lose power."""
         self.unmount()
         self._lose_changes()
-        self._nodes = self._synced
-        for path in sorted(self._nodes):
-            node = self._nodes[path]
-            if posixpath.dirname(path) not in self._nodes:
-                del self._nodes[path]  # its directory was lost, and sorts before it
-            elif node is not None:
+        self._nodes = {}
+        for path in sorted(self._synced):
+            node, parent = self._synced[path]
+            if path != "/" and self._nodes.get(posixpath.dirname(path)) is not parent:
+                del self._synced[path]  # its directory was lost, and sorts before it
+                continue
+            self._nodes[path] = node
+            if isinstance(node, Blocks):
                 node.crash(self._world.random)
-        self._synced = dict(self._nodes)
         self._world.note(self._host, "disk after crash", len(self._nodes))
 
     def _lose_changes(self) -> None:
@@ -106,16 +117,29 @@ class SimDisk:
         lost: set[str] = set()
         for change in self._changes:
             if lost.isdisjoint(change.directories) and self._world.chance(0.6):
-                _apply(change, self._synced)
+                self._settle(change)
             else:
                 lost |= change.directories
         self._changes.clear()
 
     def change(self, *entries: tuple[str, Node | str]) -> None:
         directories = frozenset(posixpath.dirname(path) for path, _ in entries)
-        change = _Change(entries, directories)
-        _apply(change, self._nodes)
-        self._changes.append(change)
+        removed = {path: self._nodes.pop(path) for path, node in entries if node is _GONE}
+        self._nodes.update((path, node) for path, node in entries if not isinstance(node, str))
+        parents = {}
+        for path, node in entries:
+            parent = self._nodes.get(posixpath.dirname(path))
+            if node is not _GONE and isinstance(parent, Directory):
+                parents[path] = parent
+        self._changes.append(_Change(entries, directories, parents, removed))
+
+    def _settle(self, change: _Change) -> None:
+        """It survives a power loss."""
+        for path, node in change.entries:
+            if not isinstance(node, str):
+                self._synced[path] = (node, change.parents[path])
+            elif path in self._synced and self._synced[path][0] is change.removed[path]:
+                del self._synced[path]  # what was in it has lost its directory
 
     def sync_directory(self, path: str) -> None:
         """Make the changes in a directory durable, and those that they build on."""
@@ -128,7 +152,7 @@ class SimDisk:
                 wanted |= change.directories
                 synced.append(change)
         for change in reversed(synced):
-            _apply(change, self._synced)
+            self._settle(change)
         self._changes = kept[::-1]
 
     def find(self, path: str) -> Node:
@@ -165,16 +189,6 @@ class SimDisk:
         self._world.note(self._host, what, *details)
 
 
-def _apply(change: _Change, nodes: dict[str, Node]) -> None:
-    for path, node in change.entries:
-        if isinstance(node, str):
-            if path in nodes and nodes.pop(path) is None:  # a directory takes along what is in it
-                for found in [found for found in nodes if found.startswith(path + "/")]:
-                    del nodes[found]
-        else:
-            nodes[path] = node
-
-
 class SimFiles:
     """`storage.files.Files` on a simulated disk, for one life of a process."""
 
@@ -189,7 +203,7 @@ class SimFiles:
             self.changing(path)
             self.disk.change((path, Blocks()))
         node = self.disk.find(path)
-        if node is None:
+        if isinstance(node, Directory):
             raise _os_error(errno.EISDIR, path)
         return SimFile(self, path, node)
 
@@ -207,7 +221,7 @@ class SimFiles:
         for directory in reversed([path, *_parents(path)]):
             if not self.disk.holds(directory):
                 self.changing(directory)
-                self.disk.change((directory, None))
+                self.disk.change((directory, Directory()))
             self._require_directory(directory)
 
     def rename(self, source: str, target: str) -> None:
@@ -225,7 +239,7 @@ class SimFiles:
 
     def remove(self, path: str) -> None:
         path = self._check(path)
-        if self.disk.find(path) is None:
+        if isinstance(self.disk.find(path), Directory):
             raise _os_error(errno.EISDIR, path)
         self.changing(path)
         self.disk.change((path, _GONE))
@@ -255,7 +269,7 @@ class SimFiles:
         self.disk.fail_if_broken(path)
 
     def _require_directory(self, path: str) -> None:
-        if self.disk.find(path) is not None:
+        if not isinstance(self.disk.find(path), Directory):
             raise _os_error(errno.ENOTDIR, path)
 
 
