@@ -19,7 +19,7 @@ ARGS ?=
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
 
-venv: $(STAMP)  ## .venv with what demo and bench need; does nothing when it is up to date
+venv: $(STAMP)  ## .venv with what bench needs; does nothing when it is up to date
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
@@ -28,12 +28,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,etcd]'
 	@touch $@
 
-# PySpark is large: only the tests need it.
+# PySpark is large: only the demo and the tests need it.
 $(SPARK): $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[spark,delta]'
 	@touch $@
 
-demo: $(STAMP)  ## a cluster of three nodes on this machine: append, read back, look, stop
+demo: java  ## a cluster of three nodes on this machine: append, read back, look, a pipeline, stop
 	@$(BIN)/python examples/demo.py
 
 test: lint types java etcd  ## lint, types, all tests

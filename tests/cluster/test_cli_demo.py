@@ -6,11 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
+@pytest.mark.timeout(240)  # Spark takes its time to start
 def test_the_demo_runs_and_shows_all_of_it() -> None:
-    done = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr
-    for word in ("up", "created", "appended", "read", "3 of 3 nodes alive", "stopped"):
+    for word in (
+        *("up", "created", "appended", "read", "3 of 3 nodes alive", "stopped"),
+        *("access-counts in", "12:02", "/search"),
+    ):
         assert word in done.stdout

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from loomlog.client.blocking import BlockingCluster, connect_sync
 from loomlog.errors import Fenced, LoomError
-from loomlog.spark import register
 from loomlog.spark.pipelines import staging, units
 from loomlog.spark.pipelines.definition import Pipeline
 from loomlog.spark.pipelines.failures import Fault, PipelineError, fault_of, reason_of
@@ -55,7 +54,7 @@ class Runner:
     ) -> None:
         self._pipeline = pipeline
         self._address = cluster
-        self._spark = _own_session(spark, pipeline)
+        self._spark = _configured(spark, pipeline)
         self._site_name = site or socket.gethostname()
         self._listener = listener or Listener()
         self._stop = threading.Event()
@@ -218,13 +217,10 @@ class Runner:
         self._listener.said(text)
 
 
-def _own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
-    """A session with the pipeline's settings, which are nobody else's."""
-    session = spark.newSession()
-    for each in (spark, session):  # Spark looks for writers in the one that its thread began with
-        register(each)
-        staging.register(each)
+def _configured(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
+    """The session with the pipeline's settings: it is the pipeline's, as long as it runs."""
+    staging.register(spark)
     for name, value in (_SETTINGS | dict(pipeline.spark)).items():
-        if session.conf.isModifiable(name):  # others are the whole application's
-            session.conf.set(name, value)
-    return session
+        if spark.conf.isModifiable(name):  # others are the whole application's
+            spark.conf.set(name, value)
+    return spark
