@@ -121,10 +121,14 @@ class LocalProcesses:
         self._spawned.append(process)
         healthy = asyncio.ensure_future(etcd_is_healthy(addresses.etcd))
         ended = asyncio.ensure_future(process.wait())
-        await asyncio.wait((healthy, ended), timeout=START_TIMEOUT_S, return_when="FIRST_COMPLETED")
-        is_healthy = healthy.done()
-        for waiting in (healthy, ended):
-            waiting.cancel()
+        try:
+            await asyncio.wait(
+                (healthy, ended), timeout=START_TIMEOUT_S, return_when="FIRST_COMPLETED"
+            )
+            is_healthy = healthy.done()
+        finally:
+            for waiting in (healthy, ended):
+                waiting.cancel()
         if not is_healthy:
             raise LoomError(f"{name} did not start: {_last_words(log_file)}")
         return Child(name, process, addresses.etcd, None, log_file)
