@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from loomlog import connect, errors
 from loomlog.client.cluster import Cluster
+from loomlog.metadata import leadership
 from loomlog.testing import LocalCluster
 
 PATIENCE_S = 30.0
@@ -102,6 +105,44 @@ async def test_who_does_not_lead_says_who_does() -> None:
         assert leading.status()["role"] == "leader"
 
 
+async def test_one_that_lost_its_disk_is_filled_and_counts_again(tmp_path: Path) -> None:
+    local = LocalCluster(nodes=2, metadata=3, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=2)
+        await log.append_many([b"before"] * 3)
+        leader = local.leader
+        empty = next(number for number in (1, 2, 3) if number != leader)
+        await local.stop_metadata(empty)
+        shutil.rmtree(tmp_path / f"vmr-{empty}")
+        await local.start_metadata(empty)
+        await members_are(cluster, 1, 2, 3)
+        await local.stop_metadata(leader or 0)
+        assert (await log.append(b"after")).position == 4
+
+
+async def test_those_that_lost_all_disks_decide_nothing_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "TAKEOVER_S", 0.5)
+    local = LocalCluster(nodes=1, metadata=3, directory=tmp_path)
+    async with local as cluster:
+        await (await cluster.create_log("events", replicas=1)).append(b"before")
+        for number in (1, 2, 3):
+            await local.stop_metadata(number)
+            shutil.rmtree(tmp_path / f"vmr-{number}")
+        for number in (1, 2, 3):
+            await local.start_metadata(number)
+        async with await connect(local.address, request_timeout_s=2.0) as impatient:
+            await until(lambda: any(_waits_for_rebuild(local, n) for n in (1, 2, 3)))
+            with pytest.raises(errors.NotLeader):
+                await impatient.logs()
+        assert local.leader is None
+
+
+def _waits_for_rebuild(local: LocalCluster, number: int) -> bool:
+    return "loom metadata rebuild" in local.repositories[number].status()["waits_for"]
+
+
 async def test_one_is_added_and_another_removed_while_appends_go_on() -> None:
     local = LocalCluster(nodes=2, metadata=3)
     async with local as cluster:
@@ -142,13 +183,14 @@ async def test_only_one_that_runs_is_added_and_the_last_one_stays() -> None:
 
 
 async def members_are(cluster: Cluster, *numbers: int) -> None:
+    """All of them are there and have everything."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 members = (await cluster.status()).members
             except errors.Retryable:
                 members = ()
-            settled = not any(member.leaving or member.lag for member in members)
+            settled = all(m.reachable and not m.lag and not m.leaving for m in members)
             if settled and [member.id for member in members] == list(numbers):
                 return
             await asyncio.sleep(0.01)

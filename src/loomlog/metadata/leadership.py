@@ -265,7 +265,6 @@ class Leadership:
     async def _lead(self, won: _Won) -> bool:
         """Until another one does; True: to be done again in a new epoch."""
         self._known = self._leading = won.leader
-        self._trouble = ""
         logger.info("takes over in epoch %d", won.leader.epoch)
         serving = asyncio.ensure_future(self._serve(won))
         replaced = asyncio.ensure_future(self._until_newer(won.leader))
@@ -298,9 +297,14 @@ class Leadership:
                     self._connect,
                     file_bytes=self._file_bytes,
                 )
-        except (Retryable, TimeoutError) as error:
-            reason = str(error) or f"it took longer than {TAKEOVER_S:g} s"
-            logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, reason)
+        except TimeoutError:
+            self._waits_for(
+                "too few metadata repositories know what was decided: start the others; if their "
+                "disks are lost, stop all and see `loom metadata rebuild`"
+            )
+            return False
+        except Retryable as error:
+            logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, error)
             return False
         try:
             return await self._serve_with(log, store, won.leader)
@@ -312,10 +316,10 @@ class Leadership:
             log.close()
 
     async def _serve_with(self, log: QuorumRoundLog, store: MetaStore, leader: Leader) -> bool:
-        if self._membership.previous:  # a majority of both has all there is by now
-            self._membership = await membership_.change_is_over(store, self._membership)
-        if self._me not in self._membership.members:
-            return False
+        if self._membership.previous:
+            # A majority of both has all there is by now: take over once more, with those after.
+            settled = await membership_.change_is_over(store, self._membership)
+            return self._me in settled.members
         rounds = await seed.plant(store, log)
         cut_short = asyncio.Event()
         term = await self._begin_term(
@@ -324,6 +328,7 @@ class Leadership:
                 *(lambda: self._standing(log), self._change),
             )
         )
+        self._trouble = ""
         logger.info("leads in epoch %d", leader.epoch)
         nodes = [node.address for node in term.catalog.nodes.values()]
         beside = [announce(leader, nodes, self._codec), self._mend(term, cut_short)]
@@ -371,8 +376,8 @@ class Leadership:
     # ---- members change
 
     async def _change(self, term: Term, request: pb.ChangeMetadata) -> pb.Changed:
-        """Written down, then brought about by a takeover of this leader itself, to which both those
-        before and those after have to agree."""
+        """Written down, then brought about by takeovers of this leader itself: one to which both
+        those before and those after have to agree, then one of those after alone."""
         async with self._changing:
             membership = await self._read_membership(self._store)
             if request.action == pb.ChangeMetadata.ADD:
