@@ -7,7 +7,7 @@ on a replica is on all replicas before it, and a block at the tail is decided fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from loomlog.core.chained.block import Block
 from loomlog.core.chained.messages import Answer, Ask, Steps, Stored, Ticket, Write, Written
@@ -15,11 +15,13 @@ from loomlog.core.chained.outcomes import Interrupted, Stop, stopped
 from loomlog.core.chained.projection import Projection, Replica
 
 
-class Appended(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Appended:
     """Every replica of the chain has it."""
 
 
-class Overtaken(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Overtaken:
     """Somebody filled the address before: nothing of this append was or will be seen there."""
 
 

@@ -1,11 +1,13 @@
 """What the operations ask, and what they are answered. Pure words; the wire has its own.
 
 A request names the epoch it is meant for. A replica serves the epoch it is sealed at and no other.
+They are no tuples: `Stored()` must not equal `Written()`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -16,28 +18,32 @@ from loomlog.types import Glsn
 # ---- to a replica
 
 
-class Write(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Write:
     """Stored, also when this very block is there already; Written if another is in its place."""
 
     epoch: int
     block: Block
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Read:
     """Found, the block that covers the position; or Missing."""
 
     epoch: int
     position: Glsn
 
 
-class Before(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Before:
     """Found, the last block that begins at the position or before it; or Missing."""
 
     epoch: int
     position: Glsn
 
 
-class List(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class List:
     """Listed: extents from the first that ends behind `position` on, at most `blocks_max`."""
 
     epoch: int
@@ -45,7 +51,8 @@ class List(NamedTuple):
     blocks_max: int
 
 
-class Fetch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Fetch:
     """Fetched: like List, but the blocks themselves, until they have this many bytes."""
 
     epoch: int
@@ -53,68 +60,79 @@ class Fetch(NamedTuple):
     bytes_max: int
 
 
-class Check(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Check:
     """Done: the epoch still holds here."""
 
     epoch: int
 
 
-class Trim(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Trim:
     """Done: positions up to this one are gone."""
 
     epoch: int
     position: Glsn
 
 
-class Seal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Seal:
     """SealedAt: from now on this epoch is served, and nothing older."""
 
     epoch: int
 
 
-class Create(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Create:
     """Done: the replica is there, empty, and serves no epoch yet. Refused if it was there."""
 
 
-class Copy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Copy:
     """Stored: a block of a tail, to a replica that is going to join. Without an epoch: what a tail
     holds is decided for good."""
 
     block: Block
 
 
-class Remove(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Remove:
     """Done: the replica is gone. It must be in no projection."""
 
 
 # ---- to the sequencer and the metadata repository
 
 
-class Next(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Next:
     """HandedOut, a new ticket."""
 
     epoch: int
-    count: int  # type: ignore[assignment]  # nobody misses tuple.count
+    count: int
 
 
-class Holding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Holding:
     """HandedOut, the ticket that covers the position; Forgotten; or Beyond: not handed out yet."""
 
     epoch: int
     position: Glsn
 
 
-class FindEnd(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FindEnd:
     """Beyond: the first position that is not handed out."""
 
     epoch: int
 
 
-class Current(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Current:
     """InForce: the newest projection."""
 
 
-class Swap(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Swap:
     """Swapped, if a projection of the epoch before was in force; else InForce, the newer one."""
 
     projection: Projection
@@ -153,58 +171,70 @@ class Ask(NamedTuple):
 # ---- answers
 
 
-class Stored(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stored:
     pass
 
 
-class Written(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Written:
     """Another block is in the way."""
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Found:
     block: Block
 
 
-class Missing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Missing:
     trimmed: Glsn  # all up to here is gone
 
 
-class TrimmedTo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TrimmedTo:
     position: Glsn
 
 
-class Listed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Listed:
     extents: Sequence[Extent]
     more: bool
 
 
-class Fetched(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Fetched:
     blocks: Sequence[Block]
     more: bool
 
 
-class SealedAt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SealedAt:
     end: Glsn  # behind the last block, or what was trimmed; 0 if there was never any
     trimmed: Glsn
 
 
-class Done(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Done:
     pass
 
 
-class EpochOver(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EpochOver:
     """It is sealed at this newer epoch: learn of the newest projection."""
 
     epoch: int
 
 
-class Refused(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Refused:
     """Nothing was done, and it will not be: the replica is not here, or its disk failed."""
 
     reason: str
 
 
-class Lost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lost:
     """No answer: it may have happened, or may happen later."""
 
 
@@ -220,23 +250,28 @@ class Ticket(NamedTuple):
         return self.first + self.count
 
 
-class HandedOut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HandedOut:
     ticket: Ticket
 
 
-class Forgotten(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Forgotten:
     pass
 
 
-class Beyond(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Beyond:
     end: Glsn
 
 
-class InForce(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class InForce:
     projection: Projection
 
 
-class Swapped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Swapped:
     pass
 
 

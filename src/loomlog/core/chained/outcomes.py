@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from loomlog.core.chained.messages import (
     Answer,
@@ -17,15 +18,18 @@ from loomlog.errors import Corrupt
 from loomlog.types import Glsn
 
 
-class NotWritten(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NotWritten:
     """Nothing is there, and nothing was when the operation began."""
 
 
-class Trimmed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Trimmed:
     position: Glsn
 
 
-class Interrupted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Interrupted:
     """Try again, after a look for a newer projection; whether anything was written is unknown."""
 
     reason: str

@@ -18,6 +18,7 @@ new projection complete and fill as always. So it takes two round trips, however
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from loomlog.core.chained.joining import Newcomer, copy
@@ -49,13 +50,15 @@ class Goal(NamedTuple):
     close: bool = False
 
 
-class Reconfigured(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
     """The projection is in force, and its sequencer is the caller's to make."""
 
     projection: Projection
 
 
-class Adopted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Adopted:
     """Another one is in force."""
 
     projection: Projection

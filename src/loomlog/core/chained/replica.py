@@ -6,6 +6,7 @@ carries what it finds down the chain.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog.core.chained.block import Block, Extent
@@ -45,11 +46,13 @@ class Standing(NamedTuple):
     trimmed: Glsn = 0  # all up to here is gone
 
 
-class Put(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Put:
     block: Block
 
 
-class Gone(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Gone:
     """The replica and its blocks."""
 
 
