@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from loomlog.cli.archives import print_archives
+from loomlog.cli.changes import say
 from loomlog.cli.connection import connected
-from loomlog.cli.output import as_fields, print_json, print_logs, print_streams
+from loomlog.cli.output import as_fields, print_json, print_logs, print_segments, print_streams
 
 
 async def create(
@@ -39,9 +40,26 @@ async def describe(address: str, name: str, *, as_json: bool) -> None:
         print_json(as_fields(info) | {"archive": archive and asdict(archive)})
         return
     print_logs([info])
+    print_segments(info)
     print_streams([info])
     if archive is not None:
         print_archives({name: archive})
+
+
+async def switch(
+    address: str,
+    name: str,
+    *,
+    protocol: str | None,
+    streams: int | None,
+    replicas: int | None,
+    as_json: bool,
+) -> None:
+    async with connected(address) as cluster:
+        change = await cluster.switch_log(
+            name, protocol=protocol, streams=streams, replicas=replicas
+        )
+    say(change, as_json=as_json)
 
 
 async def trim(address: str, name: str, position: int, *, as_json: bool) -> None:

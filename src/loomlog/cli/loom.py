@@ -32,7 +32,7 @@ from loomlog.cli.options import (
 from loomlog.types import SyncMode
 
 app = typer.Typer(help="A distributed shared log.", add_completion=False)
-log_app = typer.Typer(help="Make, list, describe, trim and delete logs.")
+log_app = typer.Typer(help="Make, list, describe, switch, trim and delete logs.")
 app.add_typer(log_app, name="log")
 app.add_typer(archive_commands.app, name="archive")
 app.add_typer(pipeline_commands.app, name="pipeline")
@@ -238,6 +238,27 @@ def log_describe(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False
     from loomlog.cli import event_loop, logs
 
     event_loop.run(logs.describe(cluster, log, as_json=as_json))
+
+
+@log_app.command("switch")
+def log_switch(
+    log: LogName,
+    protocol: Annotated[str | None, typer.Option(help="How order is decided.")] = None,
+    streams: Annotated[
+        int | None, typer.Option(min=1, help="More streams, more bandwidth.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Nodes that hold each entry.")] = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Run a log another way from now on, while it is used."""
+    from loomlog.cli import event_loop, logs
+
+    event_loop.run(
+        logs.switch(
+            cluster, log, protocol=protocol, streams=streams, replicas=replicas, as_json=as_json
+        )
+    )
 
 
 @log_app.command("trim")

@@ -71,6 +71,10 @@ def print_logs(logs: Sequence[LogInfo]) -> None:
     console().print(_log_table(logs))
 
 
+def print_segments(info: LogInfo) -> None:
+    console().print(_segment_table(info))
+
+
 def print_streams(logs: Sequence[LogInfo]) -> None:
     console().print(_stream_table(logs))
 
@@ -135,6 +139,17 @@ def _log_table(logs: Sequence[LogInfo]) -> Table:
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
         numbers = _numbers(info.replicas, info.head, info.tail)
         table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers)
+    return table
+
+
+def _segment_table(info: LogInfo) -> Table:
+    table = new_table("segment", "protocol", "streams", "replicas", "first", "last", "state")
+    for segment in info.segments:
+        active = segment.end is None
+        last = "" if segment.end is None else f"{segment.end:,}"
+        state = (info.switching or "active") if active else "sealed"
+        numbers = _numbers(segment.streams, segment.replicas, segment.start)
+        table.add_row(str(segment.id), segment.protocol, *numbers, last, plain(state))
     return table
 
 

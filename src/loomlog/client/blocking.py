@@ -151,6 +151,19 @@ class BlockingCluster:
         """Check all that is stored of it, repair from peers; `tell_only`: only how far that is."""
         return self._thread.run(self._cluster.scrub_stream(stream, tell_only=tell_only))
 
+    def switch_log(
+        self,
+        log: str,
+        *,
+        protocol: str | None = None,
+        streams: int | None = None,
+        replicas: int | None = None,
+    ) -> Change:
+        """Run a log with other settings from now on; what is not given stays as it is."""
+        return self._thread.run(
+            self._cluster.switch_log(log, protocol=protocol, streams=streams, replicas=replicas)
+        )
+
     def drain_node(self, node: NodeId) -> Change:
         """Move everything away from it, give it nothing new."""
         return self._thread.run(self._cluster.drain_node(node))

@@ -127,7 +127,8 @@ class Cluster(Operator, Registers, Leases):
 
     async def make_staging_log(self, name: str, like: LogInfo) -> None:
         """A log for rows of another log that are not published yet. Part of writing there."""
-        await self._create_log(name, like.protocol, len(like.streams), like.replicas)
+        active = like.segments[-1]
+        await self._create_log(name, active.protocol, active.streams, active.replicas)
 
     async def _create_log(self, name: str, protocol: str, streams: int, replicas: int) -> Log:
         _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)

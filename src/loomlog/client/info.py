@@ -35,6 +35,19 @@ class StreamInfo:
     condition: str = ""  # why it does not run, what is under way; empty: all is well
     joining: NodeId | None = None  # is being filled with this stream's data
     copied_entries: int = 0  # by that one, so far
+    segment: LogId = 0  # that it belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A part of a log's positions, and how it is run."""
+
+    id: LogId
+    protocol: str
+    streams: int  # as it was asked for
+    replicas: int
+    start: Glsn
+    end: Glsn | None  # the last position; start - 1 if it has none; None: it is active
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,8 @@ class LogInfo:
     tail: Glsn  # last committed position, 0 if none
     streams: tuple[StreamInfo, ...]
     staging_for: str | None = None  # the log whose staged rows it holds; None: it has its own
+    segments: tuple[SegmentInfo, ...] = ()  # in their order; the last one is active
+    switching: str = ""  # how far a switch is, and to what; empty: none is under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,8 @@ def log_info(log: pb.Log) -> LogInfo:
         tail=log.tail,
         streams=tuple(map(_stream_info, log.streams)),
         staging_for=staged_log(log.name),
+        segments=tuple(map(_segment_info, log.segments)),
+        switching=log.switching,
     )
 
 
@@ -141,6 +158,18 @@ def _stream_info(stream: pb.LogStream) -> StreamInfo:
         condition=stream.condition,
         joining=stream.joining_node or None,
         copied_entries=stream.copied_entries,
+        segment=stream.loglet_id,
+    )
+
+
+def _segment_info(segment: pb.Segment) -> SegmentInfo:
+    return SegmentInfo(
+        id=segment.loglet_id,
+        protocol=segment.protocol,
+        streams=segment.streams,
+        replicas=segment.replicas,
+        start=segment.start,
+        end=segment.end if segment.HasField("end") else None,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loomlog import limits
 from loomlog.client.metadata import Metadata
 from loomlog.errors import InvalidArgument
 from loomlog.types import NodeId, StreamId
@@ -82,6 +83,26 @@ class Operator:
     async def scrub_stream(self, stream: StreamId, *, tell_only: bool = False) -> Change:
         """Check all that is stored of it, repair from peers; `tell_only`: only how far that is."""
         return await self._change_stream(pb.ChangeStream.SCRUB, stream, tell_only=tell_only)
+
+    # ---- logs
+
+    async def switch_log(
+        self,
+        log: str,
+        *,
+        protocol: str | None = None,
+        streams: int | None = None,
+        replicas: int | None = None,
+    ) -> Change:
+        """Run a log with other settings from now on, while it is used; what is not given stays as
+        it is, and so does what the log holds."""
+        request = pb.SwitchLog(
+            name=log,
+            protocol=protocol or "",
+            streams=_count("streams", streams),
+            replicas=_count("replicas", replicas),
+        )
+        return await self._change(pb.Frame(switch_log=request), repeatable=True)
 
     # ---- nodes
 
@@ -176,6 +197,17 @@ def _replica_scrub(scrub: pb.ReplicaScrub) -> ReplicaScrub:
         repaired_batches=progress.repaired_batches,
         error=progress.error,
     )
+
+
+def _count(what: str, count: object) -> int:
+    """0 if it is not given."""
+    if count is None:
+        return 0
+    if not isinstance(count, int) or not 1 <= count <= limits.STREAMS_PER_LOG_MAX:
+        raise InvalidArgument(
+            f"{what} must be a number from 1 to {limits.STREAMS_PER_LOG_MAX}, not {count!r}"
+        )
+    return count
 
 
 def _number(what: str, number: object) -> int:

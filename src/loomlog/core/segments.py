@@ -92,6 +92,16 @@ class Chain(NamedTuple):
             return SwitchState.NONE
         return SwitchState.SEALING if self.successor.ready else SwitchState.PREPARING
 
+    def takes_appends(self, loglet: LogId) -> bool:
+        return loglet == self.active.loglet and self.switch is not SwitchState.SEALING
+
+    def settings_of(self, loglet: LogId) -> Settings | None:
+        """None: it is not, or no longer, a part of this log."""
+        for part in (*self.segments, self.successor):
+            if part is not None and part.loglet == loglet:
+                return part.settings
+        return None
+
     # ---- finding positions
 
     def segment_of(self, position: Glsn) -> Segment:

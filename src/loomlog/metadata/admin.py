@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Iterable
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -19,7 +20,7 @@ from loomlog.metadata.placement import place
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, StreamRecord
 from loomlog.metadata.steps import adopt_wishes
-from loomlog.types import Glsn, NodeId, StreamId
+from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -46,24 +47,24 @@ class Admin:
         self._reconciler = reconciler
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def _one_at_a_time(self, name: str) -> asyncio.Lock:
-        """Creating and deleting one name exclude each other."""
+    def one_at_a_time(self, name: str) -> asyncio.Lock:
+        """Creating, switching and deleting one name exclude each other."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     # ---- create
 
     async def create_log(self, request: pb.CreateLog) -> LogRecord:
         _check_request(request)
-        async with self._one_at_a_time(request.name):
+        async with self.one_at_a_time(request.name):
             if request.name in self._catalog.logs:
                 raise AlreadyExists(f"there is a log {request.name!r} already: choose another name")
-            placement = self._place(request.streams, request.replicas)
+            placement = self.place(request.streams, request.replicas)
             log = await self._catalog.create_log(
                 request.name, request.protocol, request.replicas, placement
             )
             return await self._bring_up(log)
 
-    def _place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
+    def place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
         alive = self._members.all_reachable()
         nodes = [node for node in alive if not self._catalog.nodes[node].draining]
         if replicas > len(nodes):
@@ -79,7 +80,7 @@ class Admin:
         try:
             self._committer.add(self.rounds_of(log))
             await self._orders.add(log)
-            if not await self._run(log.streams, CREATE_TIMEOUT_S):
+            if not await self.run(log.streams, CREATE_TIMEOUT_S):
                 raise Timeout(
                     f"the streams of log {log.name!r} did not run within {CREATE_TIMEOUT_S:g} s; "
                     "the log was not created: look at the nodes' logs and try again"
@@ -95,8 +96,9 @@ class Admin:
         )
         return log
 
-    async def _run(self, streams: tuple[StreamId, ...], timeout_s: float) -> bool:
+    async def run(self, streams: Iterable[StreamId], timeout_s: float) -> bool:
         """New streams begin sealed; they are unsealed like any other. False: not in time."""
+        streams = list(streams)
         for stream_id in streams:
             self._reconciler.wake(stream_id)
         try:
@@ -126,25 +128,35 @@ class Admin:
 
     async def add_stream(self, name: str) -> tuple[StreamRecord, bool]:
         """One more stream for a log that goes on meanwhile; and whether it runs already."""
-        async with self._one_at_a_time(name):
+        async with self.one_at_a_time(name):
             log = self._catalog.log(name)
-            if len(log.streams) >= limits.STREAMS_PER_LOG_MAX:
-                raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
-            (nodes,) = self._place(1, log.replicas)
-            record = await self._catalog.add_stream(name, nodes)
-            rounds = self._committer.logs[log.log_id]
-            self._committer.add_stream(rounds, self._add_stream(rounds, record))
-            try:
-                await self._orders.add_stream(log.log_id, record.stream_id)
-            except LoomError as error:
-                logger.warning("log %r gets no other stream: %s", name, error)
-                await self._take_back(rounds, name, record)
-                raise
-        logger.info("log %r has stream %d on nodes %s", name, record.stream_id, record.replicas)
-        return record, await self._run((record.stream_id,), ADD_WAIT_S)
+            (nodes,) = self.place(1, log.replicas)
+            record = await self.make_stream(log, nodes, log.chain.active.loglet)
+        return record, await self.run((record.stream_id,), ADD_WAIT_S)
 
-    async def _take_back(self, rounds: LogRounds, name: str, record: StreamRecord) -> None:
-        stream = rounds.streams[record.stream_id]
+    async def make_stream(
+        self, log: LogRecord, nodes: tuple[NodeId, ...], loglet: LogId
+    ) -> StreamRecord:
+        """Sealed, for a segment of the log."""
+        if len(log.streams) >= limits.STREAMS_PER_LOG_MAX:
+            raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
+        record = await self._catalog.add_stream(log.name, nodes, loglet)
+        rounds = self._committer.logs[log.log_id]
+        self._committer.add_stream(rounds, self._add_stream(rounds, record))
+        try:
+            await self._orders.add_stream(log.log_id, record.stream_id)
+        except LoomError as error:
+            logger.warning("log %r gets no other stream: %s", log.name, error)
+            await self.take_back_stream(log.name, record)
+            raise
+        logger.info("log %r has stream %d on nodes %s", log.name, record.stream_id, nodes)
+        return record
+
+    async def take_back_stream(self, name: str, record: StreamRecord) -> None:
+        """One that never ran."""
+        stream = self._committer.stream(record.stream_id)
+        if stream is None:
+            return
         if not stream.sealed or stream.epoch != record.epoch:
             return  # a node was slow to answer, and the stream has come to run nevertheless
         self._committer.remove_stream(record.stream_id)
@@ -156,7 +168,7 @@ class Admin:
     # ---- delete
 
     async def delete_log(self, name: str) -> None:
-        async with self._one_at_a_time(name):
+        async with self.one_at_a_time(name):
             await self._delete(self._catalog.log(name))
         logger.info("log %r is deleted", name)
 

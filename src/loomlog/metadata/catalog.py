@@ -7,6 +7,7 @@ in an order that `load` can finish or take back after a crash:
     create a log    its streams, then the log (creating), … then the log (no longer creating)
     delete a log    its tombstone (this decides), then the log, then its streams
     add a stream    the stream, then the log (this decides); taken back in reverse
+    switch a log    each step is one write of the log (core/segments.py)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from loomlog.core.segments import Chain
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SwapUnknown
 from loomlog.metadata.records import (
     ClusterRecord,
@@ -28,6 +30,10 @@ from loomlog.metadata.records import (
     TombstoneRecord,
     decode,
     encode,
+    log_key,
+    node_key,
+    stream_key,
+    tombstone_key,
 )
 from loomlog.metadata.store import MetaStore
 from loomlog.types import Glsn, LogId, NodeId, StreamId
@@ -79,10 +85,14 @@ class Catalog:
         for log in list(self.logs.values()):
             if log.creating or log.log_id in self.tombstones:
                 await self.delete_log(log.name)
+        for stream in list(self.streams.values()):
+            owner = self.log_of(stream)
+            if owner and not owner.chain.settings_of(self.loglet_of(stream.stream_id)):
+                await self.take_back_stream(owner.name, stream.stream_id)  # its switch was given up
         known = {stream_id for log in self.logs.values() for stream_id in log.streams}
         for stream_id in list(self.streams):
             if stream_id not in known:
-                await self._put(_stream_key(stream_id), None)
+                await self._put(stream_key(stream_id), None)
 
     # ---- nodes
 
@@ -99,16 +109,16 @@ class Catalog:
             if known is not None and known.node_secret == node.node_secret:
                 node = replace(node, draining=known.draining, removing=known.removing)
             if known != node:
-                await self._write(_node_key(node.node_id), node)
+                await self._write(node_key(node.node_id), node)
 
     async def update_node(self, node_id: NodeId, **changes: Any) -> NodeRecord:
         async with self._writing:
             changed = replace(self.node(node_id), **changes)
-            await self._write(_node_key(node_id), changed)
+            await self._write(node_key(node_id), changed)
             return changed
 
     async def remove_node(self, node_id: NodeId) -> None:
-        await self._put(_node_key(node_id), None)
+        await self._put(node_key(node_id), None)
         for tombstone in list(self.tombstones.values()):
             streams = {stream_id for stream_id, _ in tombstone.remains}
             await self.replicas_gone(tombstone.log_id, streams, node_id)
@@ -127,7 +137,7 @@ class Catalog:
         return log
 
     def version_of(self, log: LogRecord) -> int:
-        keys = [_log_key(log.name), *map(_stream_key, log.streams)]
+        keys = [log_key(log.name), *map(stream_key, log.streams)]
         return max(self._versions.get(key, 0) for key in keys)
 
     async def create_log(
@@ -140,9 +150,9 @@ class Catalog:
         ids = tuple(range(first, first + len(placement)))
         for stream_id, nodes in zip(ids, placement, strict=True):
             stream = StreamRecord(stream_id, log_id, nodes, epoch=1, sealed=True)
-            await self._put(_stream_key(stream_id), stream)
+            await self._put(stream_key(stream_id), stream)
         log = LogRecord(log_id, name, protocol, replicas, ids, creating=True)
-        await self._put(_log_key(name), log)
+        await self._put(log_key(name), log)
         return log
 
     async def log_created(self, name: str) -> LogRecord:
@@ -153,16 +163,28 @@ class Catalog:
             return self.log(name)
         return await self._update_log(name, trimmed=position)
 
+    async def new_loglet(self) -> LogId:
+        return (await self._take_ids(0))[0]
+
+    async def swap_chain(self, name: str, expected: Chain, chain: Chain) -> bool:
+        """False if it is another one than expected by now."""
+        async with self._writing:
+            log = self.log(name)
+            if log.chain != expected:
+                return False
+            await self._write(log_key(name), log.with_chain(chain))
+            return True
+
     async def delete_log(self, name: str) -> TombstoneRecord:
         """From the first write on the log is gone, whatever happens."""
         log = self.logs[name]
         streams = [self.streams[stream_id] for stream_id in log.streams]
         remains = tuple((stream.stream_id, self._holders(stream)) for stream in streams)
         tombstone = self.tombstones.get(log.log_id) or TombstoneRecord(log.log_id, name, remains)
-        await self._put(_tombstone_key(log.log_id), tombstone)
-        await self._put(_log_key(name), None)
+        await self._put(tombstone_key(log.log_id), tombstone)
+        await self._put(log_key(name), None)
         for stream_id in log.streams:
-            await self._put(_stream_key(stream_id), None)
+            await self._put(stream_key(stream_id), None)
         return tombstone
 
     def _holders(self, stream: StreamRecord) -> tuple[NodeId, ...]:
@@ -183,7 +205,7 @@ class Catalog:
                 if (nodes := tuple(n for n in kept if stream not in streams or n != node))
             )
             changed = replace(tombstone, remains=left) if left else None
-            await self._write(_tombstone_key(log_id), changed)
+            await self._write(tombstone_key(log_id), changed)
 
     # ---- streams
 
@@ -198,7 +220,18 @@ class Catalog:
 
     def wanted_replicas(self, stream: StreamRecord) -> int:
         log = self.log_of(stream)
-        return stream.wanted_replicas or (log.replicas if log else len(stream.replicas))
+        settings = None if log is None else log.chain.settings_of(self.loglet_of(stream.stream_id))
+        return stream.wanted_replicas or (settings.replicas if settings else len(stream.replicas))
+
+    def loglet_of(self, stream_id: StreamId) -> LogId:
+        """Of its segment; the first one has the id of its log."""
+        stream = self.streams[stream_id]
+        return stream.loglet or stream.log_id
+
+    def takes_appends(self, stream: StreamRecord) -> bool:
+        """Whether its segment is the active one, and stays it."""
+        log = self.log_of(stream)
+        return log is None or log.chain.takes_appends(self.loglet_of(stream.stream_id))
 
     def leaving(self, stream: StreamRecord) -> NodeId | None:
         """The replica whose place another one takes next: an operator named it or its node."""
@@ -254,12 +287,14 @@ class Catalog:
         if stream_id in self.streams:
             await self._change_stream(stream_id, gone)
 
-    async def add_stream(self, name: str, replicas: tuple[NodeId, ...]) -> StreamRecord:
-        """One more stream for a log, sealed."""
+    async def add_stream(
+        self, name: str, replicas: tuple[NodeId, ...], loglet: LogId = 0
+    ) -> StreamRecord:
+        """One more stream for a segment of a log, sealed."""
         log = self.log(name)
         _, stream_id = await self._take_ids(1, logs=0)
-        stream = StreamRecord(stream_id, log.log_id, replicas, epoch=1, sealed=True)
-        await self._put(_stream_key(stream_id), stream)
+        stream = StreamRecord(stream_id, log.log_id, replicas, epoch=1, sealed=True, loglet=loglet)
+        await self._put(stream_key(stream_id), stream)
         await self._change_log(name, lambda log: replace(log, streams=(*log.streams, stream_id)))
         return stream
 
@@ -270,7 +305,7 @@ class Catalog:
             return replace(log, streams=tuple(s for s in log.streams if s != stream_id))
 
         await self._change_log(name, without)
-        await self._put(_stream_key(stream_id), None)
+        await self._put(stream_key(stream_id), None)
 
     async def _change_stream(
         self, stream_id: StreamId, change: Callable[[StreamRecord], StreamRecord]
@@ -281,7 +316,7 @@ class Catalog:
                 raise NotFound(f"stream {stream_id} was deleted")
             changed = change(stream)
             if changed != stream:
-                await self._write(_stream_key(stream_id), changed)
+                await self._write(stream_key(stream_id), changed)
             return changed
 
     # ---- writing
@@ -303,7 +338,7 @@ class Catalog:
             if log is None:
                 raise NotFound(f"log {name!r} was deleted")
             changed = change(log)
-            await self._write(_log_key(name), changed)
+            await self._write(log_key(name), changed)
             return changed
 
     async def _put(self, key: str, record: Record | None) -> None:
@@ -381,19 +416,3 @@ _KINDS: dict[str, type[Record]] = {
     "stream": StreamRecord,
     "tombstone": TombstoneRecord,
 }
-
-
-def _node_key(node_id: NodeId) -> str:
-    return f"node/{node_id}"
-
-
-def _log_key(name: str) -> str:
-    return f"log/{name}"
-
-
-def _stream_key(stream_id: StreamId) -> str:
-    return f"stream/{stream_id}"
-
-
-def _tombstone_key(log_id: LogId) -> str:
-    return f"tombstone/{log_id}"

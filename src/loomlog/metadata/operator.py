@@ -99,6 +99,11 @@ class Operator:
 
     async def _unseal(self, request: pb.ChangeStream) -> pb.Changed:
         stream = self._stream(request.log_stream_id)
+        if stream.closed:
+            raise InvalidArgument(
+                f"stream {stream.stream_id} is of a segment of its log that is not active: "
+                "it stays sealed; see `loom log describe`"
+            )
         await self._wish(stream, wanted_running=True)
         if await self._comes_true(stream, lambda stream: not stream.sealed):
             return pb.Changed(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
+from loomlog.core.segments import Chain, Segment, Settings, Successor
 from loomlog.errors import Corrupt
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 
@@ -44,6 +45,28 @@ class LogRecord:
     streams: tuple[StreamId, ...]
     trimmed: Glsn = 0
     creating: bool = False  # not there yet for anybody; a restart takes it back
+    segments: tuple[Segment, ...] = ()  # none: it was never switched
+    successor: Successor | None = None  # of the active segment, while it is being switched
+
+    @property
+    def chain(self) -> Chain:
+        """Its segments; `streams` are those of all of them, and of the successor."""
+        segments = tuple(map(_segment, self.segments))
+        if not segments:
+            settings = Settings(self.protocol, len(self.streams), self.replicas)
+            segments = (Segment(self.log_id, settings, 1),)
+        successor = _successor(self.successor) if self.successor else None
+        return Chain(segments, self.trimmed, successor)
+
+    def with_chain(self, chain: Chain) -> LogRecord:
+        return replace(
+            self,
+            protocol=chain.active.settings.protocol,
+            replicas=chain.active.settings.replicas,
+            segments=chain.segments,
+            trimmed=chain.trimmed,
+            successor=chain.successor,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +82,7 @@ class StreamRecord:
     leaving: NodeId | None = None  # an operator wants this replica elsewhere, or gone
     dropping: tuple[NodeId, ...] = ()  # what these hold of it is to be deleted
     left: tuple[NodeId, ...] = ()  # were replicas, and keep what they have until the log is deleted
+    loglet: LogId = 0  # of its segment; 0: the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +157,30 @@ def decode(kind: type[R], key: str, value: bytes) -> R:
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _segment(fields: Segment) -> Segment:
+    """As it was read: plain tuples."""
+    loglet, settings, start, end = fields
+    return Segment(loglet, Settings(*settings), start, end)
+
+
+def _successor(fields: Successor) -> Successor:
+    loglet, settings, ready = fields
+    return Successor(loglet, Settings(*settings), ready)
+
+
+def node_key(node_id: NodeId) -> str:
+    return f"node/{node_id}"
+
+
+def log_key(name: str) -> str:
+    return f"log/{name}"
+
+
+def stream_key(stream_id: StreamId) -> str:
+    return f"stream/{stream_id}"
+
+
+def tombstone_key(log_id: LogId) -> str:
+    return f"tombstone/{log_id}"

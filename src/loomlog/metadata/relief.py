@@ -63,7 +63,7 @@ class Relief:
 
     def _stands_still(self, log: LogRounds, node: NodeId) -> bool:
         """No stream runs, and none can before a dead node is back or replaced."""
-        streams = log.streams.values()
+        streams = [stream for stream in log.streams.values() if not stream.closed]
         concerned = any(node in s.replicas and s.wanted_running for s in streams)
         return concerned and all(s.sealed and self._is_hit(s) for s in streams)
 

@@ -33,6 +33,7 @@ class Requests(Service):
             "delete_log": self._delete_log,
             "trim_log": self._trim_log,
             "get_bounds": self._get_bounds,
+            "switch_log": self._switch_log,
             "change_stream": self._change_stream,
             "change_node": self._change_node,
             "change_metadata": self._change_metadata,
@@ -121,6 +122,9 @@ class Requests(Service):
     async def _get_bounds(self, connection: Connection, frame: Frame) -> Frame:
         log = self._term.catalog.log(frame.get_bounds.name)
         return pb.Frame(bounds=self._term.view.bounds(log))
+
+    async def _switch_log(self, connection: Connection, frame: Frame) -> Frame:
+        return pb.Frame(changed=await self._term.switching.switch(frame.switch_log))
 
     # ---- clients: operators
 

@@ -375,7 +375,8 @@ def adopt_wishes(stream: StreamRounds, catalog: Catalog) -> None:
     """What the catalog wants of the stream; who joins is written by whoever decides it."""
     record = catalog.streams.get(stream.stream_id)
     if record is not None:
-        stream.wanted_running = record.wanted_running
+        stream.closed = not catalog.takes_appends(record)
+        stream.wanted_running = record.wanted_running and not stream.closed
         stream.wanted_replicas = catalog.wanted_replicas(record)
         stream.leaving = catalog.leaving(record)
 

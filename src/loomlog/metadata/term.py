@@ -24,6 +24,7 @@ from loomlog.metadata.leases import Leases
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
 from loomlog.metadata.operator import Operator
+from loomlog.metadata.ordered_segments import OrderedSegments
 from loomlog.metadata.orders import Orders
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.registers import Registers
@@ -32,6 +33,7 @@ from loomlog.metadata.relief import Relief
 from loomlog.metadata.round_log import RoundLog
 from loomlog.metadata.steps import Steps
 from loomlog.metadata.store import MetaStore
+from loomlog.metadata.switching import Switching
 from loomlog.metadata.view import View
 from loomlog.net.connection import Connection
 from loomlog.types import NodeId
@@ -114,6 +116,10 @@ class Term:
             catalog, committer, members, self._background, self._nodes, steps
         )
         self.admin = Admin(catalog, committer, members, orders, self._reconciler)
+        ordered = OrderedSegments(catalog, committer, self._reconciler, self.admin)
+        # Every protocol that a log can be switched to.
+        keepers = {"ordered": ordered}
+        self.switching = Switching(catalog, self.admin, keepers, self._background)
         self._relief = Relief(catalog, committer, members, self.admin, self._background)
         self.operator = Operator(
             *(catalog, committer, members, orders, self._nodes),
@@ -124,11 +130,15 @@ class Term:
         for log in self.catalog.logs.values():
             self.committer.add(self.admin.rounds_of(log))
         self.committer.start()
+        for log in self.catalog.logs.values():
+            if log.protocol == "ordered":
+                self.committer.logs[log.log_id].begin_at(log.chain.active.start)
         self._at_end.callback(self.committer.stop)
         self.members.start(self.catalog.nodes)
         self._at_end.callback(self.members.stop)
         self._at_end.callback(self._reconciler.stop)
         self._at_end.push_async_callback(self._background.stop)
+        self.switching.start()
 
     async def end(self) -> None:
         """Nothing of it happens any more when this returned."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.quorum.member import Leader
+from loomlog.core.segments import Chain, Segment
 from loomlog.errors import NotFound
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
@@ -61,6 +62,8 @@ class View:
             tail=bounds.tail,
             streams=[s for stream_id in log.streams if (s := self._stream(stream_id))],
             version=self._catalog.version_of(log),
+            segments=map(_segment, log.chain.segments),
+            switching=_switching(log.chain),
         )
 
     def bounds(self, log: LogRecord) -> pb.Bounds:
@@ -85,6 +88,7 @@ class View:
             condition=self._reconciler.condition(stream),
             joining_node=stream.joining or 0,
             copied_entries=self._reconciler.copied_entries(stream),
+            loglet_id=self._catalog.loglet_of(stream_id),
         )
 
     def state(self, stream: StreamRounds) -> ReplicaState:
@@ -110,7 +114,7 @@ class View:
         epoch, leader, _ = self._leader
         return pb.Status(
             cluster_id=self._catalog.cluster.cluster_id,
-            metadata_address=next(m.address for m in members if m.member_id == leader),
+            metadata_address=next((m.address for m in members if m.member_id == leader), ""),
             nodes=[self._node(nodes[node]) for node in sorted(nodes)],
             logs=[self.log(log) for log in self.logs()],
             rounds=self._committer.rounds,
@@ -211,6 +215,24 @@ class View:
             ),
         ]
         return "\n".join(lines) + "\n"
+
+
+def _segment(segment: Segment) -> pb.Segment:
+    return pb.Segment(
+        loglet_id=segment.loglet,
+        protocol=segment.settings.protocol,
+        streams=segment.settings.streams,
+        replicas=segment.settings.replicas,
+        start=segment.start,
+        end=segment.end,
+    )
+
+
+def _switching(chain: Chain) -> str:
+    if chain.successor is None:
+        return ""
+    protocol, streams, replicas = chain.successor.settings
+    return f"{chain.switch}: {protocol}, {streams} streams, {replicas} replicas"
 
 
 def follower_metrics(leader_epoch: int) -> str:

@@ -15,7 +15,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 def test_the_blocking_client_has_the_same_names_and_arguments() -> None:
     names = [name for name in vars(Operator) if not name.startswith("_")]
-    assert len(names) == 13
+    assert len(names) == 14
     for name in names:
         blocking = inspect.signature(getattr(loomlog.BlockingCluster, name))
         assert blocking == inspect.signature(getattr(loomlog.Cluster, name)), name
@@ -32,6 +32,7 @@ def test_a_change_says_what_was_done_and_what_happens_next() -> None:
         cluster.unregister_replica(7, 1)
         cluster.add_replica(7)
         cluster.scrub_stream(7)
+        cluster.switch_log("events", streams=2)
         cluster.drain_node(1)
         cluster.undrain_node(1)
         cluster.remove_node(1)

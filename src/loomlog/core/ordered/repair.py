@@ -107,7 +107,7 @@ def decide(stream: StreamRounds, nodes: Nodes) -> Action:
 
 def _decide_running(stream: StreamRounds, nodes: Nodes) -> Action:
     if not stream.wanted_running:
-        return BeginSeal("an operator asked for it")
+        return BeginSeal("its segment ends" if stream.closed else "an operator asked for it")
     for node in stream.replicas:
         if not nodes.alive(node):
             return BeginSeal(f"node {node} is silent")
@@ -225,7 +225,8 @@ def _decide_whole(
             return _swap(stream, heard[joining], _replicas_with(stream, joining))
         return _join_again(joining, nodes)
     if not stream.wanted_running:
-        return Wait("sealed by an operator")
+        closed = "sealed: its segment of the log is not the active one"
+        return Wait(closed if stream.closed else "sealed by an operator")
     return Unseal()
 
 

@@ -65,7 +65,8 @@ class StreamRounds:
     replicas: tuple[NodeId, ...]
     epoch: int
     sealed: bool
-    wanted_running: bool = True  # False: an operator sealed it
+    wanted_running: bool = True  # False: an operator sealed it, or it is closed
+    closed: bool = False  # its segment of the log is not, or no longer, the one that gets entries
     wanted_replicas: int = 0
     joining: NodeId | None = None  # is being filled, to become a replica; commits pass it by
     leaving: NodeId | None = None  # the replica whose place the next newcomer takes
@@ -116,6 +117,10 @@ class LogRounds:
             return
         self._adopt(round_)
 
+    def begin_at(self, start: Glsn) -> None:
+        """Positions below `start` are others': a segment of another protocol came before."""
+        self.high_watermark = max(self.high_watermark, start - 1)
+
     # ---- reports in
 
     def report(self, node: NodeId, report: Report) -> None:
@@ -159,7 +164,8 @@ class LogRounds:
         parts = []
         for stream in self.streams.values():
             begin = stream.committed_llsn_end
-            length = 0 if stream.sealed else stream.written_end() - begin
+            gets_none = stream.sealed or stream.closed
+            length = 0 if gets_none else stream.written_end() - begin
             parts.append(Part(stream.stream_id, stream.epoch, begin, high + 1, length))
             high += length
         if high == self.high_watermark:

@@ -1,0 +1,186 @@
+"""Logs switched to other settings while they are used: core.virtual_log, carried out by the leader.
+
+Each step of a switch is in the catalog before it is acted upon, so whoever leads next finds it and
+finishes it. What a step means is up to the protocols of the segments concerned: every protocol has
+a Keeper, and a log is switched from any to any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from loomlog import limits
+from loomlog.core import virtual_log
+from loomlog.core.segments import Chain, Segment, Settings, Successor
+from loomlog.core.virtual_log import Done, Operation, Refused, Request
+from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader
+from loomlog.metadata.admin import Admin
+from loomlog.metadata.background import Background
+from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.records import LogRecord
+from loomlog.types import Glsn, LogId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.5  # after a step that failed
+
+
+class Keeper(Protocol):
+    """What one protocol does for its segments. Everything may be asked again."""
+
+    async def make(self, log: LogRecord, successor: Successor) -> None:
+        """Have its loglet ready, empty; any LoomError: it cannot be made."""
+
+    def chain_changed(self, log: LogRecord) -> None:
+        """The log has other segments, or a successor that is ready: its segment is to be sealed."""
+
+    async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
+        """As core.loglet.Loglet.seal."""
+
+    async def begin(self, log: LogRecord, segment: Segment) -> None:
+        """Let it take appends, from its start on."""
+
+    async def discard(self, log: LogRecord, loglet: LogId) -> None:
+        """A loglet that never began."""
+
+
+class Switching:
+    """The switches of all logs."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        admin: Admin,
+        keepers: Mapping[str, Keeper],
+        background: Background,
+    ) -> None:
+        self._catalog = catalog
+        self._admin = admin
+        self._keepers = keepers
+        self._background = background
+
+    def start(self) -> None:
+        """Finish what an earlier leader began."""
+        for log in self._catalog.logs.values():
+            if log.successor is not None and not log.creating:
+                self._finish_soon(log.name)
+
+    async def switch(self, request: pb.SwitchLog) -> pb.Changed:
+        before = self._catalog.log(request.name).chain.active
+        wanted = self._wanted(request, before.settings)
+        chain = await self._carry_out(request.name, virtual_log.switch(wanted))
+        active = chain.active
+        if active.loglet == before.loglet:
+            return pb.Changed(
+                done=f"log {request.name!r} runs with {_words(wanted)} already",
+                next="nothing changes",
+            )
+        return pb.Changed(
+            done=f"log {request.name!r} runs with {_words(wanted)} from position {active.start} on",
+            next="what it had before stays where it is, and readable",
+        )
+
+    def _wanted(self, request: pb.SwitchLog, now: Settings) -> Settings:
+        wanted = Settings(
+            request.protocol or now.protocol,
+            request.streams or now.streams,
+            request.replicas or now.replicas,
+        )
+        if wanted.protocol not in self._keepers:
+            known = ", ".join(self._keepers)
+            raise InvalidArgument(
+                f"there is no protocol {wanted.protocol!r}: available are {known}"
+            )
+        if wanted.streams > limits.STREAMS_PER_LOG_MAX:
+            raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
+        return wanted
+
+    # ---- carrying out
+
+    async def _carry_out(self, name: str, operation: Operation[Chain]) -> Chain:
+        try:
+            async with self._admin.one_at_a_time(name):
+                return await self._drive(name, operation)
+        except LoomError:
+            log = self._catalog.logs.get(name)
+            if log is not None and log.successor is not None:
+                self._finish_soon(name)
+            raise
+
+    async def _drive(self, name: str, operation: Operation[Chain]) -> Chain:
+        answer: Any = None
+        while True:
+            try:
+                request = operation.send(answer)
+            except StopIteration as end:
+                chain: Chain = end.value
+                return chain
+            answer = await self._answer(self._catalog.log(name), request)
+
+    def _finish_soon(self, name: str) -> None:
+        async def finish() -> None:
+            while True:
+                try:
+                    async with self._admin.one_at_a_time(name):
+                        await self._drive(name, virtual_log.finish())
+                    return
+                except (NotFound, NotLeader):
+                    return  # deleted; or the next leader does it
+                except LoomError as error:
+                    logger.warning("log %r: the switch is not finished yet: %s", name, error)
+                    await asyncio.sleep(RETRY_S)
+
+        self._background.spawn(finish(), f"switch of log {name!r}")
+
+    async def _answer(self, log: LogRecord, request: Request) -> Any:
+        match request:
+            case virtual_log.GetChain():
+                return log.chain
+            case virtual_log.Swap(expected, chain):
+                return await self._swap(log.name, expected, chain)
+            case virtual_log.NewLoglet():
+                return await self._catalog.new_loglet()
+            case virtual_log.Make(successor):
+                return await self._make(log, successor)
+            case virtual_log.Seal(segment):
+                return await self._keepers[segment.settings.protocol].seal(log, segment)
+            case virtual_log.Begin(segment):
+                await self._keepers[segment.settings.protocol].begin(log, segment)
+                return Done()
+            case virtual_log.Discard(loglet):
+                for keeper in self._keepers.values():
+                    await keeper.discard(log, loglet)
+                return Done()
+            case _:
+                raise AssertionError(f"a switch never asks for {request}")
+
+    async def _swap(self, name: str, expected: Chain, chain: Chain) -> Done | Refused:
+        if not await self._catalog.swap_chain(name, expected, chain):
+            return Refused()
+        log = self._catalog.log(name)
+        for keeper in self._keepers.values():
+            keeper.chain_changed(log)
+        logger.info(
+            "log %r: switch: %s, active is segment %d from %d on",
+            *(name, chain.switch, chain.active.loglet, chain.active.start),
+        )
+        return Done()
+
+    async def _make(self, log: LogRecord, successor: Successor) -> Done | Refused:
+        try:
+            await self._keepers[successor.settings.protocol].make(log, successor)
+        except NotLeader:
+            raise
+        except LoomError as error:
+            return Refused(f"log {log.name!r} stays as it is: {error}")
+        return Done()
+
+
+def _words(settings: Settings) -> str:
+    return (
+        f"protocol {settings.protocol!r}, {settings.streams} streams, {settings.replicas} replicas"
+    )

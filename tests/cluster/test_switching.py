@@ -1,0 +1,181 @@
+"""A log that is switched to other settings while it is written and read, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from loomlog.client.cluster import Cluster
+from loomlog.client.log import Log
+from loomlog.errors import InvalidArgument, NotFound, Trimmed
+from loomlog.testing import LocalCluster
+
+WRITERS = 3
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    local = LocalCluster(nodes=3, directory=tmp_path, sync="none")
+    async with local:
+        yield local
+
+
+class Load:
+    """Writers and a subscriber that never stop."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.acknowledged: dict[int, bytes] = {}
+        self.read: dict[int, bytes] = {}
+        self._stop = False
+        self._tasks = [asyncio.ensure_future(self._write(n)) for n in range(WRITERS)]
+        self._reading = asyncio.ensure_future(self._follow())
+
+    async def _write(self, writer: int) -> None:
+        number = 0
+        while not self._stop:
+            value = b"%d-%d" % (writer, number)
+            self.acknowledged[(await self._log.append(value)).position] = value
+            number += 1
+
+    async def _follow(self) -> None:
+        async for entry in self._log.subscribe():
+            assert entry.position == len(self.read) + 1
+            self.read[entry.position] = entry.value
+
+    async def more(self, entries: int = 20) -> None:
+        """Until so many were acknowledged and read from now on."""
+        acknowledged, read = len(self.acknowledged), len(self.read)
+        async with asyncio.timeout(30):
+            while min(len(self.acknowledged) - acknowledged, len(self.read) - read) < entries:
+                self._raise_failures()
+                await asyncio.sleep(0.005)
+
+    def _raise_failures(self) -> None:
+        for task in (*self._tasks, self._reading):
+            if task.done():
+                task.result()
+
+    async def end(self) -> None:
+        """All is as it should be: every acknowledged entry was read once, where it was said."""
+        self._stop = True
+        await asyncio.gather(*self._tasks)
+        async with asyncio.timeout(30):
+            while len(self.read) < len(self.acknowledged):  # noqa: ASYNC110 - entries arrive
+                await asyncio.sleep(0.005)
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        assert self.read == self.acknowledged
+
+
+async def segments_of(cluster: Cluster, name: str) -> list[tuple[int, int, int, int | None]]:
+    info = await cluster.log(name).describe()
+    return [(s.streams, s.replicas, s.start, s.end) for s in info.segments]
+
+
+async def test_a_log_is_switched_while_it_is_written_and_read(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    log = await cluster.create_log("events", streams=1, replicas=3)
+    load = Load(log)
+    await load.more()
+    await cluster.switch_log("events", streams=3)
+    await load.more()
+    await cluster.switch_log("events", streams=2, replicas=2)
+    await load.more()
+    await load.end()
+    one, two, three = await segments_of(cluster, "events")
+    assert [one[:3], two[:2], three[:2]] == [(1, 3, 1), (3, 3), (2, 2)]
+    assert (two[2], three[2], three[3]) == ((one[3] or 0) + 1, (two[3] or 0) + 1, None)
+    info = await log.describe()
+    active = [s for s in info.streams if s.segment == info.segments[-1].id]
+    assert [len(stream.replicas) for stream in active] == [2, 2]
+    for position in (1, one[3], two[2], two[3], three[2]):
+        assert position is not None
+        assert (await log.read(position)).value == load.acknowledged[position]
+
+
+async def test_what_runs_already_is_not_switched(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    await cluster.create_log("events", streams=2, replicas=3)
+    change = await cluster.switch_log("events", streams=2)
+    assert "already" in change.done
+    assert len(await segments_of(cluster, "events")) == 1
+
+
+async def test_two_switches_at_once_end_in_one_chain(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    log = await cluster.create_log("events", replicas=2)
+    await log.append(b"a")
+    await asyncio.gather(
+        *(cluster.switch_log("events", streams=streams) for streams in (2, 3, 2, 3))
+    )
+    segments = await segments_of(cluster, "events")
+    assert sorted({streams for streams, *_ in segments}) == [1, 2, 3]
+    for one, next_ in itertools.pairwise(segments):
+        assert one[3] is not None
+        assert next_[2] == one[3] + 1
+    assert (await log.append(b"b")).position == 2
+
+
+async def test_a_switch_that_cannot_be_made_leaves_the_log_as_it_was(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    log = await cluster.create_log("events", replicas=2)
+    before = await log.describe()
+    with pytest.raises(InvalidArgument, match="stays as it is: 4 replicas need as many nodes"):
+        await cluster.switch_log("events", replicas=4)
+    assert await log.describe() == before
+    assert (await log.append(b"a")).position == 1
+
+
+async def test_what_is_asked_wrongly_is_refused(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    await cluster.create_log("events", replicas=2)
+    with pytest.raises(InvalidArgument, match="no protocol 'paxos'"):
+        await cluster.switch_log("events", protocol="paxos")
+    with pytest.raises(InvalidArgument, match="streams must be a number"):
+        await cluster.switch_log("events", streams=0)
+    with pytest.raises(NotFound):
+        await cluster.switch_log("nothing", streams=2)
+
+
+async def test_an_ended_segment_stays_sealed_over_restarts(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    log = await cluster.create_log("events", replicas=2)
+    await log.append_many([b"%d" % number for number in range(5)])
+    (old,) = (await log.describe()).streams
+    await cluster.switch_log("events", streams=2)
+    with pytest.raises(InvalidArgument, match="not active"):
+        await cluster.unseal_stream(old.id)
+    await local.stop_metadata()
+    await local.start_metadata()
+    assert (await log.append(b"after")).position == 6
+    assert [entry.value async for entry in log.subscribe(1, 6)][-2:] == [b"4", b"after"]
+    info = await log.describe()
+    assert {s.id: s.entries for s in info.streams}[old.id] == 5
+    assert [(s.start, s.end) for s in info.segments] == [(1, 5), (6, None)]
+
+
+async def test_a_trim_reaches_over_segments(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    log = await cluster.create_log("events", replicas=2)
+    await log.append_many([b"%d" % number for number in range(5)])
+    await cluster.switch_log("events", streams=2)
+    await log.append_many([b"%d" % number for number in range(5, 10)])
+    await log.trim(7)
+    with pytest.raises(Trimmed):
+        await log.read(3)
+    assert [e.position async for e in log.subscribe("earliest", 10)] == [8, 9, 10]
+
+
+async def test_a_stream_is_added_to_the_active_segment(local: LocalCluster) -> None:
+    cluster = await local.connect()
+    log = await cluster.create_log("events", replicas=2)
+    await cluster.switch_log("events", streams=2)
+    added = (await cluster.add_stream("events")).stream
+    info = await log.describe()
+    assert {s.id: s.segment for s in info.streams}[added or 0] == info.segments[-1].id
+    assert (await log.append(b"there", stream=added)).position == 1
