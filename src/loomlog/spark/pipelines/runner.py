@@ -59,6 +59,7 @@ class Runner:
         self._listener = listener or Listener()
         self._stop = threading.Event()
         self._fenced = False
+        self._committed = 0  # units, by this runner
 
     def stop(self) -> None:
         """End soon, wherever it is; what is under way is given up and done again by the next."""
@@ -81,20 +82,31 @@ class Runner:
 
     def _activate(self, cluster: BlockingCluster, site: Site) -> ProgressStore | None:
         """The progress, ours to change; None if we were told to stop while we waited."""
-        waiting = False
+        waiting, failures = False, 0
         while not self._stop.is_set():
-            lease = site.try_activate(self._on_fenced)
-            if lease is not None:
-                store = ProgressStore(cluster, self._pipeline.name)
-                store.fence(lease)
-                self._begin(cluster, store)
-                self._say(f"active as site {site.name} (epoch {lease.epoch})")
-                return store
-            if not waiting:
-                self._say(f"standing by as site {site.name}: site {site.holder()} is active")
-                waiting = True
+            try:
+                store = self._try_activate(cluster, site)
+                if store is not None:
+                    return store
+                if not waiting:
+                    self._say(f"standing by as site {site.name}: site {site.holder()} is active")
+                    waiting = True
+            except Exception as error:
+                failures += 1
+                self._wait_after(error, failures)
             self._stop.wait(site.poll_s)
         return None
+
+    def _try_activate(self, cluster: BlockingCluster, site: Site) -> ProgressStore | None:
+        lease = site.try_activate()
+        if lease is None:
+            return None
+        store = ProgressStore(cluster, self._pipeline.name)
+        store.fence(lease)
+        self._begin(cluster, store)
+        site.keep(lease, self._on_fenced)
+        self._say(f"active as site {site.name} (epoch {lease.epoch})")
+        return store
 
     def _begin(self, cluster: BlockingCluster, store: ProgressStore) -> None:
         """Make the progress, or go on with what is there."""
@@ -107,7 +119,7 @@ class Runner:
     def _behind(self, cluster: BlockingCluster, log: str) -> Glsn:
         start = self._pipeline.start
         if start == "earliest":
-            return cluster.log(log).head() - 1
+            return cluster.log(log).earliest() - 1
         return cluster.log(log).tail() if start == "latest" else start - 1
 
     def _on_fenced(self) -> None:
@@ -120,6 +132,8 @@ class Runner:
         work = self._query if self._pipeline.stateful else self._units
         try:
             work(cluster, store, once)
+        except Fenced:
+            self._fenced = True
         except Exception as error:
             if not self._stop.is_set():
                 self._note(store, error)
@@ -140,44 +154,34 @@ class Runner:
             Frames(self._spark, self._pipeline, self._address),
             source,
             store,
-            self._listener.committed,
+            self._told,
             self._stop.is_set,
         )
-        last = source.tail() if once else None
+        last: Glsn | None = None
         failures = 0
         while not self._stop.is_set():
             try:
-                worked = work.step(last)
+                if once and last is None:
+                    last = source.tail()
+                if not work.step(last):
+                    if once or store.load().at_end:
+                        return
+                    self._stop.wait(self._pipeline.interval_s)
+                failures = 0
             except Exception as error:
                 failures += 1
                 self._wait_after(error, failures)
-                continue
-            failures = 0
-            if not worked:
-                if once or store.load().at_end:
-                    return
-                self._stop.wait(self._pipeline.interval_s)
 
     def _query(self, cluster: BlockingCluster, store: ProgressStore, once: bool) -> None:
         """A stateful pipeline: its query is started again when it fails, a few times."""
         failures, counted = 0, 0  # since a unit was committed; those that may be the records' fault
+        committed = -1
         while not self._stop.is_set():
-            units_before = store.load().counters.units
-            work = StatefulWork(
-                self._pipeline,
-                self._address,
-                self._spark,
-                store,
-                self._listener.committed,
-                self._stop.is_set,
-            )
-            query = work.start(once=once)
-            self._watch(query, cluster)
-            error = work.failure(query)
+            error = self._one_query(cluster, store, once)
             if error is None:
                 return
-            if store.load().counters.units > units_before:
-                failures, counted = 0, 0
+            if self._committed > committed:
+                failures, counted, committed = 0, 0, self._committed
             failures += 1
             counted += fault_of(error) is Fault.RECORDS
             if counted >= self._pipeline.attempts:
@@ -186,6 +190,24 @@ class Runner:
                     f"{reason_of(error)}; mend the function, then run it again"
                 ) from error
             self._wait_after(error, failures)
+
+    def _one_query(
+        self, cluster: BlockingCluster, store: ProgressStore, once: bool
+    ) -> Exception | None:
+        """Why it ended; None: it is done, or was told to stop."""
+        try:
+            work = StatefulWork(
+                self._pipeline, self._address, self._spark, store, self._told, self._stop.is_set
+            )
+            query = work.start(once=once)
+            try:
+                self._watch(query, cluster)
+            finally:
+                if query.isActive:
+                    query.stop()
+        except Exception as error:
+            return error
+        return None if self._stop.is_set() else work.failure(query)
 
     def _watch(self, query: StreamingQuery, cluster: BlockingCluster) -> None:
         """Until it ends, or we are told to stop."""
@@ -196,8 +218,6 @@ class Runner:
         while query.isActive and not self._stop.wait(_WATCH_S):
             if beats is not None:
                 beats.look()
-        if query.isActive:
-            query.stop()
 
     def _wait_after(self, error: Exception, failures: int) -> None:
         """For as long as makes sense; raises the error if no time would help."""
@@ -212,6 +232,10 @@ class Runner:
             store.change(lambda now: units.stopped(now, reason_of(error)))
         except LoomError:
             pass  # the error itself is told in any case
+
+    def _told(self, unit: Unit, progress: Progress) -> None:
+        self._committed += 1
+        self._listener.committed(unit, progress)
 
     def _say(self, text: str) -> None:
         self._listener.said(text)

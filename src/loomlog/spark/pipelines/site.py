@@ -37,16 +37,18 @@ class Site:
         """How often a standby asks."""
         return self._ttl_s / _RENEWALS
 
-    def try_activate(self, on_fenced: Callable[[], None]) -> BlockingLease | None:
-        """The lease if it is ours now; `on_fenced` is called, in a thread, once it is not."""
-        lease = self._cluster.acquire_lease(register_name(self._pipeline), self.name, self._ttl_s)
-        if lease is not None:
-            self.lease = lease
-            self._renewing = threading.Thread(
-                target=self._renew, args=(lease, on_fenced), name="pipeline-lease", daemon=True
-            )
-            self._renewing.start()
-        return lease
+    def try_activate(self) -> BlockingLease | None:
+        """The lease if it is ours now."""
+        name = register_name(self._pipeline)
+        self.lease = self._cluster.acquire_lease(name, self.name, self._ttl_s)
+        return self.lease
+
+    def keep(self, lease: BlockingLease, on_fenced: Callable[[], None]) -> None:
+        """Renew it; `on_fenced` is called, in a thread, once it is not ours any more."""
+        self._renewing = threading.Thread(
+            target=self._renew, args=(lease, on_fenced), name="pipeline-lease", daemon=True
+        )
+        self._renewing.start()
 
     def holder(self) -> str:
         """Who has it now, for people."""
