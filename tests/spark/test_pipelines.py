@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from pyspark.sql import functions as sf
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.spark import Pipeline, delta, log, parquet, pipeline, read_table
 from loomlog.spark.pipelines.parquet_table import ParquetOutput
-from loomlog.spark.pipelines.units import Progress, UnitState
+from loomlog.spark.pipelines.units import UnitState
 
 SCHEMA = "n long, path string"
 
@@ -300,21 +299,3 @@ def test_a_start_in_the_middle_and_reading_behind_what_is_committed(
     behind = f"committed:{pipelines.name}"
     assert pipelines.positions(startingPosition=behind) == list(range(31, 36))
     assert numbers(pipelines, tmp_path / "table") == list(range(10, 30))
-
-
-def test_many_units_leave_few_manifests(pipelines: PipelineRig, tmp_path: Path) -> None:
-    """What is kept per unit is folded; the register does not grow, either."""
-    from loomlog.spark.pipelines import codec
-    from loomlog.spark.pipelines.parquet_table import FOLD_AT, fold, publish_files
-
-    table = tmp_path / "table"
-    for number in range(1, 3 * FOLD_AT):
-        publish_files(table, "p", number, [f"data/{number}"])
-    assert len(list((table / "manifests").iterdir())) <= FOLD_AT + 1
-    fold(table / "manifests")
-    publish_files(table, "p", 7, ["data/late"])  # by somebody who slept
-    from loomlog.spark import table_files
-
-    found = Counter(Path(file).name for file in table_files(table))
-    assert found == Counter(str(number) for number in range(1, 3 * FOLD_AT))
-    assert len(codec.encode(Progress({}, {"log": 1 << 60}, next_unit=1 << 60))) < 1000

@@ -137,6 +137,11 @@ def test_the_register_is_read_as_it_was_written_and_nothing_else() -> None:
             codec.decode(other)
 
 
+def test_the_register_does_not_grow_with_the_log() -> None:
+    late = Progress({}, {"log": 1 << 60}, next_unit=1 << 60, counters=units.Counters(1 << 60))
+    assert len(codec.encode(late)) < 1000
+
+
 @given(
     tail=st.integers(1, 60),
     records_max=st.integers(1, 20),
