@@ -13,14 +13,16 @@ only what every reader has passed.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import StreamInfo
+from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.log import Log
 from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, Trimmed
+from loomlog.metadata.catalog import Catalog
 from loomlog.testing.history import History
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
@@ -168,10 +170,14 @@ class Run:
         except Retryable as error:
             return [str(error)]
         streams = [stream for log in status.logs for stream in log.streams]
+        active = {log.segments[-1].id for log in status.logs}
         found = [
             f"stream {s.id} is {s.state}: {s.condition}"
             for s in streams
-            if s.state != "running" or s.joining is not None
+            if s.state != ("running" if s.segment in active else "sealed") or s.joining is not None
+        ]
+        found += [
+            f"{log.name} is switched: {log.switching}" for log in status.logs if log.switching
         ]
         for name, node in self.servers.nodes.items():
             number, held = int(name.removeprefix("vsn-")), set(node._replicas)
@@ -183,9 +189,7 @@ class Run:
             return [*found, "no metadata repository leads"]
         term = self.servers.repositories[leader].term
         assert term is not None
-        tombstones = term.catalog.tombstones.values()
-        found += [f"{t.name} was deleted, {t.remains} remain" for t in tombstones]
-        return found
+        return found + _left_over(term.catalog)
 
     # ---- readers
 
@@ -230,7 +234,9 @@ class Run:
                     async for at, value in read(log, head, tail):
                         self.history.see(name, *at, value)
                 self.history.final(name)
-                for stream in (await log.describe()).streams:
+                info = await log.describe()
+                check_segments(info, self.history.readers[name].seen)
+                for stream in info.streams:
                     await self._read_stream(log, stream, self.history.readers[name].seen)
 
         return main
@@ -399,6 +405,32 @@ class Client:
             reader = f"{self.name}-read-{self._count}"
             history.reader(reader, position)
             history.see_entries(reader, [entry])
+
+
+def check_segments(info: LogInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]) -> None:
+    """They follow each other without a gap, and every entry stands in a stream of its own one."""
+    ends = [segment.end for segment in info.segments]
+    starts = [segment.start for segment in info.segments]
+    assert starts == [1, *(end + 1 for end in ends if end is not None)], f"{info.segments}"
+    segment_of = {stream.id: stream.segment for stream in info.streams}
+    for position, stream, *_ in seen:
+        holder = info.segments[bisect_right(starts, position) - 1]
+        assert segment_of[stream] == holder.id, f"{position} is in stream {stream}, not in {holder}"
+
+
+def _left_over(catalog: Catalog) -> list[str]:
+    """What was begun and is neither finished nor taken back."""
+    tombstones, logs = catalog.tombstones.values(), catalog.logs.values()
+    known = {stream_id for log in logs for stream_id in log.streams}
+    return [
+        *(f"{t.name} was deleted, {t.remains} remain" for t in tombstones),
+        *(f"{log.name} is still being created" for log in logs if log.creating),
+        *(
+            f"stream {stream_id} is of no log"
+            for stream_id in catalog.streams
+            if stream_id not in known
+        ),
+    ]
 
 
 async def _one(append: Awaitable[Position]) -> list[Position]:
