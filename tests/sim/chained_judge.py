@@ -29,6 +29,7 @@ class Judge:
         self.acknowledged: dict[Value, Block] = {}
         self.acknowledged_end: Glsn = 1
         self.trimmed: Glsn = 0  # by some trim that began
+        self.closed_at: Glsn = 0  # 0: it is open
         self.junk = 0
         self._decided: dict[Glsn, tuple[Block, int]] = {}  # position -> its block, since when
         self._places: dict[Value, Glsn] = {}
@@ -60,6 +61,8 @@ class Judge:
         """`floor`: behind all that was acknowledged when the append began."""
         if block.first < floor:
             raise Violation(f"{block.first} was given to an append that began behind {floor}")
+        if self.closed_at and block.first >= self.closed_at:
+            raise Violation(f"{block} was appended to a log that was closed at {self.closed_at}")
         self.seen(block)
         self.acknowledged[Value(block.producer_id, block.sequence)] = block
         self.acknowledged_end = max(self.acknowledged_end, block.end)
@@ -93,6 +96,9 @@ class Judge:
         before = self._projections.setdefault(projection.epoch, projection)
         if before != projection:
             raise Violation(f"epoch {projection.epoch} has two projections")
+        if projection.closed:
+            self.closed_at = projection.start
+            self.end_found(projection.start, self.acknowledged_end)
 
     # ---- at the end
 

@@ -277,10 +277,10 @@ class Repository(Party):
         super().__init__(name, random, judge)
         self.sequencers: dict[int, Sequencer] = {}  # by the number in their projections
 
-    def reconfigure(self, number: int, leaving: frozenset[NodeId] = frozenset()) -> Steps[None]:
+    def reconfigure(self, number: int, goal: Goal | None = None) -> Steps[None]:
         projection = yield from self.refresh()
         if projection is not None:
-            yield from self._reconfigure(projection, Goal(leaving), number)
+            yield from self._reconfigure(projection, goal or Goal(), number)
 
     def join(self, number: int, chain: int, node_id: NodeId) -> Steps[None]:
         """Make a replica, fill it, let it join; perhaps over a few epochs."""
@@ -303,6 +303,7 @@ class Repository(Party):
             case Reconfigured(new):
                 self.judge.in_force(new)
                 remembered = self.random.choice((1, 3, 100))
-                self.sequencers[number] = Sequencer(new, remembered)
+                if not new.closed:
+                    self.sequencers[number] = Sequencer(new, remembered)
             case Adopted(other):
                 self.judge.in_force(other)

@@ -40,10 +40,11 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.outcomes import NotWritten, Trimmed
 from loomlog.core.chained.projection import Projection, Replica, first_projection
 from loomlog.core.chained.reading import find_end
+from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.types import Glsn, NodeId
 
-STEPS = 500
+STEPS = 800
 CALM_STEPS = 20_000  # within which all must be well when the faults are over
 CALLS_MAX = 8
 LOG = 1
@@ -97,6 +98,9 @@ class World:
     def run(self) -> None:
         for _ in range(STEPS):
             self._step(faults=True)
+        if self.random.random() < 0.3:
+            repository = self.repositories[-1]
+            self._call(repository, repository.reconfigure(self._number(), Goal(close=True)))
         self._calm_down()
         for _ in range(CALM_STEPS):
             if self._is_well():
@@ -112,7 +116,7 @@ class World:
             self._deliver(faults=faults)
         elif chance < 0.92:
             self._use(faults=faults)
-        elif faults:
+        elif faults and self.random.random() < 0.6:
             self._do_harm()
         else:
             self._mend()
@@ -201,10 +205,10 @@ class World:
         if spare and self.random.random() < 0.5:
             self._call(repository, repository.join(number, index, self.random.choice(spare)))
             return
-        leaving: frozenset[NodeId] = frozenset()
+        goal = Goal()
         if self.random.random() < 0.2:
-            leaving = frozenset([self.random.choice(chains[index]).node_id])
-        self._call(repository, repository.reconfigure(number, leaving))
+            goal = Goal(leaving=frozenset([self.random.choice(chains[index]).node_id]))
+        self._call(repository, repository.reconfigure(number, goal))
 
     # ---- harm
 
@@ -288,12 +292,13 @@ class World:
         for index, chain in enumerate(self.projection.chains):
             if len(chain) < self.replicas_wanted:
                 spare = sorted(set(self.nodes) - {replica.node_id for replica in chain})
-                self._call(repository, repository.join(number, index, spare[0]))
+                self._call(repository, repository.join(number, index, self.random.choice(spare)))
                 return
 
     def _must_reconfigure(self) -> bool:
         projection = self.projection
-        if not any(projection.sequencer in r.sequencers for r in self.repositories):
+        sequencers = [r for r in self.repositories if projection.sequencer in r.sequencers]
+        if not (sequencers or projection.closed):
             return True
         standings = [
             self.nodes[replica.node_id].table.look(replica).standing
