@@ -17,11 +17,13 @@ from loomlog import errors
 from loomlog.errors import LoomError
 
 _OURS: Final = re.compile(r"loomlog\.errors\.(\w+)")
+_NETWORK: Final = re.compile(r"^(Connection\w*|BrokenPipe|Timeout)Error: ", re.MULTILINE)
 _WAIT: Final = (
     errors.Retryable,
     errors.SwapUnknown,
     errors.AppendUnknown,
     errors.Sealed,
+    errors.NotYetWritten,  # of a position that was told: by a leader who was replaced
     errors.Conflict,
 )
 
@@ -59,6 +61,8 @@ def fault_of(error: BaseException) -> Fault:
         if issubclass(kind, _WAIT):
             return Fault.SURROUNDINGS
         return Fault.PIPELINE if issubclass(kind, _STOP) else Fault.RECORDS
+    if isinstance(error, PySparkException) and _NETWORK.search(str(error)):
+        return Fault.SURROUNDINGS
     if isinstance(error, AnalysisException | ParseException | ConnectionError):
         return Fault.PIPELINE  # the last: Spark itself is gone
     if isinstance(error, PySparkException | Py4JJavaError):

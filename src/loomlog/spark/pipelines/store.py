@@ -77,12 +77,6 @@ class ProgressStore:
             return after
         raise Conflict(f"the pipeline {self.pipeline!r} is changed by too many others: try again")
 
-    def delete(self) -> None:
-        found = self._register.get()
-        if found is not None:
-            self._register.swap(None, found.version, lease=self._lease)
-        self._known = None
-
     def _taken_over(self, progress: Progress) -> Progress:
         return progress if self._lease is None else units.taken_over(progress, self._lease.epoch)
 
