@@ -106,8 +106,7 @@ def test_a_delta_table_as_output_and_a_unit_that_is_published_twice(
         pipelines.run(copied)
     pipelines.run(copying(pipelines, Dying(delta(place), "never"), unit_records=30))
     found = DeltaTable(place)
-    rows = found.to_pyarrow_table() if hasattr(found, "to_pyarrow_dataset") else None
-    assert rows is not None
+    rows = found.to_pyarrow_dataset().to_table()
     assert sorted(rows["n"].to_pylist()) == list(range(70))
     assert found.transaction_version(pipelines.name) == 3
 

@@ -206,12 +206,34 @@ def test_status_and_metrics_say_how_far_it_is(pipelines: PipelineRig, tmp_path: 
 
 
 def loom(rig: PipelineRig, *words: str) -> str:
-    command = [sys.executable, "-m", "loomlog.cli.loom", "pipeline", *words]
-    done = subprocess.run(
-        [*command, "--cluster", rig.address], capture_output=True, text=True, timeout=60
-    )
+    done = called(rig, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def called(rig: PipelineRig, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loomlog.cli.loom", "pipeline", *words]
+    return subprocess.run(
+        [*command, "--cluster", rig.address], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status", "nobody"], 1, "there is no pipeline 'nobody'"),
+        (["run", "missing.py"], 1, "there is no file missing.py"),
+        (["pause", "nobody"], 1, "there is no pipeline"),
+        (["reset", "nobody", "--to", "noon", "--yes"], 2, "give earliest, latest or a position"),
+        (["backfill", "x.py", "--version", "2", "--from", "1"], 2, "has its extent already"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    pipelines: PipelineRig, words: list[str], code: int, said: str
+) -> None:
+    done = called(pipelines, *words)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert said in done.stderr
 
 
 def test_sql_in_toml_is_a_pipeline_too(pipelines: PipelineRig, tmp_path: Path) -> None:
