@@ -152,6 +152,23 @@ def test_replicas_do_not_see_each_other(table: BlockTable) -> None:
     assert rig.store.replicas() == [HERE, THERE]
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Write(EPOCH, batch(0)),
+        Write(EPOCH, batch(1, 0)),
+        Write(EPOCH, batch(1 << 63)),
+        Write(EPOCH, batch((1 << 64) - 1, 5)),
+        Copy(junk(1, 1 << 32)),
+        Trim(EPOCH, (1 << 64) - 1),
+    ],
+    ids=repr,
+)
+def test_nonsense_is_refused_and_harms_nobody(rig: Rig, request_: Request) -> None:
+    assert isinstance(rig.ask(request_), Refused)
+    assert rig.write(batch(1)) == [Stored()]
+
+
 # ---- looking
 
 

@@ -6,10 +6,13 @@ It is written once: whoever comes second finds it, and two blocks never share a 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from loomlog.batch import read_header
+from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Buffer, Glsn
+
+POSITION_MAX: Final = (1 << 63) - 1
 
 
 class Extent(NamedTuple):
@@ -47,6 +50,12 @@ class Block(NamedTuple):
         return self.first + self.count - 1
 
     @property
+    def is_sane(self) -> bool:
+        """Whether it can be kept at all."""
+        fits = self.first > 0 and self.last <= POSITION_MAX
+        return fits and 0 < self.count <= REFERENCE_RECORDS_MAX
+
+    @property
     def is_junk(self) -> bool:
         return not self.batch
 
@@ -66,4 +75,5 @@ def block_of(batch: Buffer) -> Block:
 
 
 def junk(first: Glsn, count: int) -> Block:
+    """In place of what should have been written there."""
     return Block(first, count)

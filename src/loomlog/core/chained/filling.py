@@ -43,6 +43,7 @@ from loomlog.core.chained.outcomes import (
 from loomlog.core.chained.projection import Projection
 from loomlog.core.chained.reading import read, read_at
 from loomlog.errors import InvalidArgument
+from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Glsn
 
 
@@ -114,7 +115,7 @@ def _length_of_old(projection: Projection, address: Glsn) -> Steps[int | Stop]:
         if not isinstance(answer, Listed):
             return stopped(answer)
         end = min([end, *(extent.first for extent in answer.extents)])
-    return max(0, end - address)
+    return min(max(0, end - address), REFERENCE_RECORDS_MAX)
 
 
 def _address_before(projection: Projection, position: Glsn) -> Steps[Glsn | Stop]:

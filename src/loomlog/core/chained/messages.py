@@ -228,7 +228,8 @@ class EpochOver:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was done, and it will not be: the replica is not here, or its disk failed."""
+    """Nothing was done, and it will not be: the replica is not here, its disk failed or is too
+    slow, or the request makes no sense."""
 
     reason: str
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from loomlog.core.chained.block import Block, Extent
+from loomlog.core.chained.block import POSITION_MAX, Block, Extent
 from loomlog.core.chained.messages import (
     Answer,
     Before,
@@ -100,6 +100,8 @@ def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decis
     match request:
         case Write(_, block):
             return _store(block, standing, blocks)
+        case Trim(_, position) if position > POSITION_MAX:
+            return Refused(f"there is no position {position}"), None
         case Trim(_, position):
             trimmed = max(position, standing.trimmed)
             return Done(), standing._replace(trimmed=trimmed)
@@ -150,6 +152,8 @@ def _seal(epoch: int, standing: Standing, blocks: Blocks) -> Decision:
 
 
 def _store(block: Block, standing: Standing, blocks: Blocks) -> Decision:
+    if not block.is_sane:
+        return Refused(f"no block can be at [{block.first}, {block.end})"), None
     if block.last <= standing.trimmed:
         return TrimmedTo(standing.trimmed), None
     extent = blocks.find(block.first)

@@ -24,7 +24,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.projection import Projection
 from loomlog.errors import InvalidArgument
-from loomlog.limits import TICKETS_REMEMBERED
+from loomlog.limits import REFERENCE_RECORDS_MAX, TICKETS_REMEMBERED
 from loomlog.types import Glsn
 
 
@@ -50,6 +50,8 @@ class Sequencer:
 
     def answer(self, request: Request) -> Answer:
         match request:
+            case Next(_, count) if not 0 < count <= REFERENCE_RECORDS_MAX:
+                return Refused(f"nobody can append {count} records at once")
             case Next(epoch, count) if epoch == self.epoch:
                 return HandedOut(self.next(count))
             case Holding(epoch, position) if epoch == self.epoch:

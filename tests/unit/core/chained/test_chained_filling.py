@@ -11,11 +11,14 @@ from loomlog.core.chained.filling import decide, decide_at, fill
 from loomlog.core.chained.joining import settle
 from loomlog.core.chained.messages import (
     Beyond,
+    EpochOver,
     FindEnd,
     Forgotten,
     Found,
     HandedOut,
     Holding,
+    Next,
+    Refused,
     Ticket,
 )
 from loomlog.core.chained.outcomes import Interrupted, NotWritten
@@ -128,6 +131,14 @@ def test_a_sequencer_remembers_the_newest_tickets() -> None:
     assert sequencer.answer(Holding(1, 6)) == HandedOut(Ticket(5, 2, 1))
     assert sequencer.answer(Holding(1, 10)) == HandedOut(Ticket(9, 2, 1))
     assert sequencer.answer(Holding(1, 11)) == Beyond(11)
+
+
+def test_a_sequencer_answers_for_its_epoch_and_sane_requests_only() -> None:
+    sequencer = Sequencer(first_projection(1, [[1]], birth=1, sequencer=1)._replace(epoch=3))
+    assert sequencer.answer(Next(2, 1)) == EpochOver(3)
+    assert isinstance(sequencer.answer(Next(4, 1)), Refused)
+    assert isinstance(sequencer.answer(Next(3, 0)), Refused)
+    assert sequencer.end == 1
 
 
 def test_a_closed_log_has_no_sequencer() -> None:
