@@ -13,8 +13,11 @@ import pytest
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.info import ClusterStatus
 from loomlog.config import StorageSettings
-from loomlog.errors import LoomError, NotLeader, Retryable
+from loomlog.errors import AlreadyExists, LoomError, NotLeader, Retryable
+from loomlog.metadata.admin import CREATE_TIMEOUT_S
+from loomlog.metadata.leadership import Leadership
 from loomlog.metadata.quorum_round_log import QuorumRoundLog
+from loomlog.metadata.term import Term
 from loomlog.testing.sim import Process, Simulation, SimulationError
 from loomlog.testing.sim.cluster import METADATA_PORT, Shape, SimCluster
 
@@ -79,6 +82,16 @@ class Stage:
                 if name != old and repository.term is not None:
                     return name
             await asyncio.sleep(0.02)
+
+    async def has(self, name: str, cluster: Cluster) -> bool:
+        """Makes the log unless it is there."""
+        try:
+            await cluster.create_log(name, replicas=1)
+            return True
+        except AlreadyExists:
+            return name in {log.name for log in await cluster.logs()}
+        except LoomError:
+            return False
 
     async def until_runs(self, cluster: Cluster) -> None:
         while True:
@@ -178,11 +191,28 @@ async def the_store_is_away(stage: Stage) -> None:
     await cluster.create_log("more", replicas=1)
 
 
+async def the_store_leaves_in_the_middle_of_a_change(stage: Stage) -> None:
+    """What was begun is taken back or finished: the name can be used."""
+    cluster = await stage.set_up()
+    stage.servers.store.slow_down(100.0)
+    change = asyncio.ensure_future(cluster.create_log("more", streams=3, replicas=1))
+    await asyncio.sleep(3.0 * stage.sim.world.random.random())
+    stage.servers.store.leave()
+    await asyncio.wait((change,))
+    change.exception()
+    await asyncio.sleep(CREATE_TIMEOUT_S)  # it cannot be taken back, either
+    stage.servers.store.come_back()
+    while not await stage.has("more", cluster):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    await cluster.log("more").append(b"1")
+
+
 STORIES = (
     it_is_asked_where_the_log_ends,
     it_changes_metadata,
     it_wakes_up,
     the_store_is_away,
+    the_store_leaves_in_the_middle_of_a_change,
 )
 
 
@@ -190,6 +220,15 @@ STORIES = (
 def test_it_ends_well(story: Story) -> None:
     for seed in range(SEEDS):
         assert told(story, seed) is None, f"seed {seed}: {told(story, seed)}"
+
+
+def test_a_leader_that_leaves_changes_half_done_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def leave_it(self: Leadership, term: Term, cut_short: asyncio.Event) -> None:
+        pass
+
+    monkeypatch.setattr(Leadership, "_mend", leave_it)
+    story = the_store_leaves_in_the_middle_of_a_change
+    assert any(told(story, seed) for seed in range(2 * SEEDS))
 
 
 def test_a_leader_that_answers_without_asking_the_others_is_found(
