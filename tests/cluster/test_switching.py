@@ -11,7 +11,10 @@ import pytest
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
+from loomlog.core.segments import Settings
 from loomlog.errors import InvalidArgument, NotFound, Trimmed
+from loomlog.metadata import embedded
+from loomlog.metadata.catalog import Catalog
 from loomlog.testing import LocalCluster
 
 WRITERS = 3
@@ -157,6 +160,48 @@ async def test_an_ended_segment_stays_sealed_over_restarts(local: LocalCluster) 
     info = await log.describe()
     assert {s.id: s.entries for s in info.streams}[old.id] == 5
     assert [(s.start, s.end) for s in info.segments] == [(1, 5), (6, None)]
+
+
+@pytest.mark.parametrize("stopped", ["prepared", "made", "ready"])
+async def test_who_leads_next_finishes_a_switch(
+    local: LocalCluster, tmp_path: Path, stopped: str
+) -> None:
+    """Whatever the step before which the metadata repository died."""
+    cluster = await local.connect()
+    log = await cluster.create_log("events", replicas=2)
+    await log.append_many([b"%d" % number for number in range(5)])
+    await local.stop_metadata()
+    async with embedded.opened(str(tmp_path / "vmr")) as store:
+        catalog = await Catalog.load(store, "local", str)
+        before = catalog.log("events").chain
+        prepared = before.prepare(await catalog.new_loglet(), Settings("ordered", 2, 2))
+        await catalog.swap_chain("events", before, prepared)
+        assert prepared.successor is not None
+        for _ in range(0 if stopped == "prepared" else 2):
+            await catalog.add_stream("events", (1, 2), prepared.successor.loglet)
+        if stopped == "ready":
+            await catalog.swap_chain("events", prepared, prepared.ready())
+    await local.start_metadata()
+    async with asyncio.timeout(30):
+        while len((await log.describe()).segments) == 1:  # noqa: ASYNC110 - it can only be asked
+            await asyncio.sleep(0.01)
+    assert await segments_of(cluster, "events") == [(1, 2, 1, 5), (2, 2, 6, None)]
+    assert (await log.append(b"after")).position == 6
+    assert len((await log.describe()).streams) == 3
+
+
+async def test_streams_of_a_switch_that_was_given_up_are_gone(
+    local: LocalCluster, tmp_path: Path
+) -> None:
+    cluster = await local.connect()
+    log = await cluster.create_log("events", replicas=2)
+    await local.stop_metadata()
+    async with embedded.opened(str(tmp_path / "vmr")) as store:
+        catalog = await Catalog.load(store, "local", str)
+        await catalog.add_stream("events", (1, 2), await catalog.new_loglet())
+    await local.start_metadata()
+    assert len((await log.describe()).streams) == 1
+    assert (await log.append(b"a")).position == 1
 
 
 async def test_a_trim_reaches_over_segments(local: LocalCluster) -> None:

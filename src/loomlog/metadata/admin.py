@@ -65,8 +65,7 @@ class Admin:
             return await self._bring_up(log)
 
     def place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
-        alive = self._members.all_reachable()
-        nodes = [node for node in alive if not self._catalog.nodes[node].draining]
+        alive, nodes = self._members.all_reachable(), self.usable_nodes()
         if replicas > len(nodes):
             drained = f" ({len(alive) - len(nodes)} more are drained)" if alive != nodes else ""
             raise InvalidArgument(
@@ -75,6 +74,11 @@ class Admin:
             )
         existing = [stream.replicas for stream in self._catalog.streams.values()]
         return place(streams, replicas, nodes, existing)
+
+    def usable_nodes(self) -> list[NodeId]:
+        """Those that are alive and not drained."""
+        alive = self._members.all_reachable()
+        return [node for node in alive if not self._catalog.nodes[node].draining]
 
     async def _bring_up(self, log: LogRecord) -> LogRecord:
         try:

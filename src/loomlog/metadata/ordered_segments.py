@@ -9,6 +9,7 @@ afterwards, by the reconcile loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final
 
 from loomlog.core.ordered.rounds import StreamRounds
@@ -19,9 +20,10 @@ from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, StreamRecord
-from loomlog.types import Glsn, LogId, ReplicaState
+from loomlog.types import Glsn, LogId, ReplicaState, StreamId
 
-MAKE_TIMEOUT_S: Final = 5.0  # less than what a client waits for the answer
+MAKE_TIMEOUT_S: Final = 3.0  # twice at most: less than what a client waits for the answer
+LOOK_S: Final = 0.05  # how often, while nodes are missing
 BEGIN_WAIT_S: Final = 2.0  # for the first streams to run; then they run when they can
 
 
@@ -36,22 +38,25 @@ class OrderedSegments:
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
         """Streams that are sealed on all their replicas: running is one step from there."""
+        settings = successor.settings
+        await _in_time(self._nodes_registered(settings.replicas))
         made = self._streams(log, successor.loglet)
-        missing = successor.settings.streams - len(made)
-        if missing > 0:
-            for nodes in self._admin.place(missing, successor.settings.replicas):
-                current = self._catalog.log(log.name)
-                made.append(await self._admin.make_stream(current, nodes, successor.loglet))
-        try:
-            async with asyncio.timeout(MAKE_TIMEOUT_S):
-                for record in made:
-                    self._reconciler.wake(record.stream_id)
-                    await self._reconciler.until(record.stream_id, _is_whole)
-        except TimeoutError:
-            raise Timeout(
-                f"its new streams were not ready within {MAKE_TIMEOUT_S:g} s: look at `loom "
-                "status` and try again"
-            ) from None
+        for nodes in self._admin.place(max(settings.streams - len(made), 0), settings.replicas):
+            current = self._catalog.log(log.name)
+            made.append(await self._admin.make_stream(current, nodes, successor.loglet))
+        await _in_time(self._all_whole([record.stream_id for record in made]))
+
+    async def _all_whole(self, streams: list[StreamId]) -> None:
+        for stream_id in streams:
+            self._reconciler.wake(stream_id)
+        for stream_id in streams:
+            await self._reconciler.until(stream_id, _is_whole)
+
+    async def _nodes_registered(self, wanted: int) -> None:
+        """After a takeover the nodes come back one by one; those that were drained do not count."""
+        known = sum(not node.draining for node in self._catalog.nodes.values())
+        while len(self._admin.usable_nodes()) < min(wanted, known):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_S)
 
     def chain_changed(self, log: LogRecord) -> None:
         for stream_id in log.streams:
@@ -74,6 +79,17 @@ class OrderedSegments:
     def _streams(self, log: LogRecord, loglet: LogId) -> list[StreamRecord]:
         streams = (self._catalog.streams[stream_id] for stream_id in log.streams)
         return [stream for stream in streams if (stream.loglet or log.log_id) == loglet]
+
+
+async def _in_time(waiting: Awaitable[None]) -> None:
+    try:
+        async with asyncio.timeout(MAKE_TIMEOUT_S):
+            await waiting
+    except TimeoutError:
+        raise Timeout(
+            f"its new streams were not ready within {MAKE_TIMEOUT_S:g} s: look at `loom status` "
+            "and try again"
+        ) from None
 
 
 def _is_whole(stream: StreamRounds) -> bool:

@@ -33,7 +33,7 @@ class ScriptedVmr:
         self.put_on(1, 2)
         self.answer = pb.Changed(done="it is done", next="it goes on")
         self.error: LoomError | None = None
-        self.changes: list[Any] = []  # ChangeStream, ChangeNode, ChangeMetadata, as they came
+        self.changes: list[Any] = []  # ChangeStream and its likes, as they came
         self.steps: deque[Callable[[], None]] = deque()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -45,6 +45,7 @@ class ScriptedVmr:
             "change_stream": self._change,
             "change_node": self._change,
             "change_metadata": self._change,
+            "switch_log": self._change,
         }
         self._server = Server(codec, Service(codec, routes))
 

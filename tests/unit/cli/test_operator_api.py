@@ -39,7 +39,7 @@ def test_a_change_says_what_was_done_and_what_happens_next() -> None:
         cluster.cleanup_node(1)
         cluster.add_metadata(4, "127.0.0.1:7404")
         cluster.remove_metadata(4)
-        assert len(vmr.changes) == 13
+        assert len(vmr.changes) == 14
 
 
 def test_numbers_are_checked_before_anything_is_asked() -> None:

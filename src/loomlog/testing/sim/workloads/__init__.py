@@ -9,6 +9,7 @@ from loomlog.testing.sim.run import Workload
 from loomlog.testing.sim.workloads.cluster import cluster
 from loomlog.testing.sim.workloads.publishing import publishing
 from loomlog.testing.sim.workloads.rounds import rounds
+from loomlog.testing.sim.workloads.switches import switches
 from loomlog.testing.sim.workloads.takeovers import takeovers
 from loomlog.testing.sim.workloads.toy import toy
 
@@ -16,6 +17,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "cluster": cluster,
     "publishing": publishing,
     "rounds": rounds,
+    "switches": switches,
     "takeovers": takeovers,
     "toy": toy,
 }

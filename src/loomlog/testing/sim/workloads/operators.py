@@ -115,5 +115,7 @@ class RestlessOperator:
         status = await self._cluster.status()
         for node in status.nodes:
             await self._cluster.undrain_node(node.id)
+        active = {log.segments[-1].id for log in status.logs}
         for stream in (stream for log in status.logs for stream in log.streams):
-            await self._cluster.unseal_stream(stream.id)
+            if stream.segment in active:
+                await self._cluster.unseal_stream(stream.id)

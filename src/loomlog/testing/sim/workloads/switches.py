@@ -1,0 +1,61 @@
+"""The cluster workload, with a log that is switched to other settings again and again.
+
+Several parties ask for switches at the same time, also for some that cannot be made; servers fail
+meanwhile, with one metadata repository or with three whose leader is hit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from loomlog.errors import LoomError
+from loomlog.testing.history import History
+from loomlog.testing.sim.cluster import Shape, SimCluster
+from loomlog.testing.sim.faults import FaultPlan, Nemesis
+from loomlog.testing.sim.host import Process
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.testing.sim.workloads.cluster import LOG, SLOWNESS, Run, run_cluster
+from loomlog.testing.sim.workloads.takeovers import METADATA, LeaderNemesis
+
+CLIENTS_MAX = 2
+TROUBLE_S = 2.5
+REPLICATED = 0.3  # of the runs: with several metadata repositories
+PAUSES_MAX_S = (0.1, 0.4, 1.5)
+STREAMS_MAX = 3
+SEGMENTS_MAX = 8  # more would only make runs slow
+
+
+def switches(sim: Simulation, plan: FaultPlan) -> History:
+    """See above."""
+    random = sim.world.random
+    shape = Shape.draw(random, power_losses="crash" in plan.kinds)
+    replicated = random.random() < REPLICATED
+    if replicated:
+        shape = replace(shape, metadata=METADATA, leader_silence_s=random.choice((0.3, 0.8)))
+    servers = SimCluster(sim, shape)
+    servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
+    nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
+    nemeses = [LeaderNemesis(servers), nemesis] if replicated else [nemesis]
+    switchers = dict.fromkeys(("switcher-0", "switcher-1")[: random.randint(1, 2)], switch)
+    with shape.bounds.in_force():
+        return run_cluster(
+            *(sim, servers, *nemeses),
+            clients_max=CLIENTS_MAX,
+            trouble_s=TROUBLE_S,
+            beside=switchers,
+        )
+
+
+async def switch(run: Run, process: Process) -> None:
+    cluster = await run.connect(process)
+    random = run.random
+    pause_max_s = random.choice(PAUSES_MAX_S)
+    while not run.calm:
+        await asyncio.sleep(random.random() * pause_max_s)
+        wanted = random.randint(1, STREAMS_MAX), random.choice((1, 2, 3))
+        try:
+            if len((await cluster.log(LOG).describe()).segments) < SEGMENTS_MAX:
+                await cluster.switch_log(LOG, streams=wanted[0], replicas=wanted[1])
+        except LoomError:
+            pass  # refused, or nobody knows: both are fine

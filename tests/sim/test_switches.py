@@ -1,0 +1,57 @@
+"""A log that is switched while servers fail. The negative controls break one rule each."""
+
+from __future__ import annotations
+
+import pytest
+
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.segments import Segment
+from loomlog.metadata import steps
+from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.ordered_segments import OrderedSegments
+from loomlog.metadata.records import LogRecord
+from loomlog.testing.sim.run import Choice, run_seed
+from loomlog.types import Glsn
+
+CHUNKS = 8
+SEEDS_PER_CHUNK = 8
+
+
+def run(seed: int) -> str | None:
+    outcome = run_seed(Choice(seed, workload="switches"))
+    return f"{outcome.choice.replay}\n{outcome.error}" if outcome.error is not None else None
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_log_is_switched_under_faults(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        error = run(seed)
+        assert error is None, error
+
+
+def is_found(seeds: int = 40) -> bool:
+    return any(run(seed) is not None for seed in range(seeds))
+
+
+def test_a_tail_that_is_read_while_a_round_is_under_way_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hasty(self: OrderedSegments, log: LogRecord, segment: Segment) -> Glsn:
+        return self._committer.logs[log.log_id].high_watermark
+
+    monkeypatch.setattr(OrderedSegments, "seal", hasty)
+    assert is_found()
+
+
+def test_streams_that_go_on_after_the_end_of_their_segment_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adopt = steps.adopt_wishes
+
+    def leave_open(stream: StreamRounds, catalog: Catalog) -> None:
+        adopt(stream, catalog)
+        stream.closed = False
+
+    for user in ("reconcile", "steps", "admin"):
+        monkeypatch.setattr(f"loomlog.metadata.{user}.adopt_wishes", leave_open)
+    assert is_found()
