@@ -166,5 +166,6 @@ async def test_a_site_that_slept_is_fenced_and_the_output_is_exact(
                 await sites.append(expected)  # all of them were there before
                 await sites.committed()
             assert await sites.active.stop() == 0
+            assert "Traceback" not in sites.active.said
         assert sites.rows() == sorted(expected)
         await cluster.delete_log(name)

@@ -174,7 +174,7 @@ def _run(how: Run, pipeline: Pipeline, *, once: bool) -> None:
 
             listener = Listener(committed=committed, said=told.said)
             runner = Runner(pipeline, how.address, spark, site=how.site, listener=listener)
-            with _stopped_by_signals(runner):
+            with stopped_by_signals(runner):
                 told.ended(runner.run(once=once))
     finally:
         spark.stop()
@@ -202,12 +202,14 @@ def _metrics(how: Run, name: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _stopped_by_signals(runner: Runner) -> Iterator[None]:
+def stopped_by_signals(runner: Runner) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the runner; from a thread, for Spark does not like to be called from
     a signal handler."""
+    stopping: list[threading.Thread] = []
 
     def stop(*_: Any) -> None:
-        threading.Thread(target=runner.stop, daemon=True).start()
+        stopping.append(threading.Thread(target=runner.stop, daemon=True))
+        stopping[-1].start()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -215,6 +217,8 @@ def _stopped_by_signals(runner: Runner) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        for thread in stopping:
+            thread.join()  # it talks to Spark, which is stopped next
 
 
 def _utc(time: datetime | None) -> datetime | None:
