@@ -151,8 +151,9 @@ async def test_an_ended_segment_stays_sealed_over_restarts(local: LocalCluster) 
     await log.append_many([b"%d" % number for number in range(5)])
     (old,) = (await log.describe()).streams
     await cluster.switch_log("events", streams=2)
-    with pytest.raises(InvalidArgument, match="not active"):
-        await cluster.unseal_stream(old.id)
+    for change in (cluster.seal_stream, cluster.unseal_stream):
+        with pytest.raises(InvalidArgument, match="not active"):
+            await change(old.id)
     await local.stop_metadata()
     await local.start_metadata()
     assert (await log.append(b"after")).position == 6
@@ -214,6 +215,10 @@ async def test_a_trim_reaches_over_segments(local: LocalCluster) -> None:
     with pytest.raises(Trimmed):
         await log.read(3)
     assert [e.position async for e in log.subscribe("earliest", 10)] == [8, 9, 10]
+    info = await log.describe()
+    assert [(segment.start, segment.end) for segment in info.segments] == [(6, None)]
+    assert [stream.segment for stream in info.streams] == [info.segments[0].id] * 2
+    assert (await log.append(b"goes on")).position == 11
 
 
 async def test_a_stream_is_added_to_the_active_segment(local: LocalCluster) -> None:

@@ -157,11 +157,12 @@ class Admin:
         return record
 
     async def take_back_stream(self, name: str, record: StreamRecord) -> None:
-        """One that never ran."""
+        """One that never ran, or of which nothing is left."""
         stream = self._committer.stream(record.stream_id)
         if stream is None:
             return
-        if not stream.sealed or stream.epoch != record.epoch:
+        began = not stream.sealed or stream.epoch != record.epoch
+        if began and not stream.closed:
             return  # a node was slow to answer, and the stream has come to run nevertheless
         self._committer.remove_stream(record.stream_id)
         joined = stream.replicas if stream.joining is None else (*stream.replicas, stream.joining)
@@ -192,7 +193,9 @@ class Admin:
                 f"log {name!r} ends at position {tail}: it cannot be trimmed up to {position}"
             )
         log = await self._catalog.trim_log(name, position)
-        await self._orders.trim(log)
+        for stream_id in self._catalog.without_segment(log):
+            await self.take_back_stream(name, self._catalog.stream(stream_id))
+        await self._orders.trim(self._catalog.log(name))
         logger.info("log %r is trimmed up to position %d", name, log.trimmed)
         return log
 

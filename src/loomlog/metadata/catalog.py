@@ -85,10 +85,9 @@ class Catalog:
         for log in list(self.logs.values()):
             if log.creating or log.log_id in self.tombstones:
                 await self.delete_log(log.name)
-        for stream in list(self.streams.values()):
-            owner = self.log_of(stream)
-            if owner and not owner.chain.settings_of(self.loglet_of(stream.stream_id)):
-                await self.take_back_stream(owner.name, stream.stream_id)  # its switch was given up
+        for log in list(self.logs.values()):
+            for stream_id in self.without_segment(log):
+                await self.take_back_stream(log.name, stream_id)
         known = {stream_id for log in self.logs.values() for stream_id in log.streams}
         for stream_id in list(self.streams):
             if stream_id not in known:
@@ -161,7 +160,7 @@ class Catalog:
     async def trim_log(self, name: str, position: Glsn) -> LogRecord:
         if position <= self.log(name).trimmed:
             return self.log(name)
-        return await self._update_log(name, trimmed=position)
+        return await self._change_log(name, lambda log: log.trim(position))
 
     async def new_loglet(self) -> LogId:
         return (await self._take_ids(0))[0]
@@ -220,18 +219,18 @@ class Catalog:
 
     def wanted_replicas(self, stream: StreamRecord) -> int:
         log = self.log_of(stream)
-        settings = None if log is None else log.chain.settings_of(self.loglet_of(stream.stream_id))
+        settings = None if log is None else log.chain.settings_of(stream.segment)
         return stream.wanted_replicas or (settings.replicas if settings else len(stream.replicas))
 
-    def loglet_of(self, stream_id: StreamId) -> LogId:
-        """Of its segment; the first one has the id of its log."""
-        stream = self.streams[stream_id]
-        return stream.loglet or stream.log_id
+    def without_segment(self, log: LogRecord) -> list[StreamId]:
+        """Streams whose segment was trimmed as a whole, or never began."""
+        chain = log.chain
+        return [s for s in log.streams if chain.settings_of(self.streams[s].segment) is None]
 
     def takes_appends(self, stream: StreamRecord) -> bool:
         """Whether its segment is the active one, and stays it."""
         log = self.log_of(stream)
-        return log is None or log.chain.takes_appends(self.loglet_of(stream.stream_id))
+        return log is None or log.chain.takes_appends(stream.segment)
 
     def leaving(self, stream: StreamRecord) -> NodeId | None:
         """The replica whose place another one takes next: an operator named it or its node."""

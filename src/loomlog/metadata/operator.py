@@ -85,7 +85,7 @@ class Operator:
     # ---- seal and unseal
 
     async def _seal(self, request: pb.ChangeStream) -> pb.Changed:
-        stream = self._stream(request.log_stream_id)
+        stream = self._active_stream(request.log_stream_id)
         await self._wish(stream, wanted_running=False)
         if await self._comes_true(stream, self._is_sealed):
             done = f"stream {stream.stream_id} is sealed after {_entries(stream)}"
@@ -98,12 +98,7 @@ class Operator:
         return stream.sealed and bool(self._whole(stream))
 
     async def _unseal(self, request: pb.ChangeStream) -> pb.Changed:
-        stream = self._stream(request.log_stream_id)
-        if stream.closed:
-            raise InvalidArgument(
-                f"stream {stream.stream_id} is of a segment of its log that is not active: "
-                "it stays sealed; see `loom log describe`"
-            )
+        stream = self._active_stream(request.log_stream_id)
         await self._wish(stream, wanted_running=True)
         if await self._comes_true(stream, lambda stream: not stream.sealed):
             return pb.Changed(
@@ -330,6 +325,16 @@ class Operator:
         stream = self._committer.stream(stream_id)
         if stream is None:
             raise NotFound(f"stream {stream_id} was deleted")
+        return stream
+
+    def _active_stream(self, stream_id: StreamId) -> StreamRounds:
+        """One that operators may seal and unseal."""
+        stream = self._stream(stream_id)
+        if stream.closed:
+            raise InvalidArgument(
+                f"stream {stream_id} is of a segment of its log that is not active: "
+                "it is sealed as long as that is so; see `loom log describe`"
+            )
         return stream
 
     def _replica_on(self, stream: StreamRounds, node: NodeId) -> NodeId:

@@ -78,7 +78,7 @@ class OrderedSegments:
 
     def _streams(self, log: LogRecord, loglet: LogId) -> list[StreamRecord]:
         streams = (self._catalog.streams[stream_id] for stream_id in log.streams)
-        return [stream for stream in streams if (stream.loglet or log.log_id) == loglet]
+        return [stream for stream in streams if stream.segment == loglet]
 
 
 async def _in_time(waiting: Awaitable[None]) -> None:

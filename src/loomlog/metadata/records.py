@@ -58,6 +58,12 @@ class LogRecord:
         successor = _successor(self.successor) if self.successor else None
         return Chain(segments, self.trimmed, successor)
 
+    def trim(self, position: Glsn) -> LogRecord:
+        """Segments of which nothing is left are gone; their streams are still to be removed."""
+        if self.segments:
+            return self.with_chain(self.chain.trim(position))
+        return replace(self, trimmed=max(self.trimmed, position))
+
     def with_chain(self, chain: Chain) -> LogRecord:
         return replace(
             self,
@@ -82,7 +88,11 @@ class StreamRecord:
     leaving: NodeId | None = None  # an operator wants this replica elsewhere, or gone
     dropping: tuple[NodeId, ...] = ()  # what these hold of it is to be deleted
     left: tuple[NodeId, ...] = ()  # were replicas, and keep what they have until the log is deleted
-    loglet: LogId = 0  # of its segment; 0: the first one
+    loglet: LogId = 0  # of its segment; 0: the first one, which has the id of the log
+
+    @property
+    def segment(self) -> LogId:
+        return self.loglet or self.log_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class View:
             condition=self._reconciler.condition(stream),
             joining_node=stream.joining or 0,
             copied_entries=self._reconciler.copied_entries(stream),
-            loglet_id=self._catalog.loglet_of(stream_id),
+            loglet_id=self._catalog.streams[stream_id].segment,
         )
 
     def state(self, stream: StreamRounds) -> ReplicaState:
