@@ -47,6 +47,20 @@ def test_lines_come_back_in_order(loom: Loom) -> None:
     assert loom.says("tail", "lines", "--from", "9999") == ""
 
 
+def test_a_log_is_switched_and_shows_its_segments(loom: Loom) -> None:
+    loom.says("log", "create", "changing")
+    loom.says("append", "changing", given="a\nb\n")
+    assert "3 streams, 3 replicas from position 3 on" in loom.says(
+        "log", "switch", "changing", "--streams", "3"
+    )
+    assert "already" in loom.says("log", "switch", "changing", "--streams", "3")
+    loom.says("append", "changing", given="c\n")
+    assert loom.says("tail", "changing").splitlines() == ["a", "b", "c"]
+    segments = loom.json("log", "describe", "changing")["segments"]
+    assert [(s["streams"], s["start"], s["end"]) for s in segments] == [(1, 1, 2), (3, 3, None)]
+    assert "active" in loom.says("log", "describe", "changing")
+
+
 def test_text_output_says_how_many_and_where(loom: Loom) -> None:
     loom.says("log", "create", "few")
     assert loom.says("append", "few", given="a\nb\n") == (
