@@ -29,6 +29,18 @@ def test_a_log_is_switched_under_faults(chunk: int) -> None:
         assert error is None, error
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1074,  # an operator sealed a stream of the next segment, and it stayed sealed
+        2103,  # a trim took streams away while others were being made
+    ],
+)
+def test_what_went_wrong_once(seed: int) -> None:
+    error = run(seed)
+    assert error is None, error
+
+
 def is_found(seeds: int = 40) -> bool:
     return any(run(seed) is not None for seed in range(seeds))
 

@@ -193,11 +193,17 @@ class Admin:
                 f"log {name!r} ends at position {tail}: it cannot be trimmed up to {position}"
             )
         log = await self._catalog.trim_log(name, position)
-        for stream_id in self._catalog.without_segment(log):
-            await self.take_back_stream(name, self._catalog.stream(stream_id))
+        await self._drop_trimmed_streams(name)
         await self._orders.trim(self._catalog.log(name))
         logger.info("log %r is trimmed up to position %d", name, log.trimmed)
         return log
+
+    async def _drop_trimmed_streams(self, name: str) -> None:
+        """Those of segments of which nothing is left; others may do it at the same time."""
+        for stream_id in self._catalog.without_segment(self._catalog.log(name)):
+            record = self._catalog.streams.get(stream_id)
+            if record is not None:
+                await self.take_back_stream(name, record)
 
 
 def _check_request(request: pb.CreateLog) -> None:

@@ -77,7 +77,9 @@ class OrderedSegments:
             await self._admin.take_back_stream(log.name, record)
 
     def _streams(self, log: LogRecord, loglet: LogId) -> list[StreamRecord]:
-        streams = (self._catalog.streams[stream_id] for stream_id in log.streams)
+        """As they are now: a trim may have taken some away."""
+        current = self._catalog.log(log.name)
+        streams = (self._catalog.streams[stream_id] for stream_id in current.streams)
         return [stream for stream in streams if stream.segment == loglet]
 
 
