@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loomlog.errors import Corrupt, NotFound
 from loomlog.spark import table_files
+from loomlog.spark.pipelines import parquet_table
 from loomlog.spark.pipelines.parquet_table import FOLD_AT, MANIFESTS, fold, publish_files
 
 
@@ -36,6 +37,27 @@ def test_folding_keeps_all_and_forgets_no_unit(tmp_path: Path) -> None:
     publish_files(tmp_path, "p", 6, ["data/6"])
     fold(tmp_path / MANIFESTS)
     assert names(tmp_path) == [str(number) for number in range(1, 7)]
+
+
+def test_who_slept_while_others_folded_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_files(tmp_path, "p", 1, ["data/1"])
+    snapshots = parquet_table._snapshots
+
+    def asleep(directory: Path) -> list[Path]:
+        monkeypatch.undo()
+        found = snapshots(directory)
+        for number in (2, 3):  # the first snapshot comes, and goes
+            fold(directory)
+            publish_files(tmp_path, "p", number, [f"data/{number}"])
+        return found
+
+    monkeypatch.setattr(parquet_table, "_snapshots", asleep)
+    fold(tmp_path / MANIFESTS)
+    assert names(tmp_path) == ["1", "2", "3"]
+    fold(tmp_path / MANIFESTS)
+    assert names(tmp_path) == ["1", "2", "3"]
 
 
 def test_manifests_stay_few(tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def fold(directory: Path) -> None:
         ours = _put(directory, name, _lines(header, found.files()))
     except FileNotFoundError:
         return
-    if ours:
+    # Ours may be late: then a newer one has what is there, and perhaps not all that we saw.
+    if ours and _snapshots(directory)[-1:] == [directory / name]:
         for path in (*found.manifests, *found.snapshots):
             path.unlink(missing_ok=True)
 
