@@ -86,7 +86,7 @@ class MetadataLink:
         if beat.epoch <= self._leader_epoch:
             return
         newer = NotLeader(f"{beat.address} leads in epoch {beat.epoch}", beat.address)
-        self._turn(newer)
+        self._choose(beat.address)
         self._announced.set()
         if self._attempt is not None:
             self._attempt.cancel()
@@ -143,10 +143,13 @@ class MetadataLink:
         """To who is said to lead, or to the next one."""
         leader = error.leader if isinstance(error, NotLeader) else ""
         if leader and leader != self._addresses[self._chosen]:
-            self._learn([leader])
-            self._chosen = self._addresses.index(leader)
+            self._choose(leader)
         else:
             self._chosen = (self._chosen + 1) % len(self._addresses)
+
+    def _choose(self, address: str) -> None:
+        self._learn([address])
+        self._chosen = self._addresses.index(address)
 
     def _learn(self, addresses: Sequence[str]) -> None:
         self._addresses += [address for address in addresses if address not in self._addresses]

@@ -120,6 +120,16 @@ async def test_a_new_leader_that_announces_itself_is_followed_at_once() -> None:
         await happens(old.lost)
 
 
+async def test_one_that_announces_itself_again_is_not_turned_away_from() -> None:
+    async with repositories(3, 9) as (leader, other), linked(leader, other) as link:
+        await happens(leader.registered)
+        leader.registered.clear()
+        leader.epoch = 4  # it took over from itself
+        link.leader_announced(pb.LeaderBeat(epoch=4, address=leader.server.address))
+        await happens(leader.registered)
+        assert not other.registered.is_set()
+
+
 async def test_a_leader_that_says_that_another_leads_is_left() -> None:
     async with repositories(3, 4) as (old, new):
         old.others = [new.server.address]
