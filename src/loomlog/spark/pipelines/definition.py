@@ -155,11 +155,21 @@ def _wrongs(found: Pipeline) -> list[str]:
         wrongs.append("output is parquet(…), log(…), delta(…) or an object with stage and publish")
     if found.output_mode not in _OUTPUT_MODES:
         wrongs.append(f"output_mode is one of {', '.join(_OUTPUT_MODES)}")
-    numbers = [name for name in ("unit_records", "attempts") if getattr(found, name) < 1]
+    if found.start not in ("earliest", "latest") and not _is_count(found.start):
+        wrongs.append(f"start is earliest, latest or a position from 1 on, not {found.start!r}")
+    numbers = [name for name in ("unit_records", "attempts") if not _is_count(getattr(found, name))]
     wrongs += [f"{name} is a number from 1 on" for name in numbers]
-    times = [name for name in ("interval_s", "lease_ttl_s") if getattr(found, name) <= 0]
-    wrongs += [f"{name} is a time above 0" for name in times]
+    times = {name: getattr(found, name) for name in ("interval_s", "lease_ttl_s", "heartbeat_s")}
+    wrongs += [f"{name} is a time above 0" for name, time in times.items() if not _is_time(time)]
     return wrongs + _wrongs_of_state(found)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 1
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and value > 0)
 
 
 def _wrongs_of_state(found: Pipeline) -> list[str]:
