@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import pytest
 
+from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.info import ClusterStatus
 from loomlog.config import StorageSettings
@@ -169,6 +170,23 @@ async def it_wakes_up(stage: Stage) -> None:
     assert (await cluster.log(LOG).append(b"later")).position == 2
 
 
+async def nodes_could_not_be_told(stage: Stage) -> None:
+    """It is cut off from the others, not from the nodes, which they do not reach for a while."""
+    cluster = await stage.set_up()
+    old = stage.leader
+    others = [name for name in stage.servers.metadata_names if name != old]
+    for other in others:
+        stage.network.partition(old, other)
+        for node in stage.servers.node_names:
+            stage.network.partition(other, node)
+    await stage.another_leads(old)
+    await asyncio.sleep(2 * limits.CONNECT_TIMEOUT_S)
+    for other in others:
+        for node in stage.servers.node_names:
+            stage.network.heal(other, node)
+    assert (await cluster.log(LOG).append(b"after the takeover")).position == 1
+
+
 async def the_store_is_away(stage: Stage) -> None:
     """The leader goes on with appends; a takeover waits for the store, and heals by itself."""
     cluster = await stage.set_up()
@@ -211,6 +229,7 @@ STORIES = (
     it_is_asked_where_the_log_ends,
     it_changes_metadata,
     it_wakes_up,
+    nodes_could_not_be_told,
     the_store_is_away,
     the_store_leaves_in_the_middle_of_a_change,
 )

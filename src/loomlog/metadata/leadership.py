@@ -330,8 +330,7 @@ class Leadership:
         )
         self._trouble = ""
         logger.info("leads in epoch %d", leader.epoch)
-        nodes = [node.address for node in term.catalog.nodes.values()]
-        beside = [announce(leader, nodes, self._codec), self._mend(term, cut_short)]
+        beside = [self._announce(term), self._mend(term, cut_short)]
         tasks = [asyncio.ensure_future(work) for work in beside]
         try:
             await asyncio.wait((term.over, log.lost), return_when=asyncio.FIRST_COMPLETED)
@@ -342,6 +341,18 @@ class Leadership:
         if not isinstance(error, NotLeader):
             raise explained(error)
         return isinstance(error, _BeginAnew)
+
+    async def _announce(self, term: Term) -> None:
+        """Tell nodes that are not here who leads. Again and again: one that could not be told may
+        still hear an older leader, which does not know better."""
+        while True:
+            away = [
+                record.address
+                for node, record in term.catalog.nodes.items()
+                if not term.members.connected(node)
+            ]
+            await announce(term.leader, away, self._codec, self._silence_s)
+            await asyncio.sleep(self._silence_s)
 
     async def _mend(self, term: Term, cut_short: asyncio.Event) -> None:
         """A change of metadata that the store left half done is finished or taken back as after

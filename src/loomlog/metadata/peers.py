@@ -68,16 +68,16 @@ def _opinion(beat: pb.LeaderBeat) -> Opinion:
     return Opinion(Leader(beat.epoch, beat.leader, beat.address), beat.heard)
 
 
-async def announce(leader: Leader, nodes: Iterable[str], codec: Codec) -> None:
+async def announce(leader: Leader, nodes: Iterable[str], codec: Codec, timeout_s: float) -> None:
     """Tell storage nodes who leads now, so that they need not find out by themselves."""
     epoch, member, address = leader
     beat = pb.LeaderBeat(epoch=epoch, leader=member, address=address, heard=True)
 
     async def tell(node: str) -> None:
         try:
-            connection = await connect(node, codec, _Nobody())
+            connection = await connect(node, codec, _Nobody(), timeout_s)
         except LoomError:
-            return  # it will find out, if it runs
+            return
         connection.send(pb.Frame(leader_beat=beat))
         connection.close()
 
