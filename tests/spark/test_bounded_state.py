@@ -52,7 +52,6 @@ def test_registers_of_a_pipeline_stay_small(
     assert max(sizes) < REGISTER_BYTES_MAX
     assert max(sizes) - sizes[0] < 50  # longer numbers
     cluster.delete_log(output.name)
-    store.delete()
 
 
 def register_sizes(cluster: loomlog.BlockingCluster, pipeline: str, output: str) -> list[int]:

@@ -18,7 +18,7 @@ from loomlog.cli import pipeline_output as showing
 from loomlog.cli.connection import connected_sync
 from loomlog.cli.failures import UsageError
 from loomlog.cli.output import bytes_field, print_json
-from loomlog.cli.spark_session import start_spark
+from loomlog.cli.spark_session import start_spark, stop_spark
 from loomlog.errors import LoomError, NotFound
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _run(how: Run, pipeline: Pipeline, *, once: bool) -> None:
             with stopped_by_signals(runner):
                 told.ended(runner.run(once=once))
     finally:
-        spark.stop()
+        stop_spark(spark)
 
 
 def _settings(how: Run, pipeline: Pipeline) -> dict[str, str]:

@@ -39,6 +39,16 @@ def start_spark(app: str, master: str, settings: Mapping[str, str] | None = None
         ) from error
 
 
+def stop_spark(spark: SparkSession) -> None:
+    """Fine if Spark has ended already."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        spark.stop()
+    except (Py4JError, OSError):
+        pass  # who needed it says so
+
+
 @contextmanager
 def _stderr_of_java_hidden() -> Iterator[None]:
     """Java inherits where errors go; what matters of its pages of warnings comes as exceptions."""

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PythonException
 
 from loomlog import errors
-from loomlog.spark.pipelines.failures import Fault, FunctionError, fault_of, reason_of
+from loomlog.spark.pipelines.failures import (
+    Fault,
+    FunctionError,
+    PipelineError,
+    fault_of,
+    in_our_words,
+    reason_of,
+)
 
 IN_A_TASK = """
 Job aborted due to stage failure:
@@ -48,3 +56,23 @@ def test_the_reason_is_what_the_task_said_in_one_line() -> None:
     assert reason_of(of_task("ValueError: 5 is bad")) == "ValueError: 5 is bad"
     assert reason_of(errors.Fenced("replaced")) == "replaced"
     assert reason_of(RuntimeError("one\ntwo")) == "one"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o25.sc"),
+        ConnectionRefusedError(111),
+    ],
+)
+def test_that_spark_has_ended_is_said_plainly(error: Exception) -> None:
+    assert fault_of(error) is Fault.PIPELINE
+    with pytest.raises(PipelineError, match=r"Spark has ended .* run the pipeline again"):
+        raise in_our_words(error)
+
+
+def test_other_failures_have_words_of_their_own() -> None:
+    calling = "An error occurred while calling o25.x. Trace:\nMethod x([]) does not exist"
+    for error in (errors.Fenced("replaced"), Py4JError(calling)):
+        assert in_our_words(error) is error

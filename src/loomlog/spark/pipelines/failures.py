@@ -10,7 +10,11 @@ import re
 from enum import Enum
 from typing import Final
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import (  # type: ignore[import-untyped]
+    Py4JError,
+    Py4JJavaError,
+    Py4JNetworkError,
+)
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from loomlog import errors
@@ -63,11 +67,21 @@ def fault_of(error: BaseException) -> Fault:
         return Fault.PIPELINE if issubclass(kind, _STOP) else Fault.RECORDS
     if isinstance(error, PySparkException) and _NETWORK.search(str(error)):
         return Fault.SURROUNDINGS
-    if isinstance(error, AnalysisException | ParseException | ConnectionError):
-        return Fault.PIPELINE  # the last: Spark itself is gone
+    if isinstance(error, AnalysisException | ParseException) or _is_spark_gone(error):
+        return Fault.PIPELINE
     if isinstance(error, PySparkException | Py4JJavaError):
         return Fault.RECORDS
     return Fault.SURROUNDINGS if isinstance(error, OSError) else Fault.PIPELINE
+
+
+def in_our_words(error: Exception) -> Exception:
+    """The error, unless one of ours says better what happened."""
+    if not _is_spark_gone(error):
+        return error
+    return PipelineError(
+        "Spark has ended under the pipeline (its JVM was killed, or ran out of memory): "
+        "run the pipeline again, it goes on where it was"
+    )
 
 
 def reason_of(error: BaseException) -> str:
@@ -80,6 +94,13 @@ def reason_of(error: BaseException) -> str:
         line for line in lines if re.match(r"[\w.]*(Error|Exception|[a-z]\.[A-Z]\w+): ", line)
     ]
     return (raised[0] if "Traceback" in text and raised else lines[0])[:_LINE_CHARS_MAX]
+
+
+def _is_spark_gone(error: BaseException) -> bool:
+    """A call into its JVM got no answer, not even a trace."""
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return True
+    return type(error) is Py4JError and "Trace:" not in str(error)
 
 
 def _kind_in_task(error: BaseException) -> type[LoomError] | None:

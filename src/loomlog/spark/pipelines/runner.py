@@ -12,7 +12,13 @@ from loomlog.client.blocking import BlockingCluster, connect_sync
 from loomlog.errors import Fenced, LoomError
 from loomlog.spark.pipelines import staging, units
 from loomlog.spark.pipelines.definition import Pipeline
-from loomlog.spark.pipelines.failures import Fault, PipelineError, fault_of, reason_of
+from loomlog.spark.pipelines.failures import (
+    Fault,
+    PipelineError,
+    fault_of,
+    in_our_words,
+    reason_of,
+)
 from loomlog.spark.pipelines.frames import Frames
 from loomlog.spark.pipelines.heartbeats import Heartbeats
 from loomlog.spark.pipelines.site import Site
@@ -136,8 +142,11 @@ class Runner:
             self._fenced = True
         except Exception as error:
             if not self._stop.is_set():
-                self._note(store, error)
-                raise
+                told = in_our_words(error)
+                self._note(store, told)
+                if told is error:
+                    raise
+                raise told from error
         if self._fenced:
             raise Fenced(
                 f"site {self._site_name} was replaced: another one runs pipeline "
