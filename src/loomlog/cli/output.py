@@ -134,8 +134,8 @@ def member_table(status: ClusterStatus) -> Table:
 def _log_table(logs: Sequence[LogInfo]) -> Table:
     table = new_table("log", "protocol", "streams", "replicas", "first", "last")
     for info in logs:
-        running = sum(stream.state == "running" for stream in info.streams)
-        streams = f"{running}/{len(info.streams)} running"
+        running = sum(stream.state == "running" for stream in info.active_streams)
+        streams = f"{running}/{len(info.active_streams)} running"
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
         numbers = _numbers(info.replicas, info.head, info.tail)
         table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers)
@@ -158,10 +158,11 @@ def _stream_table(logs: Sequence[LogInfo]) -> Table:
     table = new_table("log", "stream", "state", "epoch", "entries", nodes, "condition")
     for info in logs:
         for stream in info.streams:
+            running = stream.state == "running"
             table.add_row(
                 plain(info.name),
                 str(stream.id),
-                _colored(stream.state, good=stream.state == "running"),
+                _colored(stream.state, good=stream not in info.active_streams or running),
                 *_numbers(stream.epoch, stream.entries),
                 ", ".join(str(replica.node) for replica in stream.replicas),
                 plain(condition(stream)),

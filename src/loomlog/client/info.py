@@ -65,6 +65,12 @@ class LogInfo:
     segments: tuple[SegmentInfo, ...] = ()  # in their order; the last one is active
     switching: str = ""  # how far a switch is, and to what; empty: none is under way
 
+    @property
+    def active_streams(self) -> tuple[StreamInfo, ...]:
+        """Those that appends go to; the others are of segments that have ended, or come next."""
+        active = self.segments[-1].id if self.segments else 0
+        return tuple(stream for stream in self.streams if stream.segment == active)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:

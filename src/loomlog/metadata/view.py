@@ -199,7 +199,7 @@ class View:
             "# TYPE loomlog_nodes_silent gauge",
             f"loomlog_nodes_silent {sum(not n.alive for n in status.nodes)}",
             "# TYPE loomlog_streams_sealed gauge",
-            f"loomlog_streams_sealed {sum(s.state != pb.RUNNING for _, s in _streams(status))}",
+            f"loomlog_streams_sealed {sum(_is_missed(log, s) for log, s in _streams(status))}",
             "# TYPE loomlog_stream_running gauge",
             *(
                 _stream_sample("stream_running", log, s, int(s.state == pb.RUNNING))
@@ -253,6 +253,12 @@ def _streams(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
     return [(log, stream) for log in status.logs for stream in log.streams]
 
 
+def _is_missed(log: pb.Log, stream: pb.LogStream) -> bool:
+    """It should take appends and does not; streams of ended segments never do."""
+    is_active = stream.loglet_id == log.segments[-1].loglet_id
+    return is_active and stream.state != pb.RUNNING
+
+
 def _stream_sample(name: str, log: pb.Log, stream: pb.LogStream, value: int) -> str:
     return _sample(name, value, log=log.name, stream=stream.log_stream_id)
 
@@ -294,6 +300,18 @@ def _log_dict(log: pb.Log) -> dict[str, Any]:
         "replicas": log.replicas,
         "head": log.head,
         "tail": log.tail,
+        "switching": log.switching,
+        "segments": [
+            {
+                "id": segment.loglet_id,
+                "protocol": segment.protocol,
+                "streams": segment.streams,
+                "replicas": segment.replicas,
+                "start": segment.start,
+                "end": segment.end if segment.HasField("end") else None,
+            }
+            for segment in log.segments
+        ],
         "streams": [
             {
                 "id": stream.log_stream_id,
@@ -307,6 +325,7 @@ def _log_dict(log: pb.Log) -> dict[str, Any]:
                 "condition": stream.condition,
                 "joining": stream.joining_node or None,
                 "copied_entries": stream.copied_entries,
+                "segment": stream.loglet_id,
             }
             for stream in log.streams
         ],
