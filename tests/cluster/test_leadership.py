@@ -173,6 +173,8 @@ async def test_only_one_that_runs_is_added_and_the_last_one_stays() -> None:
             await cluster.remove_metadata(7)
         with pytest.raises(errors.AlreadyExists):
             await cluster.add_metadata(2, (await cluster.status()).members[0].address)
+        with pytest.raises(errors.InvalidArgument, match="metadata repository 2 runs at"):
+            await cluster.add_metadata(3, (await cluster.status()).members[1].address)
         await cluster.remove_metadata(1)
         await members_are(cluster, 2)
         with pytest.raises(errors.InvalidArgument, match="last"):

@@ -78,5 +78,7 @@ def parse_peers(text: str) -> dict[int, str]:
             raise UsageError(f"--peers: {part!r} is not N=HOST:PORT") from None
         if member < 1 or member in peers:
             raise UsageError(f"--peers: numbers begin at 1 and differ, {member} is wrong")
+        if address in peers.values():
+            raise UsageError(f"--peers: each has an address of its own, {address} is there twice")
         peers[member] = address
     return peers

@@ -120,7 +120,9 @@ class Leadership:
         """Who leads, as far as it is known here."""
         epoch, member, address = self._leading or self._known
         heard = self._leading is not None or self._hears
-        return pb.LeaderBeat(epoch=epoch, leader=member, address=address, heard=heard)
+        return pb.LeaderBeat(
+            epoch=epoch, leader=member, address=address, heard=heard, member=self._me
+        )
 
     def not_leader(self) -> NotLeader:
         """For those who come here although another one leads, or none."""
@@ -391,27 +393,33 @@ class Leadership:
         those before and those after have to agree, then one of those after alone."""
         async with self._changing:
             membership = await self._read_membership(self._store)
-            if request.action == pb.ChangeMetadata.ADD:
-                await self._check_runs(request.address)
+            adds = request.action == pb.ChangeMetadata.ADD
+            if adds and request.member_id not in membership.members:
+                await self._check_runs(request.member_id, request.address)
             try:
                 await membership_.change_members(term.store, membership, request)
             except (Busy, SwapUnknown):  # an earlier one was not finished, or nobody knows
                 _open_anew(term)
                 raise
         _open_anew(term)
-        verb = "added" if request.action == pb.ChangeMetadata.ADD else "removed"
+        verb = "added" if adds else "removed"
         return pb.Changed(
             done=f"metadata repository {request.member_id} is being {verb}",
             next="a takeover brings it about: look at `loom status`",
         )
 
-    async def _check_runs(self, address: str) -> None:
+    async def _check_runs(self, member: MemberId, address: str) -> None:
         try:
-            await self._peers.ask(address, self._silence_s)
+            found = await self._peers.number(address, self._silence_s)
         except LoomError as error:
             raise InvalidArgument(
                 f"no metadata repository runs at {address} ({error}): start it first"
             ) from error
+        if found != member:
+            which = f"metadata repository {found}" if found else "a metadata repository alone"
+            raise InvalidArgument(
+                f"{which} runs at {address}: start one with --member-id {member}, give its address"
+            )
 
 
 def _open_anew(term: Term) -> None:

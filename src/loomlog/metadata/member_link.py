@@ -54,6 +54,7 @@ class MemberLink:
         self._caller: Caller | None = None
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._unanswered = 0
+        self._trouble = ""  # as last logged
         self._heard_at = 0.0  # or the first of those without an answer was sent
 
     async def run(self, connect: Callable[[], Awaitable[Caller]]) -> None:
@@ -106,12 +107,17 @@ class MemberLink:
             if isinstance(reply, NotLeader):
                 self._owner.replaced(reply)
             elif isinstance(reply, LoomError):
-                logger.info("member %d of the round log: %s", self._member, reply)
+                self._note(reply)
                 self.hang_up()
             else:
                 self._owner.answered(self._member, reply, content)
 
         caller.call(frame, payload, on_reply)
+
+    def _note(self, error: LoomError) -> None:
+        if str(error) != self._trouble:  # it is tried again and again
+            self._trouble = str(error)
+            logger.warning("member %d of the round log: %s", self._member, error)
 
     def tell(self, frame: pb.Frame) -> None:
         """One-way; lost if the member is away, or is this process."""

@@ -29,6 +29,14 @@ class Peers:
 
     async def ask(self, address: str, timeout_s: float) -> Opinion:
         """Raises a LoomError if it cannot be asked, or does not answer in time."""
+        beat = await self._ask(address, timeout_s)
+        return Opinion(Leader(beat.epoch, beat.leader, beat.address), beat.heard)
+
+    async def number(self, address: str, timeout_s: float) -> MemberId:
+        """Which one it is; 0: it is none of several. Raises as `ask` does."""
+        return (await self._ask(address, timeout_s)).member
+
+    async def _ask(self, address: str, timeout_s: float) -> pb.LeaderBeat:
         connection = self._open.get(address)
         if connection is None:
             connection = await connect(address, self._codec, self, timeout_s)
@@ -39,7 +47,8 @@ class Peers:
         except LoomError as error:
             connection.close(error)  # what it says later is not worth waiting for
             raise
-        return _opinion(answer.leader_beat)
+        beat: pb.LeaderBeat = answer.leader_beat
+        return beat
 
     async def ask_all(
         self, addresses: Mapping[MemberId, str], timeout_s: float
@@ -62,10 +71,6 @@ class Peers:
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
             self._closed()
-
-
-def _opinion(beat: pb.LeaderBeat) -> Opinion:
-    return Opinion(Leader(beat.epoch, beat.leader, beat.address), beat.heard)
 
 
 async def announce(leader: Leader, nodes: Iterable[str], codec: Codec, timeout_s: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from loomlog.core.quorum import member as rules
 from loomlog.core.quorum.majority import MemberId
 from loomlog.core.quorum.member import Leader, MemberState
-from loomlog.errors import Corrupt, LoomError, Unavailable
+from loomlog.errors import Corrupt, InvalidArgument, LoomError, Unavailable
 from loomlog.metadata.member_disk import MemberDisk
 from loomlog.metadata.round_file import FILE_BYTES
 from loomlog.metadata.round_messages import describe, leader_in, records_in
@@ -43,7 +43,8 @@ class _Request(NamedTuple):
 class QuorumMember:
     """Made by `open`."""
 
-    def __init__(self, disk: MemberDisk, worker: Worker) -> None:
+    def __init__(self, member_id: MemberId, disk: MemberDisk, worker: Worker) -> None:
+        self._member_id = member_id
         self._disk = disk
         self._worker = worker
         self._state = disk.state
@@ -66,7 +67,7 @@ class QuorumMember:
         """`create`: this member was never started before. If it was, and nothing is there, it is
         lost: it is filled by a leader before it counts. Blocks."""
         disk = MemberDisk.open(member_id, files, directory, create=create, file_bytes=file_bytes)
-        return cls(disk, worker)
+        return cls(member_id, disk, worker)
 
     def close(self) -> None:
         """Blocks; call it when its worker was closed."""
@@ -140,6 +141,11 @@ class QuorumMember:
             request.answer(error, ())
 
     def _seal(self, request: _Request) -> None:
+        if request.body.member != self._member_id:
+            raise InvalidArgument(
+                f"this is metadata repository {self._member_id}, not {request.body.member}: "
+                "each needs an address of its own"
+            )
         state = rules.seal(self._state, leader_in(request.body))
         sealed = pb.RoundSealed(
             file_epoch=state.file_epoch, last_index=state.last_index, lost=state.lost

@@ -211,7 +211,7 @@ class QuorumRoundLog:
                 message = self._core.next_message(member)
                 if message is None:
                     break
-                link.ask(*frame_of(message, self._leader))
+                link.ask(*frame_of(message, self._leader, member))
 
     def _call_back(self) -> None:
         if self._core.open and not self._opened.done():

@@ -40,12 +40,12 @@ def records_in(
     return records
 
 
-def frame_of(message: Message, leader: Leader) -> tuple[pb.Frame, list[bytes]]:
-    """What a leader sends, as it goes over the wire."""
-    epoch = leader.epoch
+def frame_of(message: Message, leader: Leader, member: MemberId) -> tuple[pb.Frame, list[bytes]]:
+    """What a leader sends to a member, as it goes over the wire."""
+    epoch, number, address = leader
     match message:
         case Seal():
-            seal = pb.RoundSeal(epoch=epoch, leader=leader.member, address=leader.address)
+            seal = pb.RoundSeal(epoch=epoch, leader=number, address=address, member=member)
             return pb.Frame(round_seal=seal), []
         case Read():
             return pb.Frame(round_read=pb.RoundRead(epoch=epoch)), []

@@ -1044,14 +1044,16 @@ class LeaseList(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class RoundSeal(_message.Message):
-    __slots__ = ("epoch", "leader", "address")
+    __slots__ = ("epoch", "leader", "address", "member")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     leader: int
     address: str
-    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+    member: int
+    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., member: _Optional[int] = ...) -> None: ...
 
 class RoundSealed(_message.Message):
     __slots__ = ("file_epoch", "last_index", "lost")
@@ -1118,13 +1120,15 @@ class AskLeader(_message.Message):
     def __init__(self, member_id: _Optional[int] = ...) -> None: ...
 
 class LeaderBeat(_message.Message):
-    __slots__ = ("epoch", "leader", "address", "heard")
+    __slots__ = ("epoch", "leader", "address", "heard", "member")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     leader: int
     address: str
     heard: bool
-    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., heard: _Optional[bool] = ...) -> None: ...
+    member: int
+    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., heard: _Optional[bool] = ..., member: _Optional[int] = ...) -> None: ...

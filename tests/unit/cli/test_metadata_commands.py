@@ -54,7 +54,7 @@ def test_wrong_usage_is_one_line(command: tuple[str, ...], says: str) -> None:
 
 def test_peers_are_numbers_and_addresses() -> None:
     assert parse_peers("1=a:1,3=[::1]:2") == {1: "a:1", 3: "[::1]:2"}
-    for wrong in ("", "a:1", "1=", "0=a:1", "1=a:1,1=b:1", "x=a:1"):
+    for wrong in ("", "a:1", "1=", "0=a:1", "1=a:1,1=b:1", "1=a:1,2=a:1", "x=a:1"):
         with pytest.raises(UsageError, match="--peers"):
             parse_peers(wrong)
 

@@ -26,14 +26,15 @@ class Rig:
 
     def __init__(self, directory: Path, *, create: bool = False, member_id: int = 1) -> None:
         self.worker = HandWorker()
+        self._number = member_id
         self.member = QuorumMember.open(
             member_id, RealFiles(), str(directory), self.worker, create=create, file_bytes=4096
         )
 
-    def ask(self, message: Message, leader: Leader = ONE) -> Answers:
+    def ask(self, message: Message, leader: Leader = ONE, whom: int | None = None) -> Answers:
         """The answers to it, once there are any."""
         answers: Answers = []
-        frame, records = frame_of(message, leader)
+        frame, records = frame_of(message, leader, whom or self._number)
         payload = memoryview(b"".join(records))
         self.member.take(frame, payload, lambda reply, records: answers.append((reply, records)))
         return answers
@@ -103,6 +104,14 @@ async def test_a_promise_outlives_a_restart(tmp_path: Path) -> None:
     for message in (Seal(), Read(), Append(13, [b"e"]), Install(13, [b"e"])):
         with pytest.raises(NotLeader, match="two:7400"):
             rig.answer(message)
+    rig.close()
+
+
+async def test_what_is_meant_for_another_member_is_refused(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, create=True, member_id=2)
+    ((reply, _),) = rig.ask(Seal(), whom=3)
+    assert isinstance(reply, InvalidArgument)
+    assert rig.member.leader == NOBODY
     rig.close()
 
 
