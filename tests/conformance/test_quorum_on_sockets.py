@@ -133,6 +133,7 @@ async def test_a_leader_that_was_replaced_learns_it_and_can_do_nothing(rig: Quor
 async def test_a_leader_learns_that_it_was_replaced_from_any_member(rig: QuorumRig) -> None:
     """Its own was not asked by the new one."""
     old = Values(await rig.lead(1))
+    await old.until(lambda: rig.members[1].leader.epoch == 1)  # a majority was enough
     configuration = Configuration(frozenset({2, 3}))
     await rig.lead(2, configuration)
     assert rig.members[1].leader.epoch == 1
