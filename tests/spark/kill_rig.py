@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -22,7 +23,6 @@ import pyspark
 import loomlog
 from loomlog.cli.local_metadata import HOST
 from loomlog.errors import LoomError
-from loomlog.net.address import join_address
 from loomlog.spark.pipelines import codec
 from loomlog.spark.pipelines.store import register_name
 from loomlog.spark.pipelines.units import Progress
@@ -275,14 +275,8 @@ def kill(process: psutil.Process) -> bool:
 
 def free_port() -> int:
     """For a server that must be found again after a restart."""
-    import socket
-
     with socket.create_server((HOST, 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def address_of(port: int) -> str:
-    return join_address(HOST, port)
 
 
 def _named(processes: list[psutil.Process], text: str) -> Iterator[psutil.Process]:
