@@ -18,6 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from loomlog.errors import LoomError
 from loomlog.spark import Pipeline, log, parquet, pipeline, read_table
+from loomlog.spark.pipelines import again
 from loomlog.spark.pipelines.units import UnitState
 
 SCHEMA = "time timestamp, key_ string, n long"
@@ -137,6 +138,20 @@ def test_an_old_copy_of_its_checkpoint_is_refused(pipelines: PipelineRig, tmp_pa
     pipelines.append([at(9)])
     with pytest.raises(LoomError, match="not its checkpoint, or an old copy"):
         pipelines.run(work)
+
+
+def test_a_backfill_of_a_pipeline_with_state_has_a_state_of_its_own(
+    pipelines: PipelineRig, tmp_path: Path
+) -> None:
+    work = windows(pipelines, parquet(tmp_path / "table"), tmp_path)
+    pipelines.append([at(minute) for minute in range(6)])
+    pipelines.run(work)
+    again.backfill(pipelines.cluster, work, again.Extent(first=2, last=5))
+    progress = pipelines.run(again.continued(pipelines.cluster, work, 2))
+    assert progress.at_end
+    rows = read_table(pipelines.spark, tmp_path / "table", version=2).collect()
+    assert sorted(row.minute for row in rows) == [1, 2]  # minutes 3 and 4 are not over yet
+    assert [minute for minute, _ in counted(pipelines, tmp_path / "table")] == [0, 1, 2, 3]
 
 
 def test_two_logs_are_joined_within_a_time_bound(pipelines: PipelineRig, tmp_path: Path) -> None:

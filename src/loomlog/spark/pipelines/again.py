@@ -40,8 +40,15 @@ def backfill(cluster: BlockingCluster, pipeline: Pipeline, extent: Extent) -> Pi
     """A pipeline that processes `extent` into a new version of the output."""
     if len(pipeline.sources) > 1 and (extent.first or extent.last):
         raise InvalidArgument("positions are of one log, this pipeline has several: give times")
+    if extent.from_time and extent.to_time and extent.from_time >= extent.to_time:
+        raise InvalidArgument(f"{extent.from_time} is not before {extent.to_time}")
     behind = {log: _first(cluster, log, extent) - 1 for log in pipeline.logs}
     ends = {log: _last(cluster, log, extent) for log in pipeline.logs}
+    for log, end in ends.items():
+        if extent.first is not None and extent.first > end:
+            raise InvalidArgument(
+                f"from {extent.first} to {end} there is no position of log {log!r}"
+            )
     version = ProgressStore(cluster, pipeline.name).change(units.new_version).versions
     again = _version(pipeline, version, extent)
     progress = Progress(again.summary(), behind, ends=ends, version=version, versions=version)
@@ -57,7 +64,8 @@ def continued(cluster: BlockingCluster, pipeline: Pipeline, version: int) -> Pip
 
 
 def replays(cluster: BlockingCluster, pipeline: Pipeline) -> list[Pipeline]:
-    """Pipelines that process all dead letters which were not processed again before.
+    """Pipelines that process all dead letters of the output's version which were not processed
+    again before.
 
     Of a stateless pipeline they go through its function into its output. Those of a stateful one
     go back to the source they came from: only there they meet the state."""
@@ -66,11 +74,12 @@ def replays(cluster: BlockingCluster, pipeline: Pipeline) -> list[Pipeline]:
         tail = cluster.log(letters).tail()
     except NotFound:
         return []
+    version = ProgressStore(cluster, pipeline.name).load().version
     if not pipeline.stateful:
-        found = [_replay(pipeline, f"{pipeline.name}@dead-letters", pipeline.log)]
+        found = [_replay(pipeline, f"{pipeline.name}@dead-letters", version, pipeline.log)]
     else:
-        found = [_return(pipeline, log) for log in pipeline.logs]
-    into = 1 if pipeline.stateful else ProgressStore(cluster, pipeline.name).load().version
+        found = [_return(pipeline, version, log) for log in pipeline.logs]
+    into = 1 if pipeline.stateful else version
     for again in found:
         store = ProgressStore(cluster, again.name)
         store.create(Progress(again.summary(), {letters: 0}, ends={letters: tail}, version=into))
@@ -103,23 +112,24 @@ def _last(cluster: BlockingCluster, log: str, extent: Extent) -> Glsn:
     return tail if extent.last is None else extent.last
 
 
-def _replay(pipeline: Pipeline, name: str, log: str, **changes: Any) -> Pipeline:
+def _replay(pipeline: Pipeline, name: str, version: int, log: str, **changes: Any) -> Pipeline:
     letters = pipeline.dead_letters
     settings: Mapping[str, Any] = {
         "sources": {ROWS: letters},
         "decode": {letters: pipeline.decode[log]},
         "schemas": {letters: pipeline.schemas[log]},
-        "letters_of": (pipeline.name, log),
+        "letters_of": (pipeline.name, version, log),
     }
     return pipeline.renamed(name, **{**settings, **changes})
 
 
-def _return(pipeline: Pipeline, log: str) -> Pipeline:
+def _return(pipeline: Pipeline, version: int, log: str) -> Pipeline:
     letters = pipeline.dead_letters
     digest = blake2b(log.encode(), digest_size=4).hexdigest()
     return _replay(
         pipeline,
         f"{pipeline.name}@dead-letters-{digest}",
+        version,
         log,
         function=_as_it_was,
         output=LogOutput(log),

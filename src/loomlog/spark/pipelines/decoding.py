@@ -134,11 +134,12 @@ def _arrow_rows(fields: StructType) -> Callable[[bytes], Any]:
     """The rows of a value that is an Arrow IPC stream."""
     names = [field.name for field in fields.fields]
 
-    def rows(value: bytes) -> list[Any]:
+    def rows(value: bytes) -> list[Any] | None:
         import pyarrow as pa
 
         table = pa.ipc.open_stream(value).read_all().select(names)
-        return [tuple(row[name] for name in names) for row in table.to_pylist()]
+        found = [tuple(row[name] for name in names) for row in table.to_pylist()]
+        return found or None  # of no rows Spark would make one of nulls
 
     return rows
 

@@ -67,7 +67,7 @@ class Pipeline:
     spark: Mapping[str, str] = field(default_factory=dict)
     from_time: datetime | None = None  # of a backfill: rows at or after it
     to_time: datetime | None = None  # and before it
-    letters_of: tuple[str, str] | None = None  # of a replay: whose letters of which log they are
+    letters_of: tuple[str, int, str] | None = None  # of a replay: pipeline, version, source
 
     @property
     def logs(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """A Delta table as output, through the `deltalake` package.
 
 Spark writes the files; deltalake commits them, together with the unit as the newest transaction of
-an application that has the pipeline's name.
+an application that has the pipeline's name and life.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def commit_files(table: Path, unit: UnitId, files: list[DataFile]) -> None:
     found = deltalake.DeltaTable.create(place, schema, mode="ignore")
     # deltalake takes an older transaction after a newer one, so it is asked first. Two that ask at
     # once add the same files by the same names, which a Delta table holds once.
-    done = found.transaction_version(unit.pipeline)
+    done = found.transaction_version(unit.owner)
     if done is not None and done >= unit.number:
         return
-    mark = deltalake.Transaction(unit.pipeline, unit.number, int(time.time() * 1000))
+    mark = deltalake.Transaction(unit.owner, unit.number, int(time.time() * 1000))
     found.create_write_transaction(
         [_add(table, file) for file in files],
         mode="append",

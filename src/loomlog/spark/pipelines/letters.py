@@ -1,8 +1,11 @@
 """Dead letters: records that a pipeline could not process, with the reason, in a log of their own.
 
 key     the position, as text
-value   {"pipeline", "log", "position", "stream", "llsn", "time_us", "error", "key", "value"}
-        as JSON; key and value of the record in base64
+value   {"pipeline", "version", "log", "position", "stream", "llsn", "time_us", "error", "key",
+        "value"} as JSON; key and value of the record in base64
+
+A record that another version of the output is made of, too, may fail there as well: so a letter
+says which version lacks it.
 """
 
 from __future__ import annotations
@@ -17,15 +20,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SCHEMA: Final = (
-    "pipeline string, log string, position long, stream int, llsn long, time_us long, "
+    "pipeline string, version int, log string, position long, stream int, llsn long, time_us long, "
     "error string, key string, value string"
 )
 
 
-def written(lost: DataFrame, pipeline: str, log: str) -> DataFrame:
+def written(lost: DataFrame, pipeline: str, version: int, log: str) -> DataFrame:
     """Records and why they are lost (ERROR), as letters."""
     letter = sf.struct(
         sf.lit(pipeline).alias("pipeline"),
+        sf.lit(version).alias("version"),
         sf.lit(log).alias("log"),
         "position",
         "stream",
@@ -40,12 +44,13 @@ def written(lost: DataFrame, pipeline: str, log: str) -> DataFrame:
     )
 
 
-def opened(letters: DataFrame, pipeline: str, log: str) -> DataFrame:
-    """The records of `log` that letters of a pipeline, or one derived from it, hold; with the
-    columns that the log gave them."""
+def opened(letters: DataFrame, pipeline: str, version: int, log: str) -> DataFrame:
+    """The records of `log` that this version of a pipeline's output lacks, be it by the pipeline's
+    letters or by those of a replay; with the columns that the log gave them."""
     letter = sf.from_json(sf.col("value").cast("string"), _SCHEMA)
     found = letters.select(letter.alias("letter")).filter(sf.col("letter.log") == log)
-    found = found.filter(sf.split("letter.pipeline", "@")[0] == pipeline)
+    found = found.filter(sf.col("letter.pipeline").isin(pipeline, f"{pipeline}@dead-letters"))
+    found = found.filter(sf.col("letter.version") == version)
     return found.select(
         "letter.position",
         "letter.stream",

@@ -10,9 +10,10 @@ from pyspark.sql.types import BinaryType, StringType
 
 from loomlog.client.blocking import connect_sync
 from loomlog.client.staging import Staged
-from loomlog.errors import AlreadyExists
-from loomlog.spark.pipelines.outputs import UnitId
+from loomlog.errors import AlreadyExists, Trimmed
+from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
 from loomlog.spark.pipelines.staging import stage_rows
+from loomlog.spark.write_options import require_writable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +45,10 @@ class LogOutput:
     def publish(self, unit: UnitId, staged: Any) -> None:
         with connect_sync(unit.cluster) as cluster:
             writer = cluster.log(unit.place(self.name)).writer(unit.pipeline)
-            writer.publish(unit.number, Staged.from_json(staged["staged"]))
+            try:
+                writer.publish(unit.number, Staged.from_json(staged["staged"]))
+            except Trimmed as error:
+                raise StagedLostError(str(error)) from None
 
     def describe(self) -> str:
         return f"log {self.name}"
@@ -63,4 +67,7 @@ def as_records(frame: DataFrame) -> DataFrame:
     """The rows as records of a log."""
     types = {field.name: field.dataType for field in frame.schema.fields}
     plain = isinstance(types.get("value"), BinaryType | StringType) and _COLUMNS.issuperset(types)
-    return frame if plain else frame.select(sf.to_json(sf.struct("*")).alias("value"))
+    if not plain:
+        return frame.select(sf.to_json(sf.struct("*")).alias("value"))
+    require_writable(frame.schema, overwrite=False)  # here, where no record is blamed for it
+    return frame

@@ -3,7 +3,7 @@
 `stage` writes the rows of a unit where nobody sees them and says, as JSON, what it wrote; that is
 recorded with the unit, and then `publish` makes exactly this visible. `publish` may be called
 again, also by another process and after others: it must then change nothing. What was staged and
-not published is rubbish that nobody sees.
+not published is rubbish that nobody sees. If it is gone before, `publish` raises StagedLostError.
 """
 
 from __future__ import annotations
@@ -11,20 +11,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from loomlog.errors import LoomError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Staged: TypeAlias = Any  # JSON
 
 
+class StagedLostError(LoomError):
+    """What was staged does not exist any more, and nobody has seen it: compute it again."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnitId:
-    """Whose output it is: (`pipeline`, `number`) is unique for ever, and numbers grow."""
+    """Whose output it is: (`owner`, `number`) is unique for ever, and numbers grow."""
 
     cluster: str
     pipeline: str
     number: int
     version: int  # of the output
+    life: str = ""  # of the pipeline, which may have had namesakes, in another cluster say
+
+    @property
+    def owner(self) -> str:
+        """The pipeline, as tables know it, which may outlive it."""
+        return f"{self.pipeline}-{self.life}" if self.life else self.pipeline
 
     def place(self, name: str) -> str:
         """Where this version of an output called `name` is."""

@@ -1,7 +1,7 @@
 """A table of Parquet files: readers see what manifests name, and nothing else.
 
     TABLE/data/…                          files; some of them may be rubbish that nobody names
-    TABLE/manifests/PIPELINE-N.unit       the files of unit N, put there in one step
+    TABLE/manifests/OWNER-N.unit          the files of unit N, put there in one step
     TABLE/manifests/N.snapshot            all files of all units up to the ones it names
 
 Now and then manifests are folded into a snapshot. A manifest of a unit that a snapshot has already
@@ -43,7 +43,7 @@ class ParquetOutput:
         return {"files": [file["path"] for file in files], "rows": sum(f["rows"] for f in files)}
 
     def publish(self, unit: UnitId, staged: Any) -> None:
-        publish_files(Path(unit.place(self.path)), unit.pipeline, unit.number, staged["files"])
+        publish_files(Path(unit.place(self.path)), unit.owner, unit.number, staged["files"])
 
     def describe(self) -> str:
         return f"parquet {self.path}"
@@ -73,7 +73,7 @@ def table_files(path: str | Path, version: int = 1) -> list[str]:
     raise Corrupt(f"the manifests of {table} change all the time: try again")
 
 
-def publish_files(table: Path, pipeline: str, number: int, files: list[str]) -> None:
+def publish_files(table: Path, owner: str, number: int, files: list[str]) -> None:
     """Make the files of a unit part of the table, once."""
     directory = table / MANIFESTS
     directory.mkdir(parents=True, exist_ok=True)
@@ -81,8 +81,8 @@ def publish_files(table: Path, pipeline: str, number: int, files: list[str]) -> 
         found = look(directory)
     except FileNotFoundError:  # folded by somebody else meanwhile: so is this unit, or it is put
         found = Found()
-    if number > found.units.get(pipeline, 0):
-        _put(directory, f"{pipeline}-{number:08d}.unit", _lines({}, files))
+    if number > found.units.get(owner, 0):
+        _put(directory, f"{owner}-{number:08d}.unit", _lines({}, files))
     if len(found.manifests) + 1 >= max(FOLD_AT, found.folded // 10):
         fold(directory)
 
@@ -108,7 +108,7 @@ class Found:
 
     snapshots: list[Path] = field(default_factory=list)  # only the newest counts
     manifests: list[Path] = field(default_factory=list)  # that it does not have yet
-    units: dict[str, int] = field(default_factory=dict)  # by pipeline: the last one of all
+    units: dict[str, int] = field(default_factory=dict)  # by owner: the last one of all
     folded: int = 0  # manifests that the snapshot has
 
     @property
@@ -125,10 +125,10 @@ def look(directory: Path) -> Found:
     snapshots = _snapshots(directory)
     header: Any = _header(snapshots[-1]) if snapshots else {"units": {}, "folded": 0}
     found = Found(snapshots, units=dict(header["units"]), folded=header["folded"])
-    for pipeline, number, path in sorted(map(_unit, directory.glob("*.unit"))):
-        if number > found.units.get(pipeline, 0):
+    for owner, number, path in sorted(map(_unit, directory.glob("*.unit"))):
+        if number > found.units.get(owner, 0):
             found.manifests.append(path)
-            found.units[pipeline] = number
+            found.units[owner] = number
     return found
 
 
@@ -137,8 +137,8 @@ def _snapshots(directory: Path) -> list[Path]:
 
 
 def _unit(path: Path) -> tuple[str, int, Path]:
-    pipeline, _, number = path.stem.rpartition("-")
-    return pipeline, int(number), path
+    owner, _, number = path.stem.rpartition("-")
+    return owner, int(number), path
 
 
 def _lines(header: dict[str, Any], files: Iterable[str]) -> Iterator[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from loomlog.errors import Busy
+from loomlog.spark.pipelines import units
 from loomlog.spark.pipelines.definition import Pipeline
 from loomlog.spark.pipelines.log_output import LogOutput
-from loomlog.spark.pipelines.outputs import UnitId
+from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
+from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.units import Progress, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +45,20 @@ class Publication:
             self._dead_letters.publish(_unversioned(unit), staged["dead_letters"])
 
 
-def letters_in(staged: Mapping[str, Any]) -> int:
+def commit(publication: Publication, store: ProgressStore, unit_id: UnitId, unit: Unit) -> Progress:
+    """Publish what is decided and fold the unit into the progress. Raises Busy if the unit has to
+    be computed again."""
+    staged = unit.staged or {}
+    try:
+        publication.publish(unit_id, staged)
+    except StagedLostError as error:
+        store.change(lambda now: units.undecided(now, unit.number))
+        raise Busy(f"unit {unit.number} is computed again: {error}") from error
+    lost = _letters_in(staged)
+    return store.change(lambda now: units.committed(now, unit.number, time.time(), lost))
+
+
+def _letters_in(staged: Mapping[str, Any]) -> int:
     """How many dead letters there are."""
     found = staged.get("dead_letters")
     return found["rows"] if found else 0

@@ -18,7 +18,7 @@ from loomlog.spark.pipelines.definition import Pipeline
 from loomlog.spark.pipelines.failures import PipelineError
 from loomlog.spark.pipelines.frames import Frames
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.publication import Publication, letters_in
+from loomlog.spark.pipelines.publication import Publication, commit
 from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
 from loomlog.types import Glsn
@@ -149,23 +149,22 @@ class StatefulWork:
         assert progress.unit is not None
         unit, number = progress.unit, progress.unit.number
         self._store.change(lambda now: units.running(now, number))
-        staged = self._publication.stage(self._id(progress, unit), frame, self._letters(unit))
+        lost = self._letters(unit, progress.version)
+        staged = self._publication.stage(self._id(progress, unit), frame, lost)
         progress = self._store.change(lambda now: units.decided(now, number, staged))
         assert progress.unit is not None
         return progress, progress.unit
 
     def _publish(self, progress: Progress, unit: Unit) -> None:
-        staged = unit.staged or {}
-        self._publication.publish(self._id(progress, unit), staged)
-        lost = letters_in(staged)
-        after = self._store.change(lambda now: units.committed(now, unit.number, time.time(), lost))
+        after = commit(self._publication, self._store, self._id(progress, unit), unit)
         self._committed(unit, after)
 
-    def _letters(self, unit: Unit) -> DataFrame | None:
+    def _letters(self, unit: Unit, version: int) -> DataFrame | None:
         """The records of the micro-batch that cannot be decoded: its sources are read once more
         for them."""
+        name = self._pipeline.name
         found = [
-            letters.written(decoding.lost(self._parsed(log, wanted)), self._pipeline.name, log)
+            letters.written(decoding.lost(self._parsed(log, wanted)), name, version, log)
             for log, wanted in unit.ranges.items()
             if wanted.records and self._pipeline.decode[log] != "raw"
         ]
@@ -175,4 +174,5 @@ class StatefulWork:
         return self._frames.parsed(log, self._frames.records(log, wanted))
 
     def _id(self, progress: Progress, unit: Unit) -> UnitId:
-        return UnitId(self._cluster, self._pipeline.name, unit.number, progress.version)
+        name, version = self._pipeline.name, progress.version
+        return UnitId(self._cluster, name, unit.number, version, progress.life)

@@ -6,7 +6,6 @@ last one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +17,7 @@ from loomlog.spark.pipelines.definition import Pipeline
 from loomlog.spark.pipelines.failures import Fault, fault_of, reason_of
 from loomlog.spark.pipelines.frames import Frames
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.publication import Publication, letters_in
+from loomlog.spark.pipelines.publication import Publication, commit
 from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
 
@@ -79,10 +78,7 @@ class StatelessWork:
         return True
 
     def _publish(self, progress: Progress, unit: Unit) -> None:
-        staged = unit.staged or {}
-        self._publication.publish(self._id(progress, unit), staged)
-        lost = letters_in(staged)
-        after = self._store.change(lambda now: units.committed(now, unit.number, time.time(), lost))
+        after = commit(self._publication, self._store, self._id(progress, unit), unit)
         self._committed(unit, after)
 
     def _run(self, progress: Progress, unit: Unit) -> None:
@@ -107,7 +103,7 @@ class StatelessWork:
                     raise
                 self._lenient = LENIENT_UNITS
         self._lenient -= 1
-        lost = self._letters(decoding.lost(parsed))
+        lost = self._letters(unit, decoding.lost(parsed))
         return self._publication.stage(unit, self._frames.result(parsed), lost)
 
     def _failed(self, progress: Progress, unit: Unit, error: Exception) -> None:
@@ -137,18 +133,19 @@ class StatelessWork:
         except Exception as error:
             raise Busy(f"even without records unit {unit.number} fails: {reason}") from error
         self._store.change(lambda now: units.running(now, unit.number))
-        lost = decoding.all_lost(parsed, reason)
-        staged = self._publication.stage(identity, None, self._letters(lost))
+        lost = self._letters(identity, decoding.all_lost(parsed, reason))
+        staged = self._publication.stage(identity, None, lost)
         self._store.change(lambda now: units.decided(now, unit.number, staged))
 
     def _parsed(self, wanted: Range) -> DataFrame:
         log = self._pipeline.log
         return self._frames.parsed(log, self._frames.records(log, wanted))
 
-    def _letters(self, lost: DataFrame) -> DataFrame:
-        pipeline = self._pipeline
-        log = pipeline.letters_of[1] if pipeline.letters_of else pipeline.log
-        return letters.written(lost, pipeline.name, log)
+    def _letters(self, unit: UnitId, lost: DataFrame) -> DataFrame:
+        again = self._pipeline.letters_of
+        version, log = again[1:] if again else (unit.version, self._pipeline.log)
+        return letters.written(lost, unit.pipeline, version, log)
 
     def _id(self, progress: Progress, unit: Unit) -> UnitId:
-        return UnitId(self._cluster, self._pipeline.name, unit.number, progress.version)
+        name, version = self._pipeline.name, progress.version
+        return UnitId(self._cluster, name, unit.number, version, progress.life)

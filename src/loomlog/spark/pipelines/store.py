@@ -7,7 +7,9 @@ fenced by its lease as well: one that was replaced changes nothing more.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from loomlog.client.registers import Versioned
@@ -50,13 +52,12 @@ class ProgressStore:
     def load(self) -> Progress:
         found = self.find()
         if found is None:
-            raise NotFound(
-                f"there is no pipeline {self.pipeline!r}: `loom pipeline list` shows those that ran"
-            )
+            raise self._missing()
         return found
 
     def create(self, progress: Progress) -> Progress:
-        """Unless it is there already: then what is there."""
+        """With a life of its own, unless it is there already: then what is there."""
+        progress = replace(progress, life=secrets.token_hex(4))
         try:
             self._swap(progress, 0)
         except Conflict:
@@ -68,7 +69,7 @@ class ProgressStore:
         for _ in range(_ATTEMPTS):
             known = self._known or self._register.get()
             if known is None:
-                raise NotFound(f"the pipeline {self.pipeline!r} was deleted")
+                raise self._missing()
             after = change(self._taken_over(codec.decode(known.value)))
             try:
                 self._swap(after, known.version)
@@ -76,6 +77,11 @@ class ProgressStore:
                 continue
             return after
         raise Conflict(f"the pipeline {self.pipeline!r} is changed by too many others: try again")
+
+    def _missing(self) -> NotFound:
+        return NotFound(
+            f"there is no pipeline {self.pipeline!r}: `loom pipeline list` shows those that ran"
+        )
 
     def _taken_over(self, progress: Progress) -> Progress:
         return progress if self._lease is None else units.taken_over(progress, self._lease.epoch)

@@ -7,7 +7,8 @@ A work unit is a contiguous range of each source. Its life:
        └─ failed ──┘  after enough failures: halved, and in the end a record that is alone
 
 Output is staged while it runs. `decided` makes it committing, with what was staged: from then on
-it is published, by whoever finds it so, and never computed again.
+it is published, by whoever finds it so, and not computed again; unless what was staged was lost
+before anybody saw it (`undecided`).
 
 Invariants: numbers of units only grow; positions move only when a unit is committed; the value
 does not grow with the length of the log.
@@ -78,6 +79,7 @@ class Progress:
     next_unit: int = 1
     unit: Unit | None = None
     pieces: tuple[Range, ...] = ()  # of a unit that was halved, still to do, in order
+    life: str = ""  # tells it from others of its name, before it or elsewhere
     epoch: int = 0  # of the runner that changed it last
     version: int = 1  # of the output
     versions: int = 1  # the newest that was given to anybody
@@ -141,6 +143,12 @@ def decided(progress: Progress, number: int, staged: Mapping[str, Any]) -> Progr
     unit = _unit(progress, number, UnitState.RUNNING)
     unit = replace(unit, state=UnitState.COMMITTING, staged=dict(staged))
     return replace(progress, unit=unit)
+
+
+def undecided(progress: Progress, number: int) -> Progress:
+    """What was staged is lost, and nobody has seen it: it is computed again."""
+    unit = _unit(progress, number, UnitState.COMMITTING)
+    return replace(progress, unit=replace(unit, state=UnitState.CREATED, staged=None))
 
 
 def committed(progress: Progress, number: int, now: float, dead_letters: int = 0) -> Progress:
