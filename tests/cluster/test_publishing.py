@@ -396,6 +396,19 @@ async def test_a_stream_that_was_sealed_by_hand_is_waited_for_and_then_named(
     assert values(await read(log)) == list(range(1, 11))
 
 
+@pytest.mark.parametrize("step", [2, 3], ids=["decided", "appended"])
+async def test_what_was_decided_for_a_segment_that_has_ended_is_published_once(
+    cluster: Cluster, log: Log, step: int
+) -> None:
+    await left_intent(log, rows(1, 10), step)
+    await cluster.switch_log(log.name, streams=1)
+    writer = await log.writer("w")
+    assert await writer.sequence() == 1
+    await writer.publish(2, await log.stage(rows(11, 5)))
+    assert values(await read(log, 1, 15)) == list(range(1, 16))
+    assert await log.tail() == 15
+
+
 async def test_rows_are_staged_elsewhere_when_their_stream_takes_none(
     cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,7 +562,7 @@ async def test_what_cannot_be_published_is_refused(cluster: Cluster, log: Log) -
         await writer.publish(1, scattered)
     with pytest.raises(InvalidArgument, match="a writer's name"):
         await log.writer("")
-    with pytest.raises(InvalidArgument, match="staged before it was opened"):
+    with pytest.raises(Trimmed, match="staged before it was opened"):
         await (await log.writer("late")).publish(1, staged)
     assert await log.tail() == 0
     assert await writer.publish(1, staged) == Published(1, 5)

@@ -23,6 +23,10 @@ from loomlog.wire import loomlog_pb2 as pb
 _ANSWER_S: Final = 2.0  # then the metadata is looked at, and the same is sent again
 
 
+class SegmentEndedError(LoomError):
+    """The stream takes nothing any more, for good: what it has not now it never will."""
+
+
 class PinnedAppends:
     """Such appends of one client to one log."""
 
@@ -39,7 +43,8 @@ class PinnedAppends:
     ) -> Position:
         """The position of the batch's first record. `confirm` raises if others went on without us.
         It is asked each time, between learning the stream's epoch and sending: what another process
-        appended before is known in that epoch, and in a later one this append is refused."""
+        appended before is known in that epoch, and in a later one this append is refused.
+        SegmentEndedError: the stream will not take it any more."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
         attempts = 0
@@ -59,6 +64,7 @@ class PinnedAppends:
         log = await self._log.describe()
         for found in log.streams:
             if found.log_stream_id == stream:
+                _require_active(log, found)
                 return found
         raise NotFound(f"log {self._log.name!r} has no stream {stream} any more")
 
@@ -81,3 +87,9 @@ class PinnedAppends:
             f"{self._timeout_s:g} s ({error}); see `loom stream list`, unseal it if it was sealed "
             "by hand, and publish again: nothing is lost or doubled by that"
         )
+
+
+def _require_active(log: pb.Log, stream: pb.LogStream) -> None:
+    ended = {segment.loglet_id for segment in log.segments if segment.HasField("end")}
+    if stream.loglet_id in ended:
+        raise SegmentEndedError(f"stream {stream.log_stream_id} is of a segment that has ended")

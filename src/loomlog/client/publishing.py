@@ -7,7 +7,8 @@ it: it is decided, and the stream recognises a reference that it has. docs/adr/0
 enough.
 
 Invariants: an intent is never given up; a sequence number is decided once; a reference of a writer
-and number is only ever sent to the stream that its intent names.
+and number is only ever sent to the stream that its intent names, which changes only when that
+stream's segment has ended without it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from loomlog import limits, references
 from loomlog.client import writer_state
 from loomlog.client.info import LogInfo
 from loomlog.client.leases import Lease
-from loomlog.client.pinned import PinnedAppends
+from loomlog.client.pinned import PinnedAppends, SegmentEndedError
 from loomlog.client.registers import Register, Versioned
 from loomlog.client.staging import Staged
 from loomlog.client.staging_logs import staging_name
@@ -202,7 +203,7 @@ class Writer:
                 _done(state, sequence, (0, 0), state.stream, staged_tail), version
             )
         if staged.first_position < max(state.staged_from, staging.head):
-            raise InvalidArgument(
+            raise Trimmed(
                 f"writer {self.name!r}: these rows were staged before it was opened, or before the "
                 "publication before the last one, and a trim may have taken them: stage them again"
             )
@@ -230,10 +231,11 @@ class Writer:
 
     def _choose(self, info: LogInfo, last: StreamId) -> StreamId:
         """The same stream as long as it runs: it knows this writer."""
-        running = [stream.id for stream in info.streams if stream.state == "running"]
+        active = info.active_streams
+        running = [stream.id for stream in active if stream.state == "running"]
         if last in running:
             return last
-        return self._rng.choice(running or [stream.id for stream in info.streams])
+        return self._rng.choice(running or [stream.id for stream in active])
 
     # ---- carrying out
 
@@ -244,13 +246,23 @@ class Writer:
         intent = state.intent
         assert intent is not None
         first = await self._find(intent) if search else 0
+        try:
+            first = first or await self._append(intent, known)
+        except SegmentEndedError:  # what its stream has is final
+            first = await self._find(intent)
         if not first:
-            first = await self._append(intent, known)
+            return await self._move(intent, known)
         positions = first, first + intent.reference.rows - 1
         sequence = intent.reference.sequence
         state = replace(state, changed_us=self._now_us())
         done = _done(state, sequence, positions, intent.stream, intent.staged_tail)
         return await self._swap(done, version)
+
+    async def _move(self, intent: Intent, known: Known) -> Known:
+        """Decide for another stream: nobody can append it to that of the intent any more."""
+        state, version = known
+        stream = self._choose(await self._log.describe(), intent.stream)
+        return await self._swap(replace(state, intent=replace(intent, stream=stream)), version)
 
     async def _append(self, intent: Intent, known: Known) -> Glsn:
         state, version = known
