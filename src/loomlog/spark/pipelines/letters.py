@@ -49,7 +49,7 @@ def opened(letters: DataFrame, pipeline: str, version: int, log: str) -> DataFra
     letters or by those of a replay; with the columns that the log gave them."""
     letter = sf.from_json(sf.col("value").cast("string"), _SCHEMA)
     found = letters.select(letter.alias("letter")).filter(sf.col("letter.log") == log)
-    found = found.filter(sf.col("letter.pipeline").isin(pipeline, f"{pipeline}@dead-letters"))
+    found = found.filter(sf.split("letter.pipeline", "@")[0] == pipeline)
     found = found.filter(sf.col("letter.version") == version)
     return found.select(
         "letter.position",
