@@ -1,17 +1,21 @@
 """Talking to the metadata repository, and what a client remembers of it.
 
 Several addresses are tried in turn; a repository that does not lead names the one that does, and
-more addresses are learnt on the way. A request without side effects is repeated until it is
-answered or its time is over; one with side effects only while it certainly did nothing.
+more addresses are learnt on the way. Of several, one that is slow is waited for, and one that is
+silent is left: it is asked beside the request whether it is there. A request without side effects
+is repeated until it is answered or its time is over; one with side effects only while it certainly
+did nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
+from loomlog import limits
 from loomlog.client import backoff
 from loomlog.client.nodes import Connections
 from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
@@ -19,7 +23,9 @@ from loomlog.net.connection import Connection
 from loomlog.wire import loomlog_pb2 as pb
 
 REFRESH_INTERVAL_S: Final = 0.02  # many appends fail at once when a stream is sealed: ask once
-_ATTEMPT_S_MIN: Final = 0.5  # give a slow repository this long before another is asked
+_CONNECT_S: Final = 0.5  # then another one of several is asked; the attempt goes on beside it
+_SILENCE_S_MIN: Final = 0.5
+_ASKED_PER_SILENCE: Final = 4  # times
 
 
 class Metadata:
@@ -43,7 +49,7 @@ class Metadata:
         """Connect to one of the repositories; one try each."""
         for _ in self._addresses[1:]:
             try:
-                await self._connections.connect(self._address)
+                await self._connect(asyncio.get_running_loop().time() + limits.LEADER_SILENCE_S)
                 return
             except Retryable as error:
                 self._turn(error)
@@ -65,14 +71,15 @@ class Metadata:
                 await self._pause(reason, attempts, deadline_s)
 
     async def _attempt(self, frame: pb.Frame, deadline_s: float, repeatable: bool) -> pb.Frame:
-        connection = await self._connect(deadline_s)
-        left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.001)
-        if repeatable and len(self._addresses) > 1:
-            left_s = min(left_s, max(self._timeout_s / len(self._addresses), _ATTEMPT_S_MIN))
+        now_s = asyncio.get_running_loop().time
+        connect_s = _CONNECT_S if len(self._addresses) > 1 else self._timeout_s
+        connection = await self._connect(min(deadline_s, now_s() + connect_s))
+        left_s = max(deadline_s - now_s(), 0.001)
         answered = False
         try:
-            answer: pb.Frame
-            answer, _ = await connection.request(frame, timeout_s=left_s)
+            async with self._while_it_speaks(connection, repeatable):
+                answer: pb.Frame
+                answer, _ = await connection.request(frame, timeout_s=left_s)
             answered = True
             self._check_leader(answer)
         except SwapUnknown as error:
@@ -88,6 +95,24 @@ class Metadata:
                 ) from error
             raise
         return answer
+
+    @asynccontextmanager
+    async def _while_it_speaks(
+        self, connection: Connection, repeatable: bool
+    ) -> AsyncIterator[None]:
+        """Of several repositories: hang up if it falls silent."""
+        if len(self._addresses) == 1:
+            yield
+            return
+        silence_s = limits.LEADER_SILENCE_S
+        if repeatable:  # with little time somebody else is worth asking
+            share_s = self._timeout_s / len(self._addresses)
+            silence_s = min(silence_s, max(share_s, _SILENCE_S_MIN))
+        asking = asyncio.ensure_future(_hang_up_when_silent(connection, silence_s))
+        try:
+            yield
+        finally:
+            asking.cancel()
 
     def _check_leader(self, answer: pb.Frame) -> None:
         """Of several, who was replaced as the leader may not know it yet: it counts no more."""
@@ -127,6 +152,20 @@ class Metadata:
     def learn(self, addresses: Iterable[str]) -> None:
         """Further metadata repositories, to be asked when those known do not answer."""
         self._addresses += [address for address in addresses if address not in self._addresses]
+
+
+async def _hang_up_when_silent(connection: Connection, silence_s: float) -> None:
+    """Everything that waits for an answer over this connection fails then."""
+    every_s = silence_s / _ASKED_PER_SILENCE
+    while not connection.closed:
+        await asyncio.sleep(every_s)
+        question = pb.Frame(ask_leader=pb.AskLeader())
+        try:
+            await connection.request(question, timeout_s=silence_s - every_s)
+        except Timeout as error:
+            connection.abort(Unavailable(str(error)))
+        except LoomError:
+            pass  # closed, or it does not know the question: an answer, too
 
 
 class CachedLog:

@@ -2,14 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from fake_cluster import FakeCluster, cut, refuse
 
-from loomlog import connect, errors
+from loomlog import connect, errors, limits
+from loomlog.net.connection import Connection, Frame
+from loomlog.net.endpoints import Server
+from loomlog.net.service import Service
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+
+PATIENCE_S = 30.0
+
+
+class SlowRepository(Service):
+    """Takes its time to list logs: until it was asked so often whether it is there."""
+
+    def __init__(self, asked_often: int) -> None:
+        codec = Codec("vmr", cluster_id="fake")
+        super().__init__(codec, {"list_logs": self._list, "ask_leader": self._ask})
+        self.server = Server(codec, self)
+        self.silent = False
+        self.lists = 0
+        self._left = asked_often
+        self._may_answer = asyncio.Event()
+
+    async def _list(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        self.lists += 1
+        await self._may_answer.wait()
+        return pb.Frame(log_list=pb.LogList())
+
+    def _ask(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        if self.silent:
+            return
+        self._left -= 1
+        if not self._left:
+            self._may_answer.set()
+        connection.send(pb.Frame(id=frame.id, reply=True, leader_beat=pb.LeaderBeat()))
+
+
+@asynccontextmanager
+async def slow_repository(asked_often: int = 0) -> AsyncIterator[SlowRepository]:
+    repository = SlowRepository(asked_often)
+    await repository.server.start("127.0.0.1:0")
+    try:
+        yield repository
+    finally:
+        await repository.server.stop()
+        await repository.stop()
 
 
 async def test_a_log_lives_and_dies() -> None:
@@ -91,6 +139,42 @@ async def test_further_repositories_are_learnt_on_the_way() -> None:
             await cluster.log("events").describe()
             await first.vmr.stop()
             assert await cluster.log("events").tail() == 0
+
+
+async def test_one_of_several_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LEADER_SILENCE_S", 0.2)
+    async with slow_repository(asked_often=8) as slow, FakeCluster() as other:
+        other.add_log("events")
+        async with await connect([slow.server.address, other.address]) as cluster:
+            assert await cluster.logs() == []
+        assert slow.lists == 1
+
+
+async def test_one_of_several_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LEADER_SILENCE_S", 0.2)
+    async with slow_repository() as slow, FakeCluster() as other:
+        slow.silent = True
+        other.add_log("events")
+        addresses = [slow.server.address, other.address]
+        async with await connect(addresses, request_timeout_s=4 * PATIENCE_S) as cluster:
+            async with asyncio.timeout(PATIENCE_S):
+                assert [log.name for log in await cluster.logs()] == ["events"]
+
+
+async def test_one_that_does_not_even_greet_is_left() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        address = f"127.0.0.1:{stopped.getsockname()[1]}"
+        async with FakeCluster() as other:
+            other.add_log("events")
+            patient = connect(
+                [other.address, address],
+                request_timeout_s=4 * PATIENCE_S,
+                connect_timeout_s=4 * PATIENCE_S,
+            )
+            async with await patient as cluster:
+                other.metadata_faults.append(refuse(errors.NotLeader("not yet")))
+                async with asyncio.timeout(PATIENCE_S):
+                    assert [log.name for log in await cluster.logs()] == ["events"]
 
 
 async def test_a_request_without_side_effects_is_repeated() -> None:
