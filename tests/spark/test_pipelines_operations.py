@@ -26,9 +26,9 @@ def records(first: int, last: int) -> list[dict[str, int]]:
 
 
 def copying(rig: PipelineRig, output: Any, plus: int = 0, **settings: Any) -> Pipeline:
-    @pipeline(
-        rig.name, source=rig.log.name, decode="json", schema=SCHEMA, output=output, **settings
-    )
+    settings = {"decode": "json", "schema": SCHEMA} | settings
+
+    @pipeline(rig.name, source=rig.log.name, output=output, **settings)
     def copied(rows: Any) -> Any:
         return rows.select((rows.n + plus).alias("n"))
 
@@ -81,6 +81,43 @@ def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
         again.backfill(pipelines.cluster, better, again.Extent(last=26))
     with pytest.raises(NotFound):
         again.continued(pipelines.cluster, better, 7)
+
+
+@pytest.mark.parametrize("again_into", ["backfill", "reset"])
+def test_a_record_that_fails_in_two_versions_is_replayed_into_each_once(
+    pipelines: PipelineRig, tmp_path: Path, again_into: str
+) -> None:
+    table = tmp_path / "table"
+    pipelines.append([{"n": 1}, b"two"])
+    work = copying(pipelines, parquet(table))
+    pipelines.run(work)
+    if again_into == "backfill":
+        pipelines.run(again.backfill(pipelines.cluster, work, again.Extent()))
+    else:
+        operations.reset(pipelines.cluster, pipelines.name, "earliest", same_output=False)
+        pipelines.run(work)
+    assert [letter["value"] for letter in pipelines.letters()] == [b"two"] * 2
+    better = copying(pipelines, parquet(table), decode=lambda value: (2,))
+    for replay in again.replays(pipelines.cluster, better):
+        pipelines.run(replay)
+    live, other = (1, 2) if again_into == "backfill" else (2, 1)
+    assert numbers(pipelines, table, live) == [1, 2]
+    assert numbers(pipelines, table, other) == [1]
+
+
+def test_a_backfill_of_nothing_is_refused(pipelines: PipelineRig, tmp_path: Path) -> None:
+    pipelines.append(records(1, 5))
+    work = copying(pipelines, parquet(tmp_path / "table"))
+    pipelines.run(work)
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for extent in (
+        again.Extent(first=4, last=3),
+        again.Extent(first=6),
+        again.Extent(from_time=noon, to_time=noon),
+    ):
+        with pytest.raises(InvalidArgument, match=r"no position|is not before"):
+            again.backfill(pipelines.cluster, work, extent)
+    assert pipelines.progress().versions == 1
 
 
 def test_a_backfill_may_be_of_a_time(pipelines: PipelineRig, tmp_path: Path) -> None:

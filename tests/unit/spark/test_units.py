@@ -59,6 +59,15 @@ def test_what_is_decided_is_never_computed_again() -> None:
             again()
 
 
+def test_what_was_lost_before_anybody_saw_it_is_computed_again() -> None:
+    decided = units.decided(units.running(begun(fresh()), 1), 1, {"output": 1})
+    again = units.undecided(decided, 1)
+    assert again.unit is not None
+    assert (again.unit.state, again.unit.staged) == (UnitState.CREATED, None)
+    with pytest.raises(Conflict):
+        units.undecided(again, 1)
+
+
 def test_a_unit_begins_where_the_last_one_ended() -> None:
     for wrong in (Range(2, 4), Range(0, 4)):
         with pytest.raises(Conflict, match="committed up to 0"):
