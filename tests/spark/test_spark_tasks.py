@@ -95,6 +95,18 @@ def test_data_trimmed_after_the_plan_is_skipped_or_named(rig: Rig) -> None:
     assert rows_of(rig, loose, ranges) == list(range(101, 301))
 
 
+def test_streams_that_a_trim_took_away_altogether_are_skipped_or_named(rig: Rig) -> None:
+    rig.fill(30)
+    strict, loose = options_of(rig), options_of(rig, failOnDataLoss="false")
+    ranges = plan(rig.log, strict, 1, 30)
+    rig.cluster.switch_log(rig.log.name, streams=1)
+    rig.log.append(b"in the next segment")
+    rig.log.trim(30)
+    with pytest.raises(Trimmed, match="positions 1 to 30 were trimmed"):
+        rows_of(rig, strict, ranges)
+    assert rows_of(rig, loose, ranges) == []
+
+
 def test_parts_are_even_and_cover_everything(rig: Rig) -> None:
     rig.fill(95)
     ranges = plan(rig.log, options_of(rig, minPartitions="8", maxRecordsPerPartition="9"), 4, 90)

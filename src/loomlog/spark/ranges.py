@@ -113,6 +113,8 @@ def lost(log: str, first: Glsn, last: Glsn) -> Trimmed:
 
 def _locate(log: BlockingLog, first: Glsn, last: Glsn) -> list[StreamRange]:
     begins, ends = log.locate(first), log.locate(last + 1)
+    if not begins.keys() <= ends.keys():
+        raise Trimmed(f"log {log.name!r} was trimmed at {first} or later")
     ranges = [
         StreamRange(stream, begin, ends[stream] - 1, first, last)
         for stream, begin in begins.items()  # a stream that came since begins above `last`

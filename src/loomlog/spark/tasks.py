@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from loomlog import limits
 from loomlog.client.blocking import BlockingCluster, BlockingLog, connect_sync
 from loomlog.columns import SCHEMA
-from loomlog.errors import Trimmed
+from loomlog.errors import NotFound, Trimmed
 from loomlog.spark.options import ReadOptions
 from loomlog.spark.ranges import ArchiveRange, StreamRange, TaskRange, lost
 from loomlog.types import Glsn, Llsn
@@ -67,7 +67,7 @@ def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> It
                 next_llsn += batch.num_rows
                 position = batch.column(0)[-1].as_py() + 1
                 yield batch
-        except Trimmed:
+        except (Trimmed, NotFound):  # a stream of an ended segment goes with its last entry
             found = next_llsn
             for batch in _meanwhile_archived(log, options, wanted, next_llsn, position):
                 next_llsn += batch.num_rows
@@ -76,11 +76,11 @@ def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> It
             if next_llsn > found:
                 continue
             head = log.head()
-            if options.fail_on_data_loss:
-                raise lost(log.name, position, min(wanted.last, head - 1)) from None
-            kept = log.locate(head)[wanted.stream]
+            kept = log.locate(head).get(wanted.stream, wanted.last_llsn + 1)
             if kept <= next_llsn:
                 raise  # a trim that the metadata repository does not know of
+            if options.fail_on_data_loss:
+                raise lost(log.name, position, min(wanted.last, head - 1)) from None
             next_llsn = kept
 
 
