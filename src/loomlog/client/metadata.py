@@ -59,14 +59,14 @@ class Metadata:
         """The answer. `repeatable`: doing it twice is the same as doing it once."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         attempts = 0
-        reason: Retryable | None = None  # that tells most: "another one leads" tells least
+        reason: Retryable | None = None  # that tells most
         while True:
             try:
                 return await self._attempt(frame, deadline_s, repeatable)
             except Retryable as error:
                 self._turn(error)
                 attempts += 1
-                if reason is None or not isinstance(error, NotLeader):
+                if reason is None or _tells(error) >= _tells(reason):
                     reason = error
                 await self._pause(reason, attempts, deadline_s)
 
@@ -152,6 +152,13 @@ class Metadata:
     def learn(self, addresses: Iterable[str]) -> None:
         """Further metadata repositories, to be asked when those known do not answer."""
         self._addresses += [address for address in addresses if address not in self._addresses]
+
+
+def _tells(error: Retryable) -> int:
+    """Of why nothing can be done: that another one leads, the least; why nobody does, the most."""
+    if isinstance(error, NotLeader):
+        return 0 if error.leader else 2
+    return 1
 
 
 async def _hang_up_when_silent(connection: Connection, silence_s: float) -> None:

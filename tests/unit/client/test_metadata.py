@@ -177,6 +177,17 @@ async def test_one_that_does_not_even_greet_is_left() -> None:
                     assert [log.name for log in await cluster.logs()] == ["events"]
 
 
+async def test_why_nobody_leads_tells_more_than_who_is_away() -> None:
+    async with FakeCluster() as gone:
+        dead = gone.address
+    async with FakeCluster() as follower:
+        waits = errors.NotLeader("nobody leads at the moment: etcd does not answer")
+        follower.metadata_faults.extend([refuse(waits)] * 100)
+        async with await connect([follower.address, dead], request_timeout_s=0.3) as cluster:
+            with pytest.raises(errors.NotLeader, match="etcd does not answer"):
+                await cluster.logs()
+
+
 async def test_a_request_without_side_effects_is_repeated() -> None:
     async with FakeCluster() as fake, await connect(fake.address) as cluster:
         fake.add_log("events")
