@@ -123,7 +123,7 @@ def test_several_metadata_repositories_are_compared_with_one(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert list(report["one_at_a_time"]) == list(report["concurrent"]) == ["1", "3"]
-    assert [lost["how"] for lost in report["takeovers"]] == ["kill -9"] * 3 + ["SIGSTOP"] * 3
+    assert [lost["how"] for lost in report["takeovers"]] == ["kill -9", "SIGSTOP"]
     assert all(lost["stall_s"] > 0 for lost in report["takeovers"])
     assert report["rounds"]["streams"] == 50
     assert report["rounds"]["rounds"] > 0

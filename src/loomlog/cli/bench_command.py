@@ -154,7 +154,7 @@ def _takeover(target: Target, seconds: float, streams: int, *, as_json: bool) ->
     from loomlog.cli.bench import reporting, takeovers
 
     report = _measured(
-        takeovers.SCENARIOS,
+        takeovers.scenario_count(seconds),
         lambda progress: takeovers.measure(target, seconds, streams, progress),
     )
     _show(report, reporting.takeover_fields, reporting.print_takeovers, as_json=as_json)

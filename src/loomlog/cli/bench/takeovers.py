@@ -32,11 +32,10 @@ NODES: Final = 3
 METADATA: Final = 3
 RECORD_BYTES: Final = 1024
 CALLERS: Final = 1024
-REPEATS: Final = 3  # of each stall; all are reported
+REPEATS_MAX: Final = 3  # of each stall; all are reported
 SILENT_S: Final = 4.0  # how long a stopped leader sleeps
 AFTERWARDS_S: Final = 1.0
 PATIENCE_S: Final = 60.0
-SCENARIOS: Final = 5 + 2 * REPEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,14 @@ class Report:
     rounds: RoundRate | None = None
 
 
+def scenario_count(seconds: float) -> int:
+    return 5 + 2 * _repeats(seconds)
+
+
+def _repeats(seconds: float) -> int:
+    return max(1, min(REPEATS_MAX, round(seconds)))
+
+
 async def measure(target: Target, seconds: float, streams: int, progress: Progress) -> Report:
     """Measure; whatever was started or made for it is gone afterwards."""
     report = Report()
@@ -67,7 +74,8 @@ async def measure(target: Target, seconds: float, streams: int, progress: Progre
                 log = await cluster.create_log("bench-takeovers", replicas=NODES)
                 await _appends(log, metadata, seconds, report, progress)
                 if metadata > 1:
-                    await _takeovers(_Place(processes, cluster, log), report, progress)
+                    place = _Place(processes, cluster, log)
+                    await _takeovers(place, _repeats(seconds), report, progress)
     progress.begin(f"rounds of {streams:,} streams", seconds)
     report.rounds = await many_streams.measure(target, METADATA, streams, seconds)
     return report
@@ -98,9 +106,9 @@ async def _appends(
     report.together[metadata] = await appends.concurrent(log, RECORD_BYTES, seconds, CALLERS)
 
 
-async def _takeovers(place: _Place, report: Report, progress: Progress) -> None:
+async def _takeovers(place: _Place, repeats: int, report: Report, progress: Progress) -> None:
     for how, lose in (("kill -9", _kill), ("SIGSTOP", _silence)):
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             progress.begin(f"{how} of the leader", SILENT_S)
             report.takeovers.append(await _takeover(place, how, lose))
 
