@@ -84,7 +84,7 @@ def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
 
 
 @pytest.mark.parametrize("again_into", ["backfill", "reset"])
-def test_a_record_that_fails_in_two_versions_is_replayed_into_each_once(
+def test_a_record_that_fails_in_two_versions_is_replayed_into_the_live_one_once(
     pipelines: PipelineRig, tmp_path: Path, again_into: str
 ) -> None:
     table = tmp_path / "table"
@@ -224,6 +224,28 @@ def test_a_runner_that_was_replaced_stops_and_says_so(
     assert numbers(pipelines, tmp_path / "table") == list(range(1, 10))
 
 
+def test_a_runner_that_may_not_go_on_replaces_nobody(
+    pipelines: PipelineRig, tmp_path: Path
+) -> None:
+    pipelines.append(records(1, 5))
+    runner = pipelines.runner(copying(pipelines, parquet(tmp_path / "table")), site="same")
+    assert runner.wait_until_committed(5)
+    other = pipelines.runner(copying(pipelines, parquet(tmp_path / "other")), site="same")
+    assert "output was" in str(other.join())
+    pipelines.append(records(6, 9))
+    assert runner.wait_until_committed(9)
+    runner.stop()
+    assert runner.error is None
+
+
+def test_dead_letters_are_listed_wherever_they_are(pipelines: PipelineRig, tmp_path: Path) -> None:
+    work = copying(pipelines, parquet(tmp_path / "table"), dead_letters=f"{pipelines.name}.lost")
+    pipelines.append([b"two"])
+    pipelines.run(work)
+    (letter,) = json.loads(loom(pipelines, "dead-letters", "list", pipelines.name, "--json"))
+    assert letter["value"] == "two"
+
+
 def test_status_and_metrics_say_how_far_it_is(pipelines: PipelineRig, tmp_path: Path) -> None:
     pipelines.append(records(1, 10))
     pipelines.run(copying(pipelines, parquet(tmp_path / "table")))
@@ -261,6 +283,7 @@ def called(rig: PipelineRig, *words: str) -> subprocess.CompletedProcess[str]:
         (["status", "nobody"], 1, "there is no pipeline 'nobody'"),
         (["run", "missing.py"], 1, "there is no file missing.py"),
         (["pause", "nobody"], 1, "there is no pipeline"),
+        (["dead-letters", "list", "nobody"], 1, "there is no pipeline"),
         (["reset", "nobody", "--to", "noon", "--yes"], 2, "give earliest, latest or a position"),
         (["backfill", "x.py", "--version", "2", "--from", "1"], 2, "has its extent already"),
     ],

@@ -159,7 +159,7 @@ def list_letters(
     ] = 100,
     log: Annotated[
         str | None,
-        typer.Option(metavar="LOG", show_default="NAME.dead-letters", help="Where they are."),
+        typer.Option(metavar="LOG", show_default="that of the pipeline", help="Where they are."),
     ] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,

@@ -122,8 +122,11 @@ def reset(address: str, name: str, to: str, *, same_output: bool, as_json: bool)
 def list_letters(
     address: str, name: str, log: str | None, count_max: int, *, as_json: bool
 ) -> None:
+    from loomlog.spark.pipelines.store import ProgressStore
+
     with connected_sync(address) as cluster:
-        found = list(_letters(cluster, log or f"{name}.dead-letters", count_max))
+        known = ProgressStore(cluster, name).load().definition.get("dead_letters")
+        found = list(_letters(cluster, log or known or f"{name}.dead-letters", count_max))
     if as_json:
         print_json(found)
     elif found:

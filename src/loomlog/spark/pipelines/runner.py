@@ -104,10 +104,13 @@ class Runner:
         return None
 
     def _try_activate(self, cluster: BlockingCluster, site: Site) -> ProgressStore | None:
+        store = ProgressStore(cluster, self._pipeline.name)
+        known = store.find()
+        if known is not None:  # who may not go on with it must not replace one who does
+            units.defined(known, self._pipeline.summary())
         lease = site.try_activate()
         if lease is None:
             return None
-        store = ProgressStore(cluster, self._pipeline.name)
         store.fence(lease)
         self._begin(cluster, store)
         site.keep(lease, self._on_fenced)
