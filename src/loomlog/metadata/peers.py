@@ -38,7 +38,7 @@ class Peers:
 
     async def _ask(self, address: str, timeout_s: float) -> pb.LeaderBeat:
         connection = self._open.get(address)
-        if connection is None:
+        if connection is None or connection.closed:  # perhaps before it was noted here
             connection = await connect(address, self._codec, self, timeout_s)
             self._open[address] = connection
         question = pb.Frame(ask_leader=self._question)
