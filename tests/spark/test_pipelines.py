@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 from pipeline_rig import PipelineRig
 from pyspark.sql import functions as sf
 
+from loomlog.client import writer_state
+from loomlog.client.publishing import writers_prefix
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.spark import Pipeline, delta, log, parquet, pipeline, read_table
 from loomlog.spark.pipelines.parquet_table import ParquetOutput
+from loomlog.spark.pipelines.store import register_name
 from loomlog.spark.pipelines.units import UnitState
 
 SCHEMA = "n long, path string"
@@ -108,7 +112,28 @@ def test_a_delta_table_as_output_and_a_unit_that_is_published_twice(
     found = DeltaTable(place)
     rows = found.to_pyarrow_dataset().to_table()
     assert sorted(rows["n"].to_pylist()) == list(range(70))
-    assert found.transaction_version(pipelines.name) == 3
+    owner = f"{pipelines.name}-{pipelines.progress().life}"
+    assert found.transaction_version(owner) == 3
+
+
+@pytest.mark.parametrize("kind", [parquet, delta])
+def test_a_namesake_from_another_cluster_adds_to_a_table_and_skips_nothing(
+    pipelines: PipelineRig, tmp_path: Path, kind: Any
+) -> None:
+    copied = copying(pipelines, kind(tmp_path / "table"), unit_records=2)
+    pipelines.append(records(3))
+    pipelines.run(copied)
+    register = pipelines.cluster.register(register_name(pipelines.name))
+    known = register.get()
+    assert known is not None
+    register.swap(None, known.version)  # as in a cluster that never had it
+    pipelines.run(copied)
+    if kind is parquet:
+        assert numbers(pipelines, tmp_path / "table") == [0, 0, 1, 1, 2, 2]
+    else:
+        from deltalake import DeltaTable
+
+        assert DeltaTable(str(tmp_path / "table")).to_pyarrow_dataset().count_rows() == 6
 
 
 class Killed(BaseException):
@@ -164,6 +189,27 @@ def test_a_runner_that_dies_anywhere_changes_nothing(
         assert told[0].staged == decided
 
 
+def test_decided_rows_that_a_trim_took_after_a_silent_day_are_computed_again(
+    pipelines: PipelineRig,
+) -> None:
+    out = f"{pipelines.log.name}.out"
+    pipelines.append(records(2))
+    pipelines.run(copying(pipelines, Dying(log(out), "never")))
+    pipelines.append(records(3, first=2))
+    work = copying(pipelines, Dying(log(out), "decided"))
+    with pytest.raises(Killed):
+        pipelines.run(work)
+    register = pipelines.cluster.register(f"{writers_prefix(out)}{pipelines.name}")
+    known = register.get()
+    assert known is not None
+    silent = replace(writer_state.decode(known.value), changed_us=0)
+    register.swap(silent.encode(), known.version)
+    pipelines.cluster.log(out).trim(2)
+    pipelines.run(work)
+    found = pipelines.cluster.log(out).subscribe(3, pipelines.cluster.log(out).tail())
+    assert sorted(json.loads(entry.value)["n"] for entry in found) == [2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("decode", "good", "bad"),
     [
@@ -200,9 +246,9 @@ def test_a_value_may_be_many_rows_in_arrow(pipelines: PipelineRig, tmp_path: Pat
         return bytes(out.getvalue())
 
     copied = copying(pipelines, parquet(tmp_path / "table"), decode="arrow")
-    pipelines.append([stream([1, 2]), b"not arrow", stream([3])])
+    pipelines.append([stream([1, 2]), b"not arrow", stream([]), stream([3])])
     pipelines.run(copied)
-    assert numbers(pipelines, tmp_path / "table") == [1, 2, 3]
+    assert [row.n for row in read_table(pipelines.spark, tmp_path / "table").collect()] == [1, 2, 3]
     assert [letter["value"] for letter in pipelines.letters()] == [b"not arrow"]
 
 
@@ -257,6 +303,27 @@ def test_a_wrong_function_stops_the_pipeline_and_puts_nothing_away(
     assert "nobody" in pipelines.progress().error
     pipelines.run(copying(pipelines, parquet(tmp_path / "table")))
     assert numbers(pipelines, tmp_path / "table") == [0, 1, 2, 3]
+    assert pipelines.progress().counters.dead_letters == 0
+
+
+def test_columns_that_a_log_cannot_take_stop_the_pipeline_and_put_nothing_away(
+    pipelines: PipelineRig,
+) -> None:
+    pipelines.append(records(2))
+
+    @pipeline(
+        pipelines.name,
+        source=pipelines.log.name,
+        decode="json",
+        schema=SCHEMA,
+        output=log(f"{pipelines.log.name}.out"),
+        attempts=1,
+    )
+    def keyed(rows: Any) -> Any:
+        return rows.selectExpr("n AS key", "path AS value")
+
+    with pytest.raises(LoomError, match="the column key must be binary or string, not bigint"):
+        pipelines.run(keyed)
     assert pipelines.progress().counters.dead_letters == 0
 
 
