@@ -13,6 +13,7 @@ from loomlog import connect, errors
 from loomlog.client.cluster import Cluster
 from loomlog.metadata import leadership
 from loomlog.testing import LocalCluster
+from loomlog.wire import loomlog_pb2 as pb
 
 PATIENCE_S = 30.0
 
@@ -103,6 +104,32 @@ async def test_who_does_not_lead_says_who_does() -> None:
                 assert "loomlog_metadata_leads 0" in repository.metrics()
         assert "loomlog_metadata_leads 1" in leading.metrics()
         assert leading.status()["role"] == "leader"
+
+
+async def test_nothing_of_a_term_goes_on_when_another_one_leads() -> None:
+    local = LocalCluster(nodes=1, metadata=3)
+    async with local as cluster:
+        await cluster.create_log("events", replicas=1)
+        replaced = local.repositories[local.leader or 0]
+        term, ended = replaced.term, asyncio.Event()
+        assert term is not None
+
+        async def takes_a_while_to_end() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                ended.set()
+
+        assert replaced._leadership is not None
+        assert replaced._requests is not None
+        replaced._requests.spawn(takes_a_while_to_end())
+        forgets = pb.LeaderBeat(epoch=term.leader.epoch, leader=term.leader.member)
+        replaced._leadership.beat = lambda: forgets  # type: ignore[method-assign]
+        await until(lambda: replaced.term is None)
+        await until(ended.is_set)
+        await until(lambda: not term.committer.logs)
 
 
 async def test_one_that_lost_its_disk_is_filled_and_counts_again(tmp_path: Path) -> None:

@@ -277,7 +277,10 @@ class Leadership:
             self._leading = None
             for task in (serving, replaced):
                 task.cancel()
-            await asyncio.gather(serving, replaced, return_exceptions=True)
+            try:
+                await asyncio.gather(serving, replaced, return_exceptions=True)
+            finally:  # not by a task that may be cancelled meanwhile: it must come to its end
+                await self._end_term()
             logger.info("does not lead in epoch %d any more", won.leader.epoch)
 
     async def _until_newer(self, leader: Leader) -> None:
@@ -314,8 +317,7 @@ class Leadership:
             logger.warning("cannot lead in epoch %d: %s", won.leader.epoch, error)
             return False
         finally:
-            await self._end_term()
-            log.close()
+            log.close()  # before the term ends, and with it all that snapshots are made of
 
     async def _serve_with(self, log: QuorumRoundLog, store: MetaStore, leader: Leader) -> bool:
         if self._membership.previous:

@@ -190,9 +190,11 @@ class MetadataRepository:
         term, self.term = self.term, None
         requests, self._requests = self._requests, None
         if term is not None and requests is not None:
-            await requests.stop()
-            self._server.disconnect({"client", "vsn"})
-            await term.end()
+            try:
+                await requests.stop()
+            finally:
+                self._server.disconnect({"client", "vsn"})
+                await term.end()
 
     def _fail(self, error: LoomError) -> None:
         if not self.failed.done():
