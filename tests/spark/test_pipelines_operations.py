@@ -75,6 +75,8 @@ def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
     progress = pipelines.run(again.continued(pipelines.cluster, better, 2))
     assert progress.at_end
     assert backfill.name == f"{pipelines.name}@2"
+    (status,) = statuses(pipelines.cluster, backfill.name)
+    assert (status.state, status.lag_records, status.lag_s) == ("finished", 0, 0.0)
     assert numbers(pipelines, table) == list(range(1, 26))
     assert numbers(pipelines, table, version=2) == [100 + n for n in range(5, 16)]
     with pytest.raises(InvalidArgument, match="not written yet"):

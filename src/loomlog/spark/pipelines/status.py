@@ -90,7 +90,8 @@ def _status(
         output=str(progress.definition.get("output", "")),
         version=progress.version,
         sources=tuple(
-            _source(cluster.log(log), position) for log, position in progress.positions.items()
+            _source(cluster.log(log), position, progress.ends.get(log))
+            for log, position in progress.positions.items()
         ),
         unit=None if unit is None else asdict(unit) | {"staged": None},
         counters=progress.counters,
@@ -107,13 +108,15 @@ def _state(progress: Progress, active: bool) -> str:
     return "running" if active else "stopped"
 
 
-def _source(log: BlockingLog, position: Glsn) -> SourceStatus:
+def _source(log: BlockingLog, position: Glsn, end: Glsn | None) -> SourceStatus:
+    """`end`: there is nothing to do behind it."""
     try:
         tail = log.tail()
     except NotFound:
         return SourceStatus(log.name, position, 0, 0, None)
-    lag = max(0, tail - position)
-    return SourceStatus(log.name, position, tail, lag, _lag_s(log, position, tail))
+    last = tail if end is None else min(tail, end)
+    lag = max(0, last - position)
+    return SourceStatus(log.name, position, tail, lag, _lag_s(log, position, last))
 
 
 def _lag_s(log: BlockingLog, position: Glsn, tail: Glsn) -> float | None:
