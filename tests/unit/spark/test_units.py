@@ -128,6 +128,18 @@ def test_a_reset_forgets_the_unit_and_writes_a_new_version() -> None:
         units.reset(progress, {"other": 0}, same_output=True)
 
 
+def test_after_a_reset_it_may_be_defined_anew_and_is_known_as_it_was_until_then() -> None:
+    was, becomes = ({"sources": {"rows": LOG}, "output": output} for output in ("a", "b"))
+    progress = units.defined(fresh(), was)
+    with pytest.raises(InvalidArgument, match="output was 'a' and is now 'b'"):
+        units.defined(progress, becomes)
+    progress = units.reset(progress, {LOG: 0}, same_output=False)
+    assert progress.definition == was
+    progress = units.defined(progress, becomes)
+    with pytest.raises(InvalidArgument, match="output was 'b' and is now 'a'"):
+        units.defined(progress, was)
+
+
 def test_work_ends_at_its_end() -> None:
     progress = fresh(ends={LOG: 3})
     assert units.next_range(progress, LOG, tail=10, records_max=5) == Range(1, 3)

@@ -73,7 +73,7 @@ class Counters:
 class Progress:
     """All that is known of a pipeline."""
 
-    definition: Mapping[str, Any]  # what must not change under it: sources, output
+    definition: Mapping[str, Any]  # what must not change under it: sources, output; unless `anew`
     positions: Mapping[str, Glsn]  # by log: committed up to and with
     ends: Mapping[str, Glsn] = field(default_factory=dict)  # by log: work ends there, if ever
     next_unit: int = 1
@@ -88,6 +88,7 @@ class Progress:
     batch: int = -1  # the last micro-batch that is committed
     counters: Counters = Counters()
     paused: bool = False
+    anew: bool = False  # it was reset, and no runner has begun since
     committed_at: float = 0.0  # seconds since 1970
     error: str = ""
 
@@ -111,13 +112,13 @@ def taken_over(progress: Progress, epoch: int) -> Progress:
 def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:
     """The pipeline is defined like this; raises InvalidArgument if it was another one before."""
     for name, value in progress.definition.items():
-        if definition.get(name) != value:
+        if definition.get(name) != value and not progress.anew:
             raise InvalidArgument(
                 f"{name} was {value!r} and is now {definition.get(name)!r}: give the pipeline "
                 "another name, or begin anew with `loom pipeline reset`"
             )
     positions = {log: progress.positions.get(log, 0) for log in definition["sources"].values()}
-    return replace(progress, definition=dict(definition), positions=positions)
+    return replace(progress, definition=dict(definition), anew=False, positions=positions)
 
 
 def created(progress: Progress, ranges: Mapping[str, Range], batch: int | None = None) -> Progress:
@@ -245,7 +246,7 @@ def reset(progress: Progress, positions: Mapping[str, Glsn], *, same_output: boo
     versions = progress.versions + (not same_output)
     return replace(
         progress,
-        definition={},
+        anew=True,
         positions={**progress.positions, **positions},
         unit=None,
         pieces=(),
