@@ -59,6 +59,7 @@ class FileRoundLog:
     ) -> FileRoundLog:
         """Open what is there, or begin (only if `create`). Blocks."""
         files.make_directory(directory)
+        sync_way_to(files, directory)
         numbers = clean(files, directory)
         if numbers:
             opened = open_file(files, directory, numbers[-1], file_bytes)
@@ -67,7 +68,6 @@ class FileRoundLog:
             opened = RoundFile.fresh(1, 0, file_bytes)
             for step in creation(files, directory, opened, b""):
                 step()
-            sync_way_to(files, directory)
         else:
             raise Corrupt(
                 f"{directory} holds no round log, but this cluster has metadata: restore it from "

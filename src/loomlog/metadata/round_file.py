@@ -117,7 +117,9 @@ def creation(files: Files, directory: str, new: RoundFile, data: bytes) -> list[
 
 
 def sync_way_to(files: Files, directory: str) -> None:
-    """Directories on the way may be new as well: a power loss must not take the way to the file."""
+    """What is found may be the unsynced work of a process that was killed, and directories on the
+    way may be new as well: a power loss must not take the way to the file."""
+    files.sync_directory(directory)
     while "/" in directory.rstrip("/"):
         directory = directory.rstrip("/").rpartition("/")[0] or "/"
         try:

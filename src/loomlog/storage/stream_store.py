@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import NOWHERE, Place, RecoveredContext, recover
@@ -26,6 +27,8 @@ from loomlog.storage.segments import Broken
 from loomlog.storage.stream_meta import StreamMeta
 from loomlog.storage.stream_reader import StreamReader
 from loomlog.types import CommitContext, Glsn, Llsn
+
+_DIRECTORIES: Final = ("data", "commit", "spare")
 
 
 class StreamStore(StreamReader):
@@ -74,6 +77,7 @@ class StreamStore(StreamReader):
         cls, files: Files, path: str, journal: Journal, settings: StorageSettings
     ) -> StreamStore:
         """The replica that is stored at `path`, recovered."""
+        _sync_names(files, path)
         store = cls._opened(files, path, journal, settings)
         wiping.remove(files, path)
         return store
@@ -267,3 +271,13 @@ def _first_above(trimmed_glsn: Glsn, commit: CommitContext) -> Place:
     glsn = max(commit.glsn, trimmed_glsn + 1)
     skipped = glsn - commit.glsn
     return Place(glsn, commit.llsn + skipped) if skipped < commit.length else NOWHERE
+
+
+def _sync_names(files: Files, path: str) -> None:
+    """What is found may be the unsynced work of a process that was killed. Before anything is built
+    on it, it must survive a power loss: the directories, from the outermost on."""
+    files.sync_directory(path.rpartition("/")[0])
+    files.sync_directory(path)
+    for name in _DIRECTORIES:
+        if files.exists(f"{path}/{name}"):
+            files.sync_directory(f"{path}/{name}")

@@ -10,6 +10,8 @@ from hand_worker import HandWorker
 from loomlog.errors import Corrupt, LoomError
 from loomlog.metadata.file_round_log import FileRoundLog
 from loomlog.storage.disk import RealFiles
+from loomlog.testing.sim.disk import SimDisk
+from loomlog.testing.sim.world import World
 
 FILE_BYTES = 4096
 
@@ -189,6 +191,48 @@ async def test_a_crash_at_any_step_of_a_roll_keeps_what_was_done(
     assert found[:3] == [b"0", b"1", b"2"]
     assert len(list(tmp_path.iterdir())) == 1
     log.close()
+
+
+class Killed(Exception):  # noqa: N818 - an event, not an error
+    pass
+
+
+@pytest.mark.parametrize("change", range(1, 40))
+async def test_what_a_killed_process_left_unsynced_is_relied_on_only_once_it_holds(
+    change: int,
+) -> None:
+    """Killed at any change; another process goes on; then the power goes, too."""
+    disk = SimDisk(World(change), "host")
+
+    def opened() -> tuple[FileRoundLog, HandWorker]:
+        worker = HandWorker()
+        log = FileRoundLog.open(disk.mount(), "/v/rounds", worker, create=True, file_bytes=256)
+        return log, worker
+
+    def append(log: FileRoundLog, worker: HandWorker, *records: bytes) -> None:
+        for record in records:
+            log.append(log.epoch, record, done.append)
+            worker.do_next()
+
+    def kill() -> None:
+        raise Killed
+
+    done: list[BaseException | None] = []
+    disk.strike_after(change, kill)
+    try:
+        log, worker = opened()
+        log.begin(lambda: [b"snapshot"])
+        append(log, worker, b"0", b"1", b"2", b"3")
+    except Killed:
+        pass
+    disk.strike_after(0, None)
+    log, worker = opened()
+    found = log.read()
+    log.begin(lambda: found)
+    append(log, worker, b"acknowledged")
+    assert set(done) == {None}
+    disk.crash()
+    assert opened()[0].read()[-1] == b"acknowledged"
 
 
 async def test_after_a_failed_write_nothing_is_done_any_more(tmp_path: Path) -> None:

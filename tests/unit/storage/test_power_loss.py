@@ -151,3 +151,42 @@ def test_what_was_acknowledged_survives_power_loss(seed: int) -> None:
     story = Story(seed)
     for _ in range(8):
         story.live()
+
+
+class Killed(Exception):  # noqa: N818 - an event, not an error
+    pass
+
+
+@pytest.mark.parametrize("change", range(1, 60))
+def test_what_a_killed_process_left_unsynced_is_relied_on_only_once_it_holds(change: int) -> None:
+    """Killed at any change; another process goes on; then the power goes, too."""
+    disk = SimDisk(World(change), "host")
+    disk.mount().make_directory("/volume")
+    disk.mount().sync_directory("/")
+
+    def kill() -> None:
+        raise Killed
+
+    disk.strike_after(change, kill)
+    try:
+        begun = Rig("/volume/lsid=7", SMALL, disk.mount())
+        begun.append(300, 300)
+        begun.settle()
+        begun.commit(1, 2)
+        begun.settle()
+    except Killed:
+        pass
+    disk.strike_after(0, None)
+
+    rig = Rig("/volume/lsid=7", SMALL, disk.mount())
+    rig.append(10)
+    rig.settle()
+    last = rig.store.last_llsn
+    first = rig.store.context.uncommitted_begin
+    rig.commit(first, last + 1 - first)
+    rig.settle()
+    assert set(rig.answers) == {None}
+    disk.crash()
+    after = Rig("/volume/lsid=7", SMALL, disk.mount()).store
+    assert not after.context.damaged
+    assert after.context.uncommitted_begin == last + 1
