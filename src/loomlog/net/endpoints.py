@@ -54,7 +54,7 @@ class Server:
     def __init__(self, codec: Codec, handler: Handler) -> None:
         self._codec = codec
         self._handler = handler
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._server: Any = None
         self.address = ""
 
@@ -86,7 +86,7 @@ class Server:
 
     def _accept(self) -> Connection:
         connection = Connection(self._codec, self)
-        self._connections.add(connection)
+        self._connections[connection] = None
         return connection
 
     # Handler: pass on, and forget connections that are gone
@@ -95,5 +95,5 @@ class Server:
         self._handler.frame_received(connection, frame, payload)
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._handler.connection_closed(connection, error)
