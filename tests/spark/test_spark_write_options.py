@@ -10,6 +10,8 @@ from loomlog.spark.write_options import require_writable, write_options
 
 PLACE = {"cluster": "127.0.0.1:7400", "log": "events"}
 
+pytestmark = pytest.mark.usefixtures("spark")  # a schema is read from text by a session
+
 
 def columns_of(ddl: str) -> StructType:
     schema = StructType.fromDDL(ddl)
