@@ -39,7 +39,7 @@ demo: java  ## a cluster of three nodes on this machine: append, read back, look
 test: lint types java etcd  ## lint, types, all tests
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/unit tests/conformance
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(ARGS) tests/spark
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS) tests/spark
 
 java: $(SPARK)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu
 	@$(BIN)/python -W ignore -m loomlog.spark.java 2>/dev/null \
