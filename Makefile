@@ -13,7 +13,7 @@ RUNS ?= 500
 MINUTES ?= 0
 ARGS ?=
 
-.PHONY: help venv java etcd demo test lint types sim soak bench proto clean
+.PHONY: help venv java etcd demo test kills lint types sim soak bench proto clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -39,7 +39,10 @@ demo: java  ## a cluster of three nodes on this machine: append, read back, look
 test: lint types java etcd  ## lint, types, all tests
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/unit tests/conformance
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS) tests/spark
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
+
+kills: java  ## Spark pipelines under 22 kills, and sites that freeze: about five minutes
+	$(BIN)/python -m pytest -q -m long $(ARGS) tests/spark
 
 java: $(SPARK)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu
 	@$(BIN)/python -W ignore -m loomlog.spark.java 2>/dev/null \

@@ -37,7 +37,7 @@ from loomlog.errors import NotFound
 from loomlog.spark import table_files
 from loomlog.spark.pipelines.units import UnitState
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 NODES = 4
 SEED = 4

@@ -16,7 +16,7 @@ from kill_rig import SparkDriver, cleared, pipeline_run, progress_of, until
 import loomlog
 from loomlog.spark import table_files
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 LEASE_S = 3.0
 SLACK_S = 15.0  # of a busy machine
