@@ -30,6 +30,7 @@ from loomlog.wire.translate import STATE_TO_WIRE, commit_from_wire, report_to_wi
 PATIENCE_S: Final = 120.0
 HEARTBEAT_S: Final = 0.5
 CREATE_TIMEOUT_S: Final = 300.0
+STREAMS_PER_LOG: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,10 @@ async def measure(target: Target, metadata: int, streams: int, seconds: float) -
             leader = f"vmr-{status.leader or 1}"
             node = await _PlayedNode.join(status.metadata_address)
             begun = perf_counter()
-            await cluster.create_log("bench-streams", streams=streams, replicas=1)
-            await node.until_running(streams)
+            for made in range(0, streams, STREAMS_PER_LOG):
+                count = min(STREAMS_PER_LOG, streams - made)
+                await cluster.create_log(f"bench-streams-{made}", streams=count, replicas=1)
+                await node.until_running(made + count)
             created_s = perf_counter() - begun
             return await _rounds(node, processes.pids[leader], metadata, created_s, seconds)
 
