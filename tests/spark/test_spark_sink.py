@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,9 @@ def test_a_batch_that_fails_leaves_nothing_to_see(rig: Rig, target: loomlog.Bloc
         save(rig, numbers(rig).select(failing_at(400)), target)
     assert target.tail() == 0
     assert rig.cluster.log(f"{target.name}.staged").tail() > 0
+    # The batch's writer is forgotten; a task that outlived it may have named it once more.
+    for left in rig.cluster.registers(f"writer/{target.name}/").values():
+        assert json.loads(left.value)["published"] == [0, 0]
 
 
 def failing_at(number: int) -> Any:
