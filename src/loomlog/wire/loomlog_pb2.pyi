@@ -64,7 +64,7 @@ STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat")
+    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,11 @@ class Frame(_message.Message):
     ROUND_STORED_FIELD_NUMBER: _ClassVar[int]
     ASK_LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADER_BEAT_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCER_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCER_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    REPORT_CHAIN_FIELD_NUMBER: _ClassVar[int]
     id: int
     reply: bool
     leader_epoch: int
@@ -217,7 +222,12 @@ class Frame(_message.Message):
     round_stored: RoundStored
     ask_leader: AskLeader
     leader_beat: LeaderBeat
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ...) -> None: ...
+    chain_request: ChainRequest
+    chain_answer: ChainAnswer
+    sequencer_request: SequencerRequest
+    sequencer_answer: SequencerAnswer
+    report_chain: ReportChain
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -712,7 +722,7 @@ class Segment(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class LogStream(_message.Message):
-    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id")
+    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -722,6 +732,8 @@ class LogStream(_message.Message):
     JOINING_NODE_FIELD_NUMBER: _ClassVar[int]
     COPIED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     state: StreamState
     seal_epoch: int
@@ -731,7 +743,9 @@ class LogStream(_message.Message):
     joining_node: int
     copied_entries: int
     loglet_id: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ...) -> None: ...
+    protocol: str
+    projection: Projection
+    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ...) -> None: ...
 
 class ListLogs(_message.Message):
     __slots__ = ()
@@ -1132,3 +1146,203 @@ class LeaderBeat(_message.Message):
     heard: bool
     member: int
     def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., heard: _Optional[bool] = ..., member: _Optional[int] = ...) -> None: ...
+
+class Projection(_message.Message):
+    __slots__ = ("loglet_id", "epoch", "first", "start", "chains", "sequencer", "closed")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCER_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    epoch: int
+    first: int
+    start: int
+    chains: _containers.RepeatedCompositeFieldContainer[Chain]
+    sequencer: int
+    closed: bool
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., start: _Optional[int] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., sequencer: _Optional[int] = ..., closed: _Optional[bool] = ...) -> None: ...
+
+class Chain(_message.Message):
+    __slots__ = ("replicas",)
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[ChainReplica]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[ChainReplica, _Mapping]]] = ...) -> None: ...
+
+class ChainReplica(_message.Message):
+    __slots__ = ("storage_node_id", "address", "birth")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    address: str
+    birth: int
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., birth: _Optional[int] = ...) -> None: ...
+
+class ChainRequest(_message.Message):
+    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[ChainRequest.Kind]
+        WRITE: _ClassVar[ChainRequest.Kind]
+        READ: _ClassVar[ChainRequest.Kind]
+        BEFORE: _ClassVar[ChainRequest.Kind]
+        LIST: _ClassVar[ChainRequest.Kind]
+        FETCH: _ClassVar[ChainRequest.Kind]
+        CHECK: _ClassVar[ChainRequest.Kind]
+        TRIM: _ClassVar[ChainRequest.Kind]
+        SEAL: _ClassVar[ChainRequest.Kind]
+        CREATE: _ClassVar[ChainRequest.Kind]
+        COPY: _ClassVar[ChainRequest.Kind]
+        REMOVE: _ClassVar[ChainRequest.Kind]
+    KIND_UNSPECIFIED: ChainRequest.Kind
+    WRITE: ChainRequest.Kind
+    READ: ChainRequest.Kind
+    BEFORE: ChainRequest.Kind
+    LIST: ChainRequest.Kind
+    FETCH: ChainRequest.Kind
+    CHECK: ChainRequest.Kind
+    TRIM: ChainRequest.Kind
+    SEAL: ChainRequest.Kind
+    CREATE: ChainRequest.Kind
+    COPY: ChainRequest.Kind
+    REMOVE: ChainRequest.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    kind: ChainRequest.Kind
+    loglet_id: int
+    chain: int
+    birth: int
+    epoch: int
+    position: int
+    count: int
+    limit: int
+    wait_ms: int
+    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class ChainAnswer(_message.Message):
+    __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[ChainAnswer.Kind]
+        STORED: _ClassVar[ChainAnswer.Kind]
+        WRITTEN: _ClassVar[ChainAnswer.Kind]
+        FOUND: _ClassVar[ChainAnswer.Kind]
+        MISSING: _ClassVar[ChainAnswer.Kind]
+        TRIMMED_TO: _ClassVar[ChainAnswer.Kind]
+        LISTED: _ClassVar[ChainAnswer.Kind]
+        FETCHED: _ClassVar[ChainAnswer.Kind]
+        SEALED_AT: _ClassVar[ChainAnswer.Kind]
+        DONE: _ClassVar[ChainAnswer.Kind]
+        EPOCH_OVER: _ClassVar[ChainAnswer.Kind]
+        REFUSED: _ClassVar[ChainAnswer.Kind]
+    KIND_UNSPECIFIED: ChainAnswer.Kind
+    STORED: ChainAnswer.Kind
+    WRITTEN: ChainAnswer.Kind
+    FOUND: ChainAnswer.Kind
+    MISSING: ChainAnswer.Kind
+    TRIMMED_TO: ChainAnswer.Kind
+    LISTED: ChainAnswer.Kind
+    FETCHED: ChainAnswer.Kind
+    SEALED_AT: ChainAnswer.Kind
+    DONE: ChainAnswer.Kind
+    EPOCH_OVER: ChainAnswer.Kind
+    REFUSED: ChainAnswer.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXTENTS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: ChainAnswer.Kind
+    position: int
+    end: int
+    epoch: int
+    extents: _containers.RepeatedCompositeFieldContainer[BlockExtent]
+    more: bool
+    reason: str
+    def __init__(self, kind: _Optional[_Union[ChainAnswer.Kind, str]] = ..., position: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., extents: _Optional[_Iterable[_Union[BlockExtent, _Mapping]]] = ..., more: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class BlockExtent(_message.Message):
+    __slots__ = ("first", "count", "size")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    count: int
+    size: int
+    def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class SequencerRequest(_message.Message):
+    __slots__ = ("kind", "loglet_id", "epoch", "count", "position")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[SequencerRequest.Kind]
+        NEXT: _ClassVar[SequencerRequest.Kind]
+        HOLDING: _ClassVar[SequencerRequest.Kind]
+        FIND_END: _ClassVar[SequencerRequest.Kind]
+    KIND_UNSPECIFIED: SequencerRequest.Kind
+    NEXT: SequencerRequest.Kind
+    HOLDING: SequencerRequest.Kind
+    FIND_END: SequencerRequest.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    kind: SequencerRequest.Kind
+    loglet_id: int
+    epoch: int
+    count: int
+    position: int
+    def __init__(self, kind: _Optional[_Union[SequencerRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., count: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
+class SequencerAnswer(_message.Message):
+    __slots__ = ("kind", "first", "count", "epoch", "end", "reason")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[SequencerAnswer.Kind]
+        HANDED_OUT: _ClassVar[SequencerAnswer.Kind]
+        FORGOTTEN: _ClassVar[SequencerAnswer.Kind]
+        BEYOND: _ClassVar[SequencerAnswer.Kind]
+        EPOCH_OVER: _ClassVar[SequencerAnswer.Kind]
+        REFUSED: _ClassVar[SequencerAnswer.Kind]
+    KIND_UNSPECIFIED: SequencerAnswer.Kind
+    HANDED_OUT: SequencerAnswer.Kind
+    FORGOTTEN: SequencerAnswer.Kind
+    BEYOND: SequencerAnswer.Kind
+    EPOCH_OVER: SequencerAnswer.Kind
+    REFUSED: SequencerAnswer.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: SequencerAnswer.Kind
+    first: int
+    count: int
+    epoch: int
+    end: int
+    reason: str
+    def __init__(self, kind: _Optional[_Union[SequencerAnswer.Kind, str]] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., epoch: _Optional[int] = ..., end: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportChain(_message.Message):
+    __slots__ = ("loglet_id", "epoch", "storage_node_id")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    epoch: int
+    storage_node_id: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_node_id: _Optional[int] = ...) -> None: ...
