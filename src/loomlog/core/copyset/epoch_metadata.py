@@ -1,0 +1,48 @@
+"""Where the records of an epoch may be, and on how many nodes each of them is. Pure.
+
+Fixed when an epoch begins, and never changed. Every copyset has `replication` nodes of the nodeset,
+in as many failure domains as there are, up to one for each copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from loomlog.types import NodeId
+
+
+class Member(NamedTuple):
+    """A node of a nodeset. Its location is a failure domain; without one it is its own."""
+
+    node_id: NodeId
+    location: str = ""
+
+    @property
+    def domain(self) -> str:
+        return self.location or f"node {self.node_id}"
+
+
+class EpochMetadata(NamedTuple):
+    since: int  # the first epoch that it holds for; until the next one in the history
+    nodeset: tuple[Member, ...]
+    replication: int
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return tuple(member.node_id for member in self.nodeset)
+
+    @property
+    def domains_spanned(self) -> int:
+        """In how many failure domains every copyset lies at least."""
+        return min(self.replication, len({member.domain for member in self.nodeset}))
+
+    def can_hold_a_copyset(self, nodes: Collection[NodeId]) -> bool:
+        """Whether a record can have all its copies among these."""
+        members = [member for member in self.nodeset if member.node_id in nodes]
+        domains = {member.domain for member in members}
+        return len(members) >= self.replication and len(domains) >= self.domains_spanned
+
+    def is_f_majority(self, nodes: Collection[NodeId]) -> bool:
+        """Every record that is fully stored has a copy on one of these."""
+        return not self.can_hold_a_copyset(set(self.nodes).difference(nodes))

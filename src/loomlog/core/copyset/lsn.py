@@ -1,0 +1,40 @@
+"""Positions of a `copyset` log: epoch << 32 | offset. Pure.
+
+Numbers only ever grow: within an epoch by offset, and every sequencer takes a higher epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from loomlog.types import Glsn
+
+Lsn: TypeAlias = Glsn
+Epoch: TypeAlias = int
+Offset: TypeAlias = int  # within an epoch; the first is 1
+
+OFFSET_BITS: Final = 32
+OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
+EPOCH_MAX: Final = (1 << 31) - 1  # positions are signed elsewhere
+
+
+def make(epoch: Epoch, offset: Offset) -> Lsn:
+    return epoch << OFFSET_BITS | offset
+
+
+def epoch_of(lsn: Lsn) -> Epoch:
+    return lsn >> OFFSET_BITS
+
+
+def offset_of(lsn: Lsn) -> Offset:
+    return lsn & OFFSET_MAX
+
+
+def first_epoch_above(position: Glsn) -> Epoch:
+    """All of it lies above `position`."""
+    return epoch_of(position) + 1
+
+
+def words(lsn: Lsn) -> str:
+    """For people."""
+    return f"e{epoch_of(lsn)}n{offset_of(lsn)}"
