@@ -1,6 +1,6 @@
 """What is stored at an LSN: a batch, or a mark that recovery put in the place of one. Pure.
 
-A record occupies the LSNs [first, last] of one epoch, one for each record of its batch. Copies of it
+A record occupies the LSNs [first, last] of one epoch, one for each entry of its batch. Copies of it
 lie on the nodes of its copyset.
 """
 
