@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"types", "limits"},
     "core": WORDS,
     "storage": WORDS | {"config", "core"},
-    "wire": WORDS,
+    "wire": WORDS | {"core"},
     "net": WORDS,
     "node": SERVED,
     "metadata": SERVED | {"http"},

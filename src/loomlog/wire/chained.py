@@ -1,0 +1,374 @@
+"""Between the words of `chained` (core/chained) and their messages. Pure.
+
+The core's `log_id` is the id of the loglet, of which a log may have several. A request that makes
+no sense raises InvalidArgument. Of an answer nothing is raised: one that cannot be used is
+`Refused` if it told of something to read, else `Lost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from loomlog.batch import aligned, check
+from loomlog.core.chained.block import Block, Extent, junk
+from loomlog.core.chained.messages import (
+    Answer,
+    Before,
+    Beyond,
+    Check,
+    Copy,
+    Create,
+    Done,
+    EpochOver,
+    Fetch,
+    Fetched,
+    FindEnd,
+    Forgotten,
+    Found,
+    HandedOut,
+    Holding,
+    List,
+    Listed,
+    Lost,
+    Missing,
+    Next,
+    Read,
+    Refused,
+    Remove,
+    Request,
+    Seal,
+    SealedAt,
+    Stored,
+    Ticket,
+    Trim,
+    TrimmedTo,
+    Write,
+    Written,
+)
+from loomlog.core.chained.projection import Projection, Replica
+from loomlog.errors import Corrupt, InvalidArgument, LoomError
+from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, CHAIN_LIST_MAX, FRAME_PAYLOAD_BYTES_MAX
+from loomlog.types import Buffer, Glsn, LogId, NodeId
+from loomlog.wire import loomlog_pb2 as pb
+
+FETCH_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - BATCH_BYTES_MAX  # the last block goes over it
+
+_Ask = pb.ChainRequest
+_Tell = pb.ChainAnswer
+_PADDING: Final = bytes(ALIGNMENT)
+
+# Of the metadata repository, over the connection that a node made to it.
+ORDERS: Final = frozenset({_Ask.TRIM, _Ask.SEAL, _Ask.CREATE, _Ask.COPY, _Ask.REMOVE})
+
+
+# ---- to a replica
+
+
+def request_to_wire(
+    replica: Replica, request: Request, *, wait_ms: int = 0
+) -> tuple[pb.ChainRequest, Buffer]:
+    """The message, and its payload. A `Fetch` that finds nothing may wait."""
+    message = pb.ChainRequest(
+        loglet_id=replica.log_id,
+        chain=replica.chain,
+        birth=replica.birth,
+        epoch=getattr(request, "epoch", 0),
+        wait_ms=wait_ms,
+    )
+    payload: Buffer = b""
+    match request:
+        case Write(block=block) | Copy(block=block):
+            message.kind = _Ask.WRITE if isinstance(request, Write) else _Ask.COPY
+            message.position, message.count, payload = block.first, block.count, block.batch
+        case Read(_, position):
+            message.kind, message.position = _Ask.READ, position
+        case Before(_, position):
+            message.kind, message.position = _Ask.BEFORE, position
+        case List(_, position, blocks_max):
+            message.kind, message.position, message.limit = _Ask.LIST, position, blocks_max
+        case Fetch(_, position, bytes_max):
+            message.kind, message.position, message.limit = _Ask.FETCH, position, bytes_max
+        case Check():
+            message.kind = _Ask.CHECK
+        case Trim(_, position):
+            message.kind, message.position = _Ask.TRIM, position
+        case Seal():
+            message.kind = _Ask.SEAL
+        case Create():
+            message.kind = _Ask.CREATE
+        case Remove():
+            message.kind = _Ask.REMOVE
+        case _:
+            raise InvalidArgument(f"{type(request).__name__} is nothing to ask of a replica")
+    return message, payload
+
+
+def request_from_wire(
+    message: pb.ChainRequest, node_id: NodeId, payload: memoryview
+) -> tuple[Replica, Request]:
+    """What is asked of which replica of this node. Blocks are checked, bounds are kept."""
+    replica = Replica(node_id, message.loglet_id, message.chain, message.birth)
+    return replica, _request(message, payload)
+
+
+def _request(message: pb.ChainRequest, payload: memoryview) -> Request:
+    epoch, position = message.epoch, message.position
+    match message.kind:
+        case _Ask.WRITE:
+            return Write(epoch, _block_sent(message, payload))
+        case _Ask.READ:
+            return Read(epoch, position)
+        case _Ask.BEFORE:
+            return Before(epoch, position)
+        case _Ask.LIST:
+            return List(epoch, position, min(message.limit, CHAIN_LIST_MAX))
+        case _Ask.FETCH:
+            return Fetch(epoch, position, min(message.limit, FETCH_BYTES_MAX))
+        case _Ask.CHECK:
+            return Check(epoch)
+        case _Ask.TRIM:
+            return Trim(epoch, position)
+        case _Ask.SEAL:
+            return Seal(epoch)
+        case _Ask.CREATE:
+            return Create()
+        case _Ask.COPY:
+            return Copy(_block_sent(message, payload))
+        case _Ask.REMOVE:
+            return Remove()
+    raise InvalidArgument(f"no request of kind {message.kind} is known here: upgrade this node")
+
+
+def _block_sent(message: pb.ChainRequest, payload: memoryview) -> Block:
+    try:
+        return _block(message.position, message.count, payload)
+    except LoomError as error:
+        raise InvalidArgument(f"a block for {message.position}: {error}") from None
+
+
+def _block(first: Glsn, count: int, batch: Buffer) -> Block:
+    """The block, if it is what it is said to be."""
+    if not len(batch):
+        return junk(first, count)
+    header = check(batch)
+    if (header.first_position, header.first_llsn, header.count) != (first, first, count):
+        raise Corrupt(
+            f"its batch has {header.count} records from position {header.first_position} and "
+            f"LLSN {header.first_llsn} on, not {count} from {first} on"
+        )
+    return Block(first, count, header.producer_id, header.sequence, batch)
+
+
+# ---- from a replica
+
+
+def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
+    """The message, and its payload."""
+    match answer:
+        case Stored():
+            return _Tell(kind=_Tell.STORED), ()
+        case Written():
+            return _Tell(kind=_Tell.WRITTEN), ()
+        case Found(block):
+            return _Tell(kind=_Tell.FOUND, extents=_extents([block])), [block.batch]
+        case Missing(trimmed):
+            return _Tell(kind=_Tell.MISSING, position=trimmed), ()
+        case TrimmedTo(position):
+            return _Tell(kind=_Tell.TRIMMED_TO, position=position), ()
+        case Listed(extents, more):
+            found = [pb.BlockExtent(first=first, count=count) for first, count in extents]
+            return _Tell(kind=_Tell.LISTED, extents=found, more=more), ()
+        case Fetched(blocks, more):
+            found = _extents(blocks)
+            return _Tell(kind=_Tell.FETCHED, extents=found, more=more), list(_padded(blocks))
+        case SealedAt(end, trimmed):
+            return _Tell(kind=_Tell.SEALED_AT, end=end, position=trimmed), ()
+        case Done():
+            return _Tell(kind=_Tell.DONE), ()
+        case EpochOver(epoch):
+            return _Tell(kind=_Tell.EPOCH_OVER, epoch=epoch), ()
+        case Refused(reason):
+            return _Tell(kind=_Tell.REFUSED, reason=reason), ()
+    raise InvalidArgument(f"{type(answer).__name__} is no answer of a replica")
+
+
+def _extents(blocks: Sequence[Block]) -> list[pb.BlockExtent]:
+    return [
+        pb.BlockExtent(first=block.first, count=block.count, size=len(block.batch))
+        for block in blocks
+    ]
+
+
+def _padded(blocks: Sequence[Block]) -> Iterator[Buffer]:
+    """Batches are padded themselves, so this adds nothing to them."""
+    for block in blocks:
+        yield block.batch
+        if padding := -len(block.batch) % ALIGNMENT:
+            yield _PADDING[:padding]
+
+
+def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
+    """The answer, its blocks checked; they are views into the payload."""
+    match message.kind:
+        case _Tell.STORED:
+            return Stored()
+        case _Tell.WRITTEN:
+            return Written()
+        case _Tell.FOUND | _Tell.LISTED | _Tell.FETCHED:
+            return _what_was_read(message, payload)
+        case _Tell.MISSING:
+            return Missing(message.position)
+        case _Tell.TRIMMED_TO:
+            return TrimmedTo(message.position)
+        case _Tell.SEALED_AT:
+            return SealedAt(message.end, message.position)
+        case _Tell.DONE:
+            return Done()
+        case _Tell.EPOCH_OVER:
+            return EpochOver(message.epoch)
+        case _Tell.REFUSED:
+            return Refused(message.reason)
+    return Lost()  # of a newer node: it may mean that it was done
+
+
+def _what_was_read(message: pb.ChainAnswer, payload: memoryview) -> Answer:
+    if message.kind == _Tell.LISTED:
+        extents = [Extent(extent.first, extent.count) for extent in message.extents]
+        return Listed(extents, message.more)
+    try:
+        blocks = list(_blocks(message, payload))
+        if message.kind == _Tell.FETCHED:
+            return Fetched(blocks, message.more)
+        (found,) = blocks
+    except (LoomError, ValueError) as error:
+        return Refused(f"the answer cannot be used: {error}")
+    return Found(found)
+
+
+def _blocks(message: pb.ChainAnswer, payload: memoryview) -> Iterator[Block]:
+    offset = 0
+    for extent in message.extents:
+        batch = payload[offset : offset + extent.size]
+        if len(batch) != extent.size:
+            raise Corrupt(f"the block at {extent.first} is cut off")
+        yield _block(extent.first, extent.count, batch)
+        offset += aligned(extent.size)
+
+
+# ---- to the sequencer, and from it
+
+
+def sequencer_request_to_wire(loglet_id: LogId, request: Request) -> pb.SequencerRequest:
+    message = pb.SequencerRequest(loglet_id=loglet_id, epoch=getattr(request, "epoch", 0))
+    match request:
+        case Next(_, count):
+            message.kind, message.count = pb.SequencerRequest.NEXT, count
+        case Holding(_, position):
+            message.kind, message.position = pb.SequencerRequest.HOLDING, position
+        case FindEnd():
+            message.kind = pb.SequencerRequest.FIND_END
+        case _:
+            raise InvalidArgument(f"{type(request).__name__} is nothing to ask of a sequencer")
+    return message
+
+
+def sequencer_request_from_wire(message: pb.SequencerRequest) -> tuple[LogId, Request]:
+    match message.kind:
+        case pb.SequencerRequest.NEXT:
+            return message.loglet_id, Next(message.epoch, message.count)
+        case pb.SequencerRequest.HOLDING:
+            return message.loglet_id, Holding(message.epoch, message.position)
+        case pb.SequencerRequest.FIND_END:
+            return message.loglet_id, FindEnd(message.epoch)
+    raise InvalidArgument(
+        f"no request of kind {message.kind} is known here: upgrade the metadata repository"
+    )
+
+
+def sequencer_answer_to_wire(answer: Answer) -> pb.SequencerAnswer:
+    tell = pb.SequencerAnswer
+    match answer:
+        case HandedOut(Ticket(first, count, epoch)):
+            return tell(kind=tell.HANDED_OUT, first=first, count=count, epoch=epoch)
+        case Forgotten():
+            return tell(kind=tell.FORGOTTEN)
+        case Beyond(end):
+            return tell(kind=tell.BEYOND, end=end)
+        case EpochOver(epoch):
+            return tell(kind=tell.EPOCH_OVER, epoch=epoch)
+        case Refused(reason):
+            return tell(kind=tell.REFUSED, reason=reason)
+    raise InvalidArgument(f"{type(answer).__name__} is no answer of a sequencer")
+
+
+def sequencer_answer_from_wire(message: pb.SequencerAnswer) -> Answer:
+    match message.kind:
+        case pb.SequencerAnswer.HANDED_OUT:
+            return HandedOut(Ticket(message.first, message.count, message.epoch))
+        case pb.SequencerAnswer.FORGOTTEN:
+            return Forgotten()
+        case pb.SequencerAnswer.BEYOND:
+            return Beyond(message.end)
+        case pb.SequencerAnswer.EPOCH_OVER:
+            return EpochOver(message.epoch)
+        case pb.SequencerAnswer.REFUSED:
+            return Refused(message.reason)
+    return Lost()
+
+
+# ---- projections
+
+
+def projection_to_wire(projection: Projection, addresses: Mapping[NodeId, str]) -> pb.Projection:
+    """With the addresses of its nodes, as far as they are known."""
+    return pb.Projection(
+        loglet_id=projection.log_id,
+        epoch=projection.epoch,
+        first=projection.first,
+        start=projection.start,
+        chains=[
+            pb.Chain(
+                replicas=[
+                    pb.ChainReplica(
+                        storage_node_id=replica.node_id,
+                        address=addresses.get(replica.node_id, ""),
+                        birth=replica.birth,
+                    )
+                    for replica in chain
+                ]
+            )
+            for chain in projection.chains
+        ],
+        sequencer=projection.sequencer,
+        closed=projection.closed,
+    )
+
+
+def projection_from_wire(message: pb.Projection) -> tuple[Projection, dict[NodeId, str]]:
+    """The projection, and where its nodes are."""
+    if not message.chains or not all(chain.replicas for chain in message.chains):
+        raise InvalidArgument(f"a projection of loglet {message.loglet_id} without replicas")
+    addresses = {
+        replica.storage_node_id: replica.address
+        for chain in message.chains
+        for replica in chain.replicas
+        if replica.address
+    }
+    chains = tuple(
+        tuple(
+            Replica(replica.storage_node_id, message.loglet_id, index, replica.birth)
+            for replica in chain.replicas
+        )
+        for index, chain in enumerate(message.chains)
+    )
+    projection = Projection(
+        message.loglet_id,
+        message.epoch,
+        message.first,
+        message.start,
+        chains,
+        message.sequencer,
+        message.closed,
+    )
+    return projection, addresses

@@ -1,0 +1,255 @@
+"""The words of `chained` on the wire: there and back they are the same; bad ones are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loomlog.batch import assign_llsn, assign_position, build
+from loomlog.core.chained.block import Block, Extent, junk
+from loomlog.core.chained.messages import (
+    Answer,
+    Before,
+    Beyond,
+    Check,
+    Copy,
+    Create,
+    Current,
+    Done,
+    EpochOver,
+    Fetch,
+    Fetched,
+    FindEnd,
+    Forgotten,
+    Found,
+    HandedOut,
+    Holding,
+    List,
+    Listed,
+    Lost,
+    Missing,
+    Next,
+    Read,
+    Refused,
+    Remove,
+    Request,
+    Seal,
+    SealedAt,
+    Stored,
+    Swapped,
+    Ticket,
+    Trim,
+    TrimmedTo,
+    Write,
+    Written,
+)
+from loomlog.core.chained.projection import Projection, Replica
+from loomlog.errors import InvalidArgument
+from loomlog.limits import CHAIN_LIST_MAX, REFERENCE_RECORDS_MAX
+from loomlog.types import Buffer
+from loomlog.wire import chained
+from loomlog.wire import loomlog_pb2 as pb
+
+NODE = 4
+LONG = st.integers(0, (1 << 64) - 1)
+SHORT = st.integers(0, (1 << 32) - 1)
+POSITION = st.integers(1, (1 << 62) - 1)
+COUNT = st.integers(1, REFERENCE_RECORDS_MAX)
+REPLICAS = st.builds(Replica, st.just(NODE), SHORT, SHORT, LONG)
+
+
+def block(first: int, count: int, sequence: int = 1, body: bytes = b"body") -> Block:
+    batch = build(
+        body,
+        codec=0,
+        flags=0,
+        count=count,
+        raw_size=len(body),
+        producer_id=9,
+        sequence=sequence,
+        min_timestamp_us=1,
+        max_timestamp_us=2,
+    )
+    assign_llsn(batch, 1, 1, first)
+    assign_position(batch, first)
+    return Block(first, count, 9, sequence, bytes(batch))
+
+
+BATCHES = st.builds(block, POSITION, st.integers(1, 1000), LONG, st.binary(max_size=200))
+BLOCKS = BATCHES | st.builds(junk, POSITION, COUNT)
+
+REQUESTS: st.SearchStrategy[Request] = st.one_of(
+    st.builds(Write, LONG, BLOCKS),
+    st.builds(Read, LONG, LONG),
+    st.builds(Before, LONG, LONG),
+    st.builds(List, LONG, LONG, st.integers(0, CHAIN_LIST_MAX)),
+    st.builds(Fetch, LONG, LONG, st.integers(0, chained.FETCH_BYTES_MAX)),
+    st.builds(Check, LONG),
+    st.builds(Trim, LONG, LONG),
+    st.builds(Seal, LONG),
+    st.builds(Create),
+    st.builds(Copy, BLOCKS),
+    st.builds(Remove),
+)
+
+ANSWERS: st.SearchStrategy[Answer] = st.one_of(
+    st.builds(Stored),
+    st.builds(Written),
+    st.builds(Found, BLOCKS),
+    st.builds(Missing, LONG),
+    st.builds(TrimmedTo, LONG),
+    st.builds(Listed, st.lists(st.builds(Extent, LONG, SHORT)), st.booleans()),
+    st.builds(Fetched, st.lists(BLOCKS, max_size=5), st.booleans()),
+    st.builds(SealedAt, LONG, LONG),
+    st.builds(Done),
+    st.builds(EpochOver, LONG),
+    st.builds(Refused, st.text()),
+)
+
+
+def joined(buffers: Sequence[Buffer]) -> memoryview:
+    return memoryview(b"".join(buffers))
+
+
+@given(REPLICAS, REQUESTS)
+def test_a_request_arrives_as_it_was_sent(replica: Replica, request: Request) -> None:
+    message, payload = chained.request_to_wire(replica, request)
+    sent = pb.ChainRequest.FromString(message.SerializeToString())
+    assert chained.request_from_wire(sent, NODE, joined([payload])) == (replica, request)
+
+
+@given(ANSWERS)
+def test_an_answer_arrives_as_it_was_given(answer: Answer) -> None:
+    message, payload = chained.answer_to_wire(answer)
+    sent = pb.ChainAnswer.FromString(message.SerializeToString())
+    assert chained.answer_from_wire(sent, joined(payload)) == answer
+
+
+@given(
+    SHORT,
+    st.builds(Next, LONG, SHORT) | st.builds(Holding, LONG, LONG) | st.builds(FindEnd, LONG),
+)
+def test_a_request_to_the_sequencer_arrives_as_it_was_sent(loglet: int, request: Request) -> None:
+    message = chained.sequencer_request_to_wire(loglet, request)
+    assert chained.sequencer_request_from_wire(message) == (loglet, request)
+
+
+@given(
+    st.one_of(
+        st.builds(HandedOut, st.builds(Ticket, LONG, SHORT, LONG)),
+        st.builds(Forgotten),
+        st.builds(Beyond, LONG),
+        st.builds(EpochOver, LONG),
+        st.builds(Refused, st.text()),
+    )
+)
+def test_an_answer_of_the_sequencer_arrives_as_it_was_given(answer: Answer) -> None:
+    message = chained.sequencer_answer_to_wire(answer)
+    assert chained.sequencer_answer_from_wire(message) == answer
+
+
+@st.composite
+def projections(draw: st.DrawFn) -> Projection:
+    loglet = draw(SHORT)
+    nodes = draw(st.lists(st.lists(st.integers(1, 9), min_size=1), min_size=1, max_size=4))
+    chains = tuple(
+        tuple(Replica(node, loglet, index, draw(LONG)) for node in chain)
+        for index, chain in enumerate(nodes)
+    )
+    epoch, first, start, sequencer = (draw(LONG) for _ in range(4))
+    return Projection(loglet, epoch, first, start, chains, sequencer, draw(st.booleans()))
+
+
+@given(projections())
+def test_a_projection_arrives_with_the_addresses_of_its_nodes(projection: Projection) -> None:
+    nodes = {replica.node_id for replica in projection.replicas}
+    addresses = {node: f"host-{node}:1" for node in nodes}
+    message = chained.projection_to_wire(projection, addresses)
+    assert chained.projection_from_wire(message) == (projection, addresses)
+
+
+def test_a_node_without_an_address_is_in_the_projection_all_the_same() -> None:
+    projection = Projection(1, 1, 1, 1, ((Replica(3, 1, 0, 1),),), 1)
+    message = chained.projection_to_wire(projection, {})
+    assert chained.projection_from_wire(message) == (projection, {})
+
+
+def test_a_fetch_can_wait() -> None:
+    message, _ = chained.request_to_wire(Replica(NODE, 1, 0, 1), Fetch(1, 5, 100), wait_ms=250)
+    assert message.wait_ms == 250
+
+
+# ---- what makes no sense
+
+
+def flipped(content: Buffer, at: int) -> memoryview:
+    changed = bytearray(content)
+    changed[at] ^= 1
+    return memoryview(changed)
+
+
+def write_of(found: Block) -> pb.ChainRequest:
+    message, _ = chained.request_to_wire(Replica(NODE, 1, 0, 1), Write(1, found))
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "payload"),
+    [
+        (write_of(block(5, 2)), flipped(block(5, 2).batch, 20)),
+        (write_of(block(5, 2)), flipped(block(5, 2).batch, -1)),
+        (write_of(block(5, 2)), memoryview(block(5, 2).batch)[:-64]),
+        (write_of(block(5, 2)), memoryview(b"no batch")),
+        (write_of(block(5, 2)), memoryview(block(6, 2).batch)),
+        (write_of(block(5, 2)), memoryview(block(5, 3).batch)),
+        (pb.ChainRequest(), memoryview(b"")),
+        (pb.ChainRequest(kind=99), memoryview(b"")),  # type: ignore[arg-type]
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    message: pb.ChainRequest, payload: memoryview
+) -> None:
+    with pytest.raises(InvalidArgument):
+        chained.request_from_wire(message, NODE, payload)
+
+
+def test_a_request_for_too_much_gets_less() -> None:
+    replica = Replica(NODE, 1, 0, 1)
+    for request, allowed in (
+        (List(1, 1, 1 << 40), List(1, 1, CHAIN_LIST_MAX)),
+        (Fetch(1, 1, 1 << 40), Fetch(1, 1, chained.FETCH_BYTES_MAX)),
+    ):
+        message, _ = chained.request_to_wire(replica, request)
+        assert chained.request_from_wire(message, NODE, memoryview(b"")) == (replica, allowed)
+
+
+def test_a_block_that_was_damaged_on_its_way_is_not_used() -> None:
+    found = block(5, 2)
+    message, _ = chained.answer_to_wire(Found(found))
+    for payload in (flipped(found.batch, -1), memoryview(found.batch)[:-1]):
+        assert isinstance(chained.answer_from_wire(message, payload), Refused)
+    message.ClearField("extents")
+    assert isinstance(chained.answer_from_wire(message, memoryview(b"")), Refused)
+
+
+def test_an_answer_of_a_newer_release_counts_as_none() -> None:
+    assert chained.answer_from_wire(pb.ChainAnswer(), memoryview(b"")) == Lost()
+    assert chained.sequencer_answer_from_wire(pb.SequencerAnswer()) == Lost()
+
+
+def test_what_is_nothing_to_ask_or_to_answer_is_not_sent() -> None:
+    with pytest.raises(InvalidArgument):
+        chained.request_to_wire(Replica(NODE, 1, 0, 1), Current())
+    with pytest.raises(InvalidArgument):
+        chained.answer_to_wire(Swapped())
+    with pytest.raises(InvalidArgument):
+        chained.sequencer_request_to_wire(1, Seal(1))
+    with pytest.raises(InvalidArgument):
+        chained.sequencer_answer_to_wire(Lost())
+    with pytest.raises(InvalidArgument):
+        chained.sequencer_request_from_wire(pb.SequencerRequest())
+    with pytest.raises(InvalidArgument):
+        chained.projection_from_wire(pb.Projection(loglet_id=1))
