@@ -64,7 +64,7 @@ STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset")
+    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,8 @@ class Frame(_message.Message):
     APPEND_RESOLVED_FIELD_NUMBER: _ClassVar[int]
     LOCATE_FIELD_NUMBER: _ClassVar[int]
     LOCATED_FIELD_NUMBER: _ClassVar[int]
+    FIND_TIME_FIELD_NUMBER: _ClassVar[int]
+    FOUND_TIME_FIELD_NUMBER: _ClassVar[int]
     CREATE_LOG_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +125,7 @@ class Frame(_message.Message):
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     CHANGE_METADATA_FIELD_NUMBER: _ClassVar[int]
     SWITCH_LOG_FIELD_NUMBER: _ClassVar[int]
+    SET_RETENTION_FIELD_NUMBER: _ClassVar[int]
     GET_REGISTER_FIELD_NUMBER: _ClassVar[int]
     REGISTER_VALUE_FIELD_NUMBER: _ClassVar[int]
     SWAP_REGISTER_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +199,8 @@ class Frame(_message.Message):
     append_resolved: AppendResolved
     locate: Locate
     located: Located
+    find_time: FindTime
+    found_time: FoundTime
     create_log: CreateLog
     describe_log: DescribeLog
     log: Log
@@ -212,6 +217,7 @@ class Frame(_message.Message):
     changed: Changed
     change_metadata: ChangeMetadata
     switch_log: SwitchLog
+    set_retention: SetRetention
     get_register: GetRegister
     register_value: RegisterValue
     swap_register: SwapRegister
@@ -243,7 +249,7 @@ class Frame(_message.Message):
     epoch_store_request: EpochStoreRequest
     copyset_state: CopysetState
     recover_copyset: RecoverCopyset
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -280,7 +286,7 @@ class Replica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "uncommit_reports", "chain_replicas")
+    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "uncommit_reports", "chain_replicas", "location")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +296,7 @@ class Register(_message.Message):
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     CHAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     cluster_id: str
     address: str
@@ -299,7 +306,8 @@ class Register(_message.Message):
     volumes: _containers.RepeatedScalarFieldContainer[str]
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
     chain_replicas: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
-    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ...) -> None: ...
+    location: str
+    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
     __slots__ = ("loglet_id", "chain", "birth", "epoch")
@@ -659,6 +667,22 @@ class Located(_message.Message):
     high_watermark: int
     def __init__(self, llsn: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
 
+class FindTime(_message.Message):
+    __slots__ = ("log_stream_id", "timestamp_us")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    timestamp_us: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+
+class FoundTime(_message.Message):
+    __slots__ = ("position", "high_watermark")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    high_watermark: int
+    def __init__(self, position: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
+
 class Subscribe(_message.Message):
     __slots__ = ("log_stream_id", "first_glsn", "first_llsn", "credit_bytes")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -692,16 +716,18 @@ class CancelSubscription(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ...) -> None: ...
 
 class CreateLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas")
+    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
     replicas: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
+    retention_s: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ...) -> None: ...
 
 class DescribeLog(_message.Message):
     __slots__ = ("name",)
@@ -710,7 +736,7 @@ class DescribeLog(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Log(_message.Message):
-    __slots__ = ("log_id", "name", "protocol", "replicas", "head", "tail", "streams", "version", "metadata", "segments", "switching")
+    __slots__ = ("log_id", "name", "protocol", "replicas", "head", "tail", "streams", "version", "metadata", "segments", "switching", "retention_s")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -722,6 +748,7 @@ class Log(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SWITCHING_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     name: str
     protocol: str
@@ -733,7 +760,8 @@ class Log(_message.Message):
     metadata: _containers.RepeatedScalarFieldContainer[str]
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     switching: str
-    def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ...) -> None: ...
+    retention_s: int
+    def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ..., retention_s: _Optional[int] = ...) -> None: ...
 
 class Segment(_message.Message):
     __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end")
@@ -814,6 +842,14 @@ class SwitchLog(_message.Message):
     streams: int
     replicas: int
     def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
+
+class SetRetention(_message.Message):
+    __slots__ = ("name", "retention_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    retention_s: int
+    def __init__(self, name: _Optional[str] = ..., retention_s: _Optional[int] = ...) -> None: ...
 
 class GetBounds(_message.Message):
     __slots__ = ("name",)
@@ -964,7 +1000,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -974,6 +1010,7 @@ class NodeStatus(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -983,7 +1020,8 @@ class NodeStatus(_message.Message):
     stored_bytes: int
     draining: bool
     unknown_streams: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ...) -> None: ...
+    location: str
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)
