@@ -23,7 +23,7 @@ class StoredReplica(Blocks, Protocol):
 class BlockTable(Protocol):
     """All replicas of chains on one volume."""
 
-    def replicas(self) -> list[Replica]:
+    def replicas(self) -> dict[Replica, Standing]:
         """Those that are here, in order."""
 
     def look(self, replica: Replica) -> StoredReplica:

@@ -57,8 +57,9 @@ class MemoryTable:
         self._replicas: dict[Replica, MemoryReplica] = {}
         self._durable: dict[Replica, MemoryReplica] | None = None  # if it is not all
 
-    def replicas(self) -> list[Replica]:
-        return sorted(self._replicas)
+    def replicas(self) -> dict[Replica, Standing]:
+        found = sorted(self._replicas.items(), key=lambda item: item[0])
+        return {replica: kept.standing for replica, kept in found if kept.standing is not None}
 
     def look(self, replica: Replica) -> MemoryReplica:
         return self._replicas.get(replica) or MemoryReplica()

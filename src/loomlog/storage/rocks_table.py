@@ -140,13 +140,14 @@ class RocksTable:
         self._synced.sync = True
         self._unsynced = WriteOptions()
 
-    def replicas(self) -> list[Replica]:
-        found = []
+    def replicas(self) -> dict[Replica, Standing]:
+        found = {}
         cursor = self._db.iter()
         cursor.seek(_STANDINGS)
         while cursor.valid() and cursor.key().startswith(_STANDINGS):
             _, log_id, chain, birth = _REPLICA.unpack(cursor.key())
-            found.append(Replica(self._node_id, log_id, chain, birth))
+            replica = Replica(self._node_id, log_id, chain, birth)
+            found[replica] = _unpack_standing(cursor.value())
             cursor.next()
         cursor.status()
         return found

@@ -11,8 +11,9 @@ nothing is answered but `Refused`: a failed sync says nothing about what reached
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -43,6 +44,8 @@ from loomlog.storage.block_table import BlockTable, StoredReplica
 from loomlog.storage.files import Worker
 from loomlog.types import Glsn
 
+logger = logging.getLogger(__name__)
+
 Answered: TypeAlias = Callable[[Answer], None]
 
 _CHANGING = Write | Copy | Seal | Trim | Create | Remove
@@ -55,7 +58,7 @@ class _Waiting(NamedTuple):
 
 
 class WriteOnceStore:
-    """Lives on the loop; the workers do what blocks."""
+    """Lives on the loop; the workers do what blocks. To make one blocks, too."""
 
     def __init__(
         self, table: BlockTable, commits: Worker, look_ups: Worker, *, sync: bool = True
@@ -68,10 +71,7 @@ class WriteOnceStore:
         self._waiting_bytes = 0
         self._under_way = False
         self._failed: Refused | None = None
-
-    def replicas(self) -> list[Replica]:
-        """Those that are here. Blocks."""
-        return self._table.replicas()
+        self.replicas = table.replicas()  # those that are here
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
         """`done` gets the answer later, on the loop. A batch must not change until then."""
@@ -95,29 +95,44 @@ class WriteOnceStore:
             return
         group, self._waiting, self._waiting_bytes = self._waiting, [], 0
         answers: list[Answer] = []
+        view = _Uncommitted(self._table, self.replicas)
         self._under_way = True
         self._commits.run(
-            [partial(self._commit, group, answers)], partial(self._committed, group, answers)
+            [partial(self._commit, group, view, answers)],
+            partial(self._committed, group, view, answers),
         )
 
-    def _commit(self, group: list[_Waiting], answers: list[Answer]) -> None:
+    def _commit(self, group: list[_Waiting], view: _Uncommitted, answers: list[Answer]) -> None:
         """In the worker."""
         if self._failed is None:
-            view = _Uncommitted(self._table)
             answers += (view.decide(asked.replica, asked.request) for asked in group)
             if view.changes:
                 self._table.commit(view.changes, sync=self._sync)
 
     def _committed(
-        self, group: list[_Waiting], answers: list[Answer], error: BaseException | None
+        self,
+        group: list[_Waiting],
+        view: _Uncommitted,
+        answers: list[Answer],
+        error: BaseException | None,
     ) -> None:
         if error is not None:
-            self._failed = self._failed or Refused(f"the disk failed: {error}")
+            logger.error("a commit failed; restart this node when its disk is well: %s", error)
+            self._failed = self._failed or _disk_failed(error)
+        elif self._failed is None:
+            self._note(view.standings)
         self._under_way = False
         self._start()
         failed = self._failed
         for index, asked in enumerate(group):
             asked.done(failed or answers[index])
+
+    def _note(self, standings: Mapping[Replica, Standing | None]) -> None:
+        for replica, standing in standings.items():
+            if standing is None:
+                self.replicas.pop(replica, None)
+            else:
+                self.replicas[replica] = standing
 
     def _look_up(self, asked: _Waiting) -> None:
         answers: list[Answer] = []
@@ -127,10 +142,14 @@ class WriteOnceStore:
             answers.append(look_up(asked.request, stored.standing, stored))
 
         def finished(error: BaseException | None) -> None:
-            unreadable = Refused(f"the disk failed: {error}") if error is not None else None
+            unreadable = _disk_failed(error) if error is not None else None
             asked.done(self._failed or unreadable or answers[0])
 
         self._look_ups.run([step], finished)
+
+
+def _disk_failed(error: BaseException) -> Refused:
+    return Refused(f"the disk failed: {error}")
 
 
 def _bytes_of(request: Request) -> int:
@@ -140,25 +159,26 @@ def _bytes_of(request: Request) -> int:
 class _Uncommitted:
     """A table and the changes that a commit is going to make, in their order."""
 
-    def __init__(self, table: BlockTable) -> None:
+    def __init__(self, table: BlockTable, replicas: Mapping[Replica, Standing]) -> None:
         self.changes: list[tuple[Replica, Change]] = []
+        self.standings: dict[Replica, Standing | None] = {}  # those that change
         self._table = table
+        self._replicas = replicas
         self._stored: dict[Replica, StoredReplica] = {}
-        self._standings: dict[Replica, Standing | None] = {}
         self._added: defaultdict[Replica, list[Block]] = defaultdict(list)
 
     def decide(self, replica: Replica, request: Request) -> Answer:
         stored = self._stored.get(replica) or self._table.look(replica)
         self._stored[replica] = stored
-        standing = self._standings.get(replica, stored.standing)
+        standing = self.standings.get(replica, self._replicas.get(replica))
         answer, change = decide(request, standing, _WithAdded(stored, self._added[replica]))
         match change:
             case Put(block):
                 self._added[replica].append(block)
             case Standing():
-                self._standings[replica] = change
+                self.standings[replica] = change
             case Gone():
-                self._standings[replica] = None
+                self.standings[replica] = None
                 del self._added[replica]
         if change is not None and change != standing:
             self.changes.append((replica, change))

@@ -42,7 +42,7 @@ from loomlog.core.chained.messages import (
     Written,
 )
 from loomlog.core.chained.projection import Replica
-from loomlog.core.chained.replica import Change
+from loomlog.core.chained.replica import Change, Standing
 from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.disk import ThreadWorker
@@ -149,7 +149,7 @@ def test_replicas_do_not_see_each_other(table: BlockTable) -> None:
     assert rig.ask(Read(EPOCH, 10), THERE) == Missing(0)
     assert rig.ask(Before(EPOCH, 99), THERE) == Missing(0)
     assert rig.ask(Seal(EPOCH), THERE) == SealedAt(0, 0)
-    assert rig.store.replicas() == [HERE, THERE]
+    assert list(rig.store.replicas) == [HERE, THERE]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_copy_needs_no_epoch(table: BlockTable) -> None:
 def test_a_removed_replica_leaves_nothing(rig: Rig) -> None:
     rig.write(batch(10, 3))
     assert rig.ask(Remove()) == Done()
-    assert rig.store.replicas() == []
+    assert rig.store.replicas == rig.table.replicas() == {}
     rig.sealed()
     assert rig.ask(List(EPOCH, 1, 10)) == Listed([], more=False)
 
@@ -335,7 +335,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     rig.ask(Trim(EPOCH, 12))
     table.close()
     again = Rig(RocksTable(path, NODE))
-    assert again.store.replicas() == [HERE, THERE]
+    assert again.store.replicas == {HERE: Standing(EPOCH, 12), THERE: Standing(EPOCH)}
     assert again.ask(Fetch(EPOCH, 13, MIB)) == Fetched(
         [batch(10, 5), large, junk(30, 2)], more=False
     )
