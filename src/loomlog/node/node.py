@@ -79,6 +79,7 @@ class StorageNode:
                 "synchronise": self._synchronise,
                 "scrub": self._scrub,
                 "list_commits": self._list_commits,
+                "find_time": self.find_time,
             },
         )
 
@@ -434,6 +435,14 @@ class StorageNode:
         high = driver.core.context.high_watermark
         return pb.Frame(located=pb.Located(llsn=llsn, high_watermark=high))
 
+    async def find_time(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.find_time
+        driver = self._replica(order.log_stream_id)
+        high = driver.core.context.high_watermark  # before the look: what is said holds up to here
+        reader = self._readers[driver.stream_id]
+        position = await reader.find_time(order.timestamp_us, max(order.first_glsn, 1))
+        return pb.Frame(found_time=pb.FoundTime(position=position, high_watermark=high))
+
     def subscribe(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         order = frame.subscribe
         if not order.first_glsn and not order.first_llsn:
@@ -484,6 +493,7 @@ class _Requests(Service):
                 "fetch_batches": node.fetch_batches,
                 "read": node.read,
                 "locate": node.locate,
+                "find_time": node.find_time,
                 "subscribe": node.subscribe,
                 "subscription_credit": node.add_credit,
                 "cancel_subscription": node.cancel_subscription,

@@ -154,6 +154,13 @@ class Reader:
             )
         return await self.first_llsn(glsn)
 
+    async def find_time(self, timestamp_us: int, first_glsn: Glsn) -> Glsn:
+        """Where, from `first_glsn` on, the first batch begins that has an entry of that time or
+        later; 0 if none has."""
+        first = await self.first_llsn(first_glsn)
+        llsn = await self._from_disk(lambda: self._store.find_time(timestamp_us, first))
+        return await self.position_of(llsn) if llsn is not None else 0
+
     async def first_llsn(self, glsn: Glsn) -> Llsn:
         """Where a subscription from this position begins in the stream."""
         self._driver.check_kept(glsn)

@@ -203,6 +203,15 @@ class DataLog:
         """As Segment.read; an answer ends with its segment."""
         return self._holder(first_llsn).read(first_llsn, last_llsn, max_bytes, read)
 
+    def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
+        """As Segment.find_time. Blocking."""
+        for segment in self._segments:
+            if segment.latest_us >= timestamp_us and segment.next_llsn > first_llsn:
+                header = segment.find_time(timestamp_us, first_llsn, last_llsn)
+                if header is not None:
+                    return header
+        return None
+
     def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
         """As Segment.examine; ends with its segment. Blocking."""
         return self._holder(llsn).examine(llsn, last_llsn, max_bytes)

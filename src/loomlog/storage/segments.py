@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -29,6 +30,7 @@ from loomlog.types import Llsn, StreamId
 _SCAN_BYTES = 4 * MIB
 _SEEK_BYTES = 64 * KIB
 _CURSORS_MAX = 256  # places where readers will go on
+_NEVER_US = -(1 << 63)
 
 
 class Batch(NamedTuple):
@@ -74,6 +76,7 @@ class Segment:
         self.capacity = capacity
         self.end = 0  # bytes that hold batches
         self.last_epoch = 0
+        self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
         self.dropped = False  # trimmed; the file may already be written again
         self.producers = Producers()
         self.channel = channel
@@ -81,6 +84,7 @@ class Segment:
         self._interval = index_interval_bytes
         self._llsns = array("Q")
         self._offsets = array("Q")
+        self._times_us = array("q")  # the latest of each piece of the index, likewise
         self._cursors: dict[Llsn, int] = {}
 
     @property
@@ -103,7 +107,10 @@ class Segment:
         offset = self.end
         if not self._offsets or offset - self._offsets[-1] >= self._interval:
             self._offsets.append(offset)  # first: a reader takes what `_llsns` shows
+            self._times_us.append(_NEVER_US)
             self._llsns.append(header.first_llsn)
+        self._times_us[-1] = max(self._times_us[-1], header.max_timestamp_us)
+        self.latest_us = max(self.latest_us, header.max_timestamp_us)
         self.producers.note(header)
         self.end = offset + header.size
         self.next_llsn = header.last_llsn + 1
@@ -116,6 +123,7 @@ class Segment:
         keep = bisect_right(self._llsns, last_llsn)
         del self._llsns[keep:]
         del self._offsets[keep:]
+        del self._times_us[keep:]
         self._cursors = {}
         self.producers.cut(last_llsn)
 
@@ -127,6 +135,7 @@ class Segment:
             self.last_epoch,
             self._llsns,
             self._offsets,
+            self._times_us,
             list(self.producers),
         )
 
@@ -136,6 +145,8 @@ class Segment:
         self.end = index.end
         self.last_epoch = index.last_epoch
         self._llsns, self._offsets = index.llsns, index.offsets
+        self._times_us = index.times_us
+        self.latest_us = max(index.times_us, default=_NEVER_US)
         self.producers = Producers(index.marks)
 
     # ---- reading --------------------------------------------------------------------------
@@ -194,6 +205,33 @@ class Segment:
             llsn = header.last_llsn + 1
         self._remember(llsn, offset)
         return Examined(llsn, offset - start, None)
+
+    def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
+        """The first batch with an entry of that time or later, among those that hold `first_llsn`
+        to `last_llsn`. Exact in whatever order times are. Blocking."""
+        begin = max(bisect_right(self._llsns, first_llsn) - 1, 0)
+        for piece in range(begin, bisect_right(self._llsns, last_llsn)):
+            if self._times_us[piece] < timestamp_us:
+                continue
+            for header in self._headers(piece, last_llsn):
+                if header.last_llsn >= first_llsn and header.max_timestamp_us >= timestamp_us:
+                    return header
+        return None
+
+    def _headers(self, piece: int, last_llsn: Llsn) -> Iterator[Header]:
+        """Those of one piece of the index, none that starts above `last_llsn`."""
+        offset, llsn = self._offsets[piece], self._llsns[piece]
+        end = self._bound(llsn)
+        window = _Window(self.file, from_disk, _SEEK_BYTES, end)
+        while llsn <= last_llsn and offset < end:
+            try:
+                header = read_header(window.at(offset, HEADER_BYTES))
+                self._expect(header, llsn)
+            except Corrupt as error:
+                raise self._broken(offset, llsn, error) from error
+            yield header
+            offset += header.size
+            llsn = header.last_llsn + 1
 
     def _nearest(self, llsn: Llsn) -> tuple[int, Llsn]:
         """Where a batch begins that is known without reading, at or below `llsn`."""

@@ -125,6 +125,15 @@ class StreamReader:
                 return commit if commit.llsn <= llsn else None
         return None
 
+    def find_time(self, timestamp_us: int, first_llsn: Llsn) -> Llsn | None:
+        """Where the first committed batch begins that has an entry of that time or later, or
+        `first_llsn` if that is inside of it; None if none has. Blocking."""
+        newest = self._commits.last
+        if newest is None:
+            return None
+        header = self._data.find_time(timestamp_us, first_llsn, newest.last_llsn)
+        return max(header.first_llsn, first_llsn) if header else None
+
     def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk:
         """Committed batches from the one that holds `first_llsn`; none that starts above
         `last_llsn`; at least one, else no more than `max_bytes`."""

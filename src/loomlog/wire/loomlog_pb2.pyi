@@ -668,12 +668,14 @@ class Located(_message.Message):
     def __init__(self, llsn: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
 
 class FindTime(_message.Message):
-    __slots__ = ("log_stream_id", "timestamp_us")
+    __slots__ = ("log_stream_id", "timestamp_us", "first_glsn")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    FIRST_GLSN_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     timestamp_us: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+    first_glsn: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., first_glsn: _Optional[int] = ...) -> None: ...
 
 class FoundTime(_message.Message):
     __slots__ = ("position", "high_watermark")

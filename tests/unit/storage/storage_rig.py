@@ -259,7 +259,13 @@ class Rig:
 
 
 def batch(
-    llsn: int, size: int = 100, *, epoch: int = 1, count: int = 1, stream: int = STREAM
+    llsn: int,
+    size: int = 100,
+    *,
+    epoch: int = 1,
+    count: int = 1,
+    stream: int = STREAM,
+    latest_us: int = 2,
 ) -> bytearray:
     """A batch whose body tells its LLSN and epoch."""
     body = (b"%d/%d " % (llsn, epoch) * size)[:size]
@@ -272,7 +278,7 @@ def batch(
         producer_id=5,
         sequence=llsn,
         min_timestamp_us=1,
-        max_timestamp_us=2,
+        max_timestamp_us=latest_us,
     )
     assign_llsn(made, stream, epoch, llsn)
     return made
