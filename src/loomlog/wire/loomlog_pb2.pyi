@@ -1442,16 +1442,18 @@ class CopysetRecord(_message.Message):
     def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ..., kind: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., copyset: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., lng: _Optional[int] = ..., recovered: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class CopysetEnd(_message.Message):
-    __slots__ = ("epoch", "lng", "last", "seal")
+    __slots__ = ("epoch", "lng", "last", "seal", "wave")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LNG_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
+    WAVE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     lng: int
     last: int
     seal: int
-    def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ...) -> None: ...
+    wave: int
+    def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ...) -> None: ...
 
 class CopysetRequest(_message.Message):
     __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms")

@@ -172,6 +172,12 @@ class EpochEnd:
     lng: Offset  # all up to here was stored on R nodes before recovery began
     last: Offset  # of the epoch's last record; 0: it has none
     seal: Epoch  # of the recovery
+    wave: int  # of the recovery: the number of its attempt
+
+    @property
+    def precedence(self) -> tuple[int, int]:
+        """As of a record that this recovery stored. Of two ends that differ, the higher counts."""
+        return self.seal + 1, self.wave
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +258,11 @@ class SetClean:
     tail: Lsn
 
 
-EpochStoreRequest: TypeAlias = Activate | SetClean
+@dataclass(frozen=True, slots=True)
+class GetState:
+    """LogState as it is."""
+
+    log: LogId
+
+
+EpochStoreRequest: TypeAlias = Activate | SetClean | GetState
