@@ -86,6 +86,15 @@ class GetEnd:
     epoch: Epoch
 
 
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Done, durably: from the node to itself, when others told it what became of an epoch that was
+    recovered without it. Its leftovers there are gone."""
+
+    log: LogId
+    end: EpochEnd
+
+
 # ---- from readers, and about the whole log
 
 
@@ -122,7 +131,7 @@ class Forget:
 
 
 NodeRequest: TypeAlias = (
-    Store | Amend | Release | Seal | Digest | Clean | GetEnd | Read | Trim | Forget
+    Store | Amend | Release | Seal | Digest | Clean | GetEnd | Purge | Read | Trim | Forget
 )
 
 # ---- answers of a storage node

@@ -1,0 +1,366 @@
+"""What a storage node decides, per log: which records it takes, keeps, shows and deletes. Pure.
+
+- Copies of a log on one node never overlap. Of two that would, the one of higher precedence stays.
+- Who writes (a sequencer in its epoch, or recovery in the epoch of its sequencer) must be above the
+  seal. An epoch that is clean here is written by no recovery but a later one than made it clean.
+- Nothing is shown above `released`, and that never passes an epoch that is not clean here: of such
+  an epoch the node may have copies that recovery, without it, turned into holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, epoch_of, make, offset_of
+from loomlog.core.copyset.messages import (
+    Amend,
+    Clean,
+    Delivered,
+    Digest,
+    Digested,
+    Done,
+    EpochEnd,
+    EpochState,
+    Forget,
+    GetEnd,
+    NodeAnswer,
+    NodeRequest,
+    NotHere,
+    Preempted,
+    Purge,
+    Read,
+    Release,
+    Seal,
+    SealedAt,
+    Store,
+    Stored,
+    Trim,
+)
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.shuffle import is_sender
+from loomlog.types import NodeId
+
+
+class EpochLng(NamedTuple):
+    epoch: Epoch
+    lng: Offset
+
+
+class LogStanding(NamedTuple):
+    """What a node knows of a log besides its records and the ends of its epochs."""
+
+    seal: Epoch = 0  # sequencers of epochs up to this one are out
+    soft_seal: Epoch = 0  # the same, because a later one stored something; not if they drain
+    last_clean: Epoch = 0  # what is here of epochs up to this one is as recovery left it
+    released: Lsn = 0  # all up to here may be shown; may be forgotten: it is told again
+    trimmed: Lsn = 0  # all up to here is gone
+    lngs: tuple[EpochLng, ...] = ()  # the highest heard of, for epochs above last_clean, in order
+
+    def lng_of(self, epoch: Epoch) -> Offset:
+        return next((known.lng for known in self.lngs if known.epoch == epoch), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The copy is here now, in the place of one that begins at the same LSN."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The copy that begins here stays, with its batch; the rest of it is as in `head`."""
+
+    head: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Copies that begin in [first, last] go."""
+
+    first: Lsn
+    last: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """All of the log: its records, standing and ends."""
+
+
+# A standing that trims more takes the records along that end there. An EpochEnd is kept beside it.
+Change: TypeAlias = Put | Rewrite | Erase | LogStanding | EpochEnd | Gone
+
+
+class Records(Protocol):
+    """The copies that a node has of a log; heads are records without their batches."""
+
+    def heads(self, first: Lsn, last: Lsn, records_max: int) -> Sequence[Record]:
+        """The first of those that overlap [first, last], in order."""
+
+    def last_head(self, last: Lsn) -> Record | None:
+        """The last one that begins at `last` or before."""
+
+    def load(self, head: Record) -> Record:
+        """With its batch."""
+
+    def end_of(self, epoch: Epoch) -> EpochEnd | None: ...
+
+
+Decision: TypeAlias = tuple[NodeAnswer, Sequence[Change]]
+
+SCAN_RECORDS_MAX: Final = 1024  # looked at for one answer, however few of them are sent
+HEAD_BYTES: Final = 64  # what a record counts besides its batch
+
+
+def decide(request: NodeRequest, standing: LogStanding, records: Records, me: NodeId) -> Decision:
+    """The answer, and the changes, in order, that must be durable before it is given. (A release
+    need not be durable, and nobody waits for its answer.)"""
+    match request:
+        case Store():
+            return _store(request, standing, records)
+        case Amend():
+            return _amend(request, standing, records)
+        case Release(_, lsn):
+            return Done(), _changed(standing, _release(lsn, standing, records))
+        case Seal():
+            return _seal(request, standing, records)
+        case Clean():
+            return _clean(request, standing, records)
+        case Purge(_, end):
+            return Done(), _purge(end, standing, records)
+        case Trim(_, lsn):
+            return Done(), _changed(standing, standing._replace(trimmed=max(lsn, standing.trimmed)))
+        case Forget():
+            return Done(), [Gone()]
+    return look_up(request, standing, records, me), []
+
+
+def look_up(
+    request: NodeRequest, standing: LogStanding, records: Records, me: NodeId
+) -> NodeAnswer:
+    """The answer to a request that changes nothing."""
+    match request:
+        case Read():
+            return _read(request, standing, records, me)
+        case Digest():
+            return _digest(request, standing, records)
+        case GetEnd(_, epoch):
+            return records.end_of(epoch) or NotHere()
+    raise TypeError(f"{type(request).__name__} is no look-up")
+
+
+def epoch_to_purge(lsn: Lsn, standing: LogStanding) -> Epoch | None:
+    """After a release of `lsn`: the epoch that keeps it from counting, if there is one. The node
+    must learn its end from others (Purge); then the release is decided again."""
+    epoch = standing.last_clean + 1
+    return epoch if epoch < epoch_of(lsn) else None
+
+
+# ---- records come in
+
+
+def _store(request: Store, standing: LogStanding, records: Records) -> Decision:
+    record = request.record
+    if (preempted := _check_seals(record, standing, records, request.draining)) is not None:
+        return preempted, []
+    if record.last <= standing.trimmed:
+        return Stored(), []
+    overlapping = records.heads(record.first, record.last, record.count)
+    if any(_counts_as_much(copy, record) for copy in overlapping):
+        return Stored(), []
+    changes: list[Change] = [Erase(copy.first, copy.first) for copy in overlapping]
+    changes += [Put(rest) for copy in overlapping for rest in _rests(copy, record)]
+    changes.append(Put(record))
+    return Stored(), changes + _changed(standing, _heard_of(record, standing))
+
+
+def _amend(request: Amend, standing: LogStanding, records: Records) -> Decision:
+    record = request.record
+    if (preempted := _check_seals(record, standing, records)) is not None:
+        return preempted, []
+    if record.last <= standing.trimmed:
+        return Stored(), []
+    copies = records.heads(record.first, record.last, 2)
+    if not any(_is_same(copy, record) for copy in copies):
+        return NotHere(), []
+    if _counts_as_much(copies[0], record):
+        return Stored(), []
+    return Stored(), [Rewrite(record), *_changed(standing, _heard_of(record, standing))]
+
+
+def _check_seals(
+    record: Record, standing: LogStanding, records: Records, draining: bool = False
+) -> Preempted | None:
+    seal = standing.seal
+    if not record.recovered and not draining:
+        seal = max(seal, standing.soft_seal)
+    if (record.recovered or record.epoch) <= seal:
+        return Preempted(seal)
+    if record.epoch <= standing.last_clean:
+        end = records.end_of(record.epoch)
+        if end is None or record.recovered <= end.seal + 1:
+            return Preempted(standing.seal)  # it is late: the epoch is recovered
+    return None
+
+
+def _counts_as_much(copy: Record, record: Record) -> bool:
+    """The one that is here stays: it is newer than `record`, or the same."""
+    return copy.precedence >= record.precedence
+
+
+def _is_same(copy: Record, record: Record) -> bool:
+    return (copy.first, copy.count, copy.kind) == (record.first, record.count, record.kind)
+
+
+def _rests(copy: Record, record: Record) -> list[Record]:
+    """What stays of a copy when `record` takes its place: of a range without entries, the rest."""
+    if copy.kind is Kind.DATA:
+        return []
+    ranges = [(copy.first, min(copy.last, record.first - 1)), (record.last + 1, copy.last)]
+    return [
+        copy._replace(first=first, count=last - first + 1)
+        for first, last in ranges
+        if first <= last
+    ]
+
+
+def _heard_of(record: Record, standing: LogStanding) -> LogStanding:
+    """What a record tells besides: how far its epoch is stored, and that its sequencer is there."""
+    if not record.recovered:
+        standing = standing._replace(soft_seal=max(standing.soft_seal, record.epoch - 1))
+    return _heard_lng(EpochLng(record.epoch, record.lng), standing)
+
+
+def _heard_lng(heard: EpochLng, standing: LogStanding) -> LogStanding:
+    if heard.epoch <= standing.last_clean or heard.lng <= standing.lng_of(heard.epoch):
+        return standing
+    others = [known for known in standing.lngs if known.epoch != heard.epoch]
+    return standing._replace(lngs=tuple(sorted([*others, heard])))
+
+
+# ---- epochs end
+
+
+def _seal(request: Seal, standing: LogStanding, records: Records) -> Decision:
+    if request.epoch < standing.seal:
+        return Preempted(standing.seal), []
+    epochs = _unclean_epochs(standing, records, request.epoch)
+    answer = SealedAt(standing.last_clean, standing.trimmed, epochs)
+    return answer, _changed(standing, standing._replace(seal=request.epoch))
+
+
+def _unclean_epochs(standing: LogStanding, records: Records, until: Epoch) -> list[EpochState]:
+    lasts = {known.epoch: 0 for known in standing.lngs if known.epoch <= until}
+    epoch = standing.last_clean
+    while head := _first_head(records, epoch + 1, until):
+        epoch = head.epoch
+        last = records.last_head(make(epoch, OFFSET_MAX))
+        lasts[epoch] = offset_of(last.last) if last else 0
+    return [EpochState(epoch, standing.lng_of(epoch), lasts[epoch]) for epoch in sorted(lasts)]
+
+
+def _first_head(records: Records, epoch: Epoch, until: Epoch) -> Record | None:
+    """The first copy of an epoch in [epoch, until]."""
+    heads = records.heads(make(epoch, 0), make(until, OFFSET_MAX), 1) if epoch <= until else []
+    return heads[0] if heads else None
+
+
+def _clean(request: Clean, standing: LogStanding, records: Records) -> Decision:
+    if request.seal < standing.seal:
+        return Preempted(standing.seal), []
+    if request.seal > standing.seal:
+        return NotHere(), []  # it was sealed, and forgot
+    return Done(), [request.end, *_changed(standing, _ended(request.end, standing, records))]
+
+
+def _ended(end: EpochEnd, standing: LogStanding, records: Records) -> LogStanding:
+    """Epochs are clean in order: an end may wait until the ones before it are known."""
+    clean = standing.last_clean
+    while clean + 1 == end.epoch or records.end_of(clean + 1) is not None:
+        clean += 1
+    return _cleaned(clean, standing)
+
+
+def _cleaned(epoch: Epoch, standing: LogStanding) -> LogStanding:
+    lngs = tuple(known for known in standing.lngs if known.epoch > epoch)
+    seal = max(standing.seal, epoch)
+    return standing._replace(seal=seal, last_clean=epoch, lngs=lngs)
+
+
+def _purge(end: EpochEnd, standing: LogStanding, records: Records) -> list[Change]:
+    """The node was not there when the epoch was recovered: what it has above the LNG may be what
+    others know as a hole. All that is a record is on R others. But if those know of nothing, and
+    something was stored on R nodes, then it is they who forgot."""
+    if end.epoch <= standing.last_clean:
+        return []
+    changes: list[Change] = [end]
+    if end.last or not standing.lng_of(end.epoch):
+        changes.append(Erase(make(end.epoch, end.lng + 1), make(end.epoch, OFFSET_MAX)))
+    sealed = standing._replace(seal=max(standing.seal, end.epoch))
+    return changes + _changed(standing, _ended(end, sealed, records))
+
+
+# ---- what is shown
+
+
+def _release(lsn: Lsn, standing: LogStanding, records: Records) -> LogStanding:
+    """Who releases something of an epoch says that all epochs before it are recovered."""
+    clean = _clean_before(epoch_of(lsn), standing, records)
+    standing = _heard_lng(EpochLng(epoch_of(lsn), offset_of(lsn)), standing)
+    if clean > standing.last_clean:
+        standing = _cleaned(clean, standing)
+    shown = lsn if clean + 1 >= epoch_of(lsn) else make(clean + 1, 0)
+    return standing._replace(released=max(standing.released, shown))
+
+
+def _clean_before(epoch: Epoch, standing: LogStanding, records: Records) -> Epoch:
+    """The last epoch up to which all are clean here, given that all before `epoch` are recovered:
+    those are clean that have an end here, and those of which nothing is here."""
+    clean = standing.last_clean
+    while head := _first_head(records, clean + 1, epoch - 1):
+        if records.end_of(head.epoch) is None:
+            return head.epoch - 1
+        clean = head.epoch
+    return max(clean, epoch - 1)
+
+
+def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) -> Delivered:
+    sent: list[Record] = []
+    size = 0
+    next_lsn = max(request.first, standing.trimmed + 1)
+    until = min(request.until, standing.released)
+    heads = records.heads(next_lsn, until, SCAN_RECORDS_MAX) if next_lsn <= until else []
+    for head in heads:
+        if size >= request.bytes_max:
+            break
+        next_lsn = max(next_lsn, head.last + 1)
+        if request.everything or is_sender(me, head.copyset, head.first, request.known_down):
+            sent.append(records.load(head) if request.batches else head)
+            size += HEAD_BYTES + len(sent[-1].batch)
+    else:
+        if len(heads) < SCAN_RECORDS_MAX:
+            next_lsn = max(next_lsn, until + 1)
+    return Delivered(sent, next_lsn, standing.trimmed, standing.released)
+
+
+def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAnswer:
+    if request.seal < standing.seal:
+        return Preempted(standing.seal)
+    if request.seal > standing.seal:
+        return NotHere()  # it was sealed, and forgot
+    first, last = make(request.epoch, request.after + 1), make(request.epoch, OFFSET_MAX)
+    heads = records.heads(first, last, SCAN_RECORDS_MAX)
+    found: list[Record] = []
+    size = 0
+    for head in heads:
+        if size >= request.bytes_max:
+            return Digested(found, more=True)
+        found.append(records.load(head) if request.batches else head)
+        size += HEAD_BYTES + len(found[-1].batch)
+    return Digested(found, more=len(heads) == SCAN_RECORDS_MAX)
+
+
+def _changed(before: LogStanding, after: LogStanding) -> list[Change]:
+    return [after] if after != before else []
