@@ -43,6 +43,8 @@ SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 TICKETS_REMEMBERED: Final = 100_000  # by which a sequencer knows how long a hole is: a few MB
 CHAIN_LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
 CHAIN_WAITING_BYTES_MAX: Final = 128 * MIB  # blocks that wait for the disk; more are refused
+CHAIN_LOOK_UPS_MAX: Final = 4096  # that wait for the disk; more are refused
+CHAIN_WAIT_S_MAX: Final = 30.0  # a fetch waits no longer for more, whatever it asks for
 
 # Metadata repository
 REGISTER_BYTES_MAX: Final = MIB  # a register's value; an etcd takes no more than 1.5 MiB

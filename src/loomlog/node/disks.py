@@ -1,4 +1,4 @@
-"""The disks of a storage node: volumes, one journal each, and a worker for reads.
+"""The disks of a storage node: volumes, one journal each, a worker for reads, and chains.
 
 What is not handed in is the real thing; the simulator hands in its own files and workers.
 """
@@ -12,13 +12,15 @@ from collections.abc import Callable
 from functools import partial
 
 from loomlog.config import NodeSettings
+from loomlog.node.chain_volumes import ChainVolumes, OpenTable
 from loomlog.node.workers import finish
+from loomlog.storage.block_table import BlockTable
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.journal import Channel, Journal
 from loomlog.storage.stream_meta import StreamMeta
 from loomlog.storage.stream_store import StreamStore
 from loomlog.storage.volumes import Identity, Volumes
-from loomlog.types import LogId, StreamId
+from loomlog.types import LogId, NodeId, StreamId
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +33,15 @@ class Disks:
         settings: NodeSettings,
         files: Files | None,
         new_worker: Callable[[], Worker] | None,
+        open_table: OpenTable | None,
     ) -> None:
         self._settings = settings
         self._handed_in = files
         self._new_worker = new_worker or _thread_worker
+        self._open_table = open_table or partial(_rocks_table, settings.node_id)
         self._volumes: Volumes | None = None
         self._journals: dict[str, Journal] = {}  # by storage node path
+        self._chains: ChainVolumes | None = None
         self._workers: list[Worker] = []
         self._stores: dict[StreamId, StreamStore] = {}
 
@@ -58,6 +63,10 @@ class Disks:
             error_if_exists=settings.error_if_exists,
         )
         self.reader = self._worker()
+        self._chains = ChainVolumes(
+            self._files, self._volumes.paths, self._open_table, self._worker
+        )
+        self._chains.open()
         for path in self._volumes.streams.values():
             self._add(StreamStore.open(self._files, path, self._journal(path), settings.storage))
         return list(self._stores.values())
@@ -65,6 +74,11 @@ class Disks:
     @property
     def identity(self) -> Identity:
         return self._opened.identity
+
+    @property
+    def chains(self) -> ChainVolumes:
+        assert self._chains is not None
+        return self._chains
 
     @property
     def _opened(self) -> Volumes:
@@ -116,6 +130,8 @@ class Disks:
             worker.close()
         for store in self._stores.values():
             store.close()
+        if self._chains is not None:
+            self._chains.close()
         if self._volumes is not None:
             self._volumes.close()
 
@@ -146,3 +162,9 @@ def _thread_worker() -> Worker:
     from loomlog.storage.disk import ThreadWorker
 
     return ThreadWorker(asyncio.get_running_loop())
+
+
+def _rocks_table(node_id: NodeId, path: str) -> BlockTable:
+    from loomlog.storage.rocks_table import RocksTable
+
+    return RocksTable(path, node_id)

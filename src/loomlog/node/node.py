@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from loomlog import limits
 from loomlog.config import NodeSettings
@@ -24,6 +24,8 @@ from loomlog.errors import (
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import Server
 from loomlog.net.service import Service
+from loomlog.node.chain_volumes import OpenTable
+from loomlog.node.chained import ChainedReplicas
 from loomlog.node.copying import Copy
 from loomlog.node.disks import Disks
 from loomlog.node.filling import Filling
@@ -44,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class StorageNode:
-    """A vsn. Under the simulator `files` and `new_worker` stand in for the disk."""
+    """A vsn. Under the simulator `files`, `new_worker` and `open_table` stand in for the disk."""
 
     def __init__(
         self,
@@ -52,10 +54,12 @@ class StorageNode:
         *,
         files: Files | None = None,
         new_worker: Callable[[], Worker] | None = None,
+        open_table: OpenTable | None = None,
     ) -> None:
         self._settings = settings
         self._codec = Codec("vsn", cluster_id=settings.cluster_id)
-        self._disks = Disks(settings, files, new_worker)
+        self._disks = Disks(settings, files, new_worker, open_table)
+        self._chained = ChainedReplicas(settings.node_id, lambda: self._disks.chains)
         self._replicas: dict[StreamId, ReplicaDriver] = {}
         self._left: dict[StreamId, ReplicaDriver] = {}  # unregistered; their data stays
         self._readers: dict[StreamId, Reader] = {}
@@ -79,6 +83,7 @@ class StorageNode:
                 "synchronise": self._synchronise,
                 "scrub": self._scrub,
                 "list_commits": self._list_commits,
+                "chain_request": self._chained.order,
                 "find_time": self.find_time,
             },
         )
@@ -204,6 +209,7 @@ class StorageNode:
                 report_to_wire(driver.core.report(), driver.store.stored_bytes)
                 for driver in (*self._replicas.values(), *self._left.values())
             ],
+            chain_replicas=self._chained.found(),
         )
 
     def _registered(self, answer: pb.Registered) -> None:
@@ -470,7 +476,13 @@ class StorageNode:
         if subscription is not None:
             subscription.cancel()
 
+    def chain_request(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        return self._chained.request(connection, frame, payload)
+
     def connection_closed(self, connection: Connection) -> None:
+        self._chained.connection_closed(connection)
         for subscription in self._subscriptions.pop(connection, {}).values():
             subscription.cancel()
 
@@ -497,6 +509,7 @@ class _Requests(Service):
                 "subscribe": node.subscribe,
                 "subscription_credit": node.add_credit,
                 "cancel_subscription": node.cancel_subscription,
+                "chain_request": node.chain_request,
             },
         )
 

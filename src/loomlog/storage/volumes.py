@@ -67,7 +67,7 @@ class Volumes:
                 raise InvalidArgument(f"volume {volume} is given twice")
             _check_volume(files, volume)
         self._files = files
-        self._paths = [f"{volume}/cid={cluster_id}/snid={node_id}" for volume in volumes]
+        self.paths = [f"{volume}/cid={cluster_id}/snid={node_id}" for volume in volumes]
         if error_if_exists:
             self._refuse_existing()
         self._locks: list[Lock] = []
@@ -86,7 +86,7 @@ class Volumes:
                 f"log stream {stream_id} has data at {self.streams[stream_id]}; if nobody needs "
                 f"it, remove it with `loom node cleanup {self.identity.node_id}`"
             )
-        path = min(self._paths, key=lambda path: self._load(path, stored_bytes))
+        path = min(self.paths, key=lambda path: self._load(path, stored_bytes))
         self.streams[stream_id] = stream_path = f"{path}/lsid={stream_id}"
         return stream_path
 
@@ -107,12 +107,12 @@ class Volumes:
         own = self.identity.cluster_secret
         if own and own != cluster_secret:
             raise InvalidArgument(
-                f"{self._paths[0]} belongs to another cluster named {self.identity.cluster_id}: "
+                f"{self.paths[0]} belongs to another cluster named {self.identity.cluster_id}: "
                 f"expected secret {own}, found {cluster_secret}; check --mr and --volumes"
             )
         if not own:
             self.identity = replace(self.identity, cluster_secret=cluster_secret)
-            for path in self._paths:
+            for path in self.paths:
                 _save(self._files, path, self.identity)
 
     def close(self) -> None:
@@ -126,12 +126,12 @@ class Volumes:
         return sum(stored_bytes.get(stream_id, 0) for stream_id in here), len(here)
 
     def _refuse_existing(self) -> None:
-        for path in self._paths:
+        for path in self.paths:
             if self._files.exists(path):
                 raise AlreadyExists(f"{path} exists; drop --error-if-exists to use its data")
 
     def _claim(self, lock: Callable[[str], Lock] | None) -> None:
-        for path in self._paths:
+        for path in self.paths:
             try:
                 self._files.make_directory(path)
                 parents = path.split("/")
@@ -146,7 +146,7 @@ class Volumes:
         """The identity on all volumes; volumes without one get it."""
         found = {
             path: _load_identity(self._files, path)
-            for path in self._paths
+            for path in self.paths
             if self._files.exists(f"{path}/identity")
         }
         for path, identity in found.items():
@@ -159,14 +159,14 @@ class Volumes:
                 identity.cluster_secret not in ("", own.cluster_secret)
             ):
                 raise _mismatch(path, own, identity)
-        for path in self._paths:
+        for path in self.paths:
             if found.get(path) != own:
                 _save(self._files, path, own)
         return own
 
     def _scan(self) -> dict[StreamId, str]:
         streams: dict[StreamId, str] = {}
-        for path in self._paths:
+        for path in self.paths:
             for name in self._files.list(path):
                 stream_path = f"{path}/{name}"
                 if name.startswith("lsid=") and name.endswith(_REMOVED):

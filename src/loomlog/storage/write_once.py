@@ -39,7 +39,7 @@ from loomlog.core.chained.replica import (
     decide,
     look_up,
 )
-from loomlog.limits import CHAIN_WAITING_BYTES_MAX
+from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX
 from loomlog.storage.block_table import BlockTable, StoredReplica
 from loomlog.storage.files import Worker
 from loomlog.types import Glsn
@@ -70,8 +70,13 @@ class WriteOnceStore:
         self._waiting: list[_Waiting] = []
         self._waiting_bytes = 0
         self._under_way = False
+        self._looking = 0
         self._failed: Refused | None = None
         self.replicas = table.replicas()  # those that are here
+
+    @property
+    def failed(self) -> bool:
+        return self._failed is not None
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
         """`done` gets the answer later, on the loop. A batch must not change until then."""
@@ -135,13 +140,18 @@ class WriteOnceStore:
                 self.replicas[replica] = standing
 
     def _look_up(self, asked: _Waiting) -> None:
+        if self._looking >= CHAIN_LOOK_UPS_MAX:
+            asked.done(Refused("the disk is too slow for what is read: try again later"))
+            return
         answers: list[Answer] = []
+        self._looking += 1
 
         def step() -> None:
             stored = self._table.look(asked.replica)
             answers.append(look_up(asked.request, stored.standing, stored))
 
         def finished(error: BaseException | None) -> None:
+            self._looking -= 1
             unreadable = _disk_failed(error) if error is not None else None
             asked.done(self._failed or unreadable or answers[0])
 

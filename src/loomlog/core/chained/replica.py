@@ -85,7 +85,7 @@ NOT_HERE: Final = Refused("this replica is not here: its disk was lost, or it wa
 def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decision:
     """The answer, and the change that must be durable before it is given."""
     if standing is None:
-        return (Done(), Standing()) if isinstance(request, Create) else (NOT_HERE, None)
+        return _decide_without(request)
     match request:
         case Create():
             return Refused("this replica was made before: use another birth"), None
@@ -106,6 +106,16 @@ def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decis
             trimmed = max(position, standing.trimmed)
             return Done(), standing._replace(trimmed=trimmed)
     return look_up(request, standing, blocks), None
+
+
+def _decide_without(request: Request) -> Decision:
+    """There is no such replica."""
+    match request:
+        case Create():
+            return Done(), Standing()
+        case Remove():
+            return Done(), None
+    return NOT_HERE, None
 
 
 def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answer:

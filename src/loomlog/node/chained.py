@@ -1,0 +1,136 @@
+"""The replicas of chains on a storage node: what clients ask of them, and the metadata repository.
+
+Anybody may read and write: what an epoch allows is core/chained's matter. To seal, create, fill,
+trim and remove is for the metadata repository to order, over the connection that this node made to
+it.
+
+Whatever the node's --sync: a chain is always synced, since a replica that loses what it
+acknowledged breaks the order of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from loomlog import limits
+from loomlog.core.chained.messages import (
+    Answer,
+    Create,
+    Done,
+    Fetch,
+    Refused,
+    Remove,
+    Request,
+    SealedAt,
+    Stored,
+)
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import NOT_HERE
+from loomlog.errors import LoomError, Unauthorized
+from loomlog.net.connection import Connection, Frame
+from loomlog.node.chain_volumes import ChainVolumes
+from loomlog.node.waiting_fetches import WaitingFetches
+from loomlog.storage.write_once import Answered
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import ORDERS, answer_to_wire, request_from_wire
+
+logger = logging.getLogger(__name__)
+
+
+class ChainedReplicas:
+    """All of one node."""
+
+    def __init__(self, node_id: NodeId, volumes: Callable[[], ChainVolumes]) -> None:
+        self._node_id = node_id
+        self._opened_volumes = volumes
+        self._waiting = WaitingFetches(self._ask)
+        self._creations = asyncio.Lock()
+
+    @property
+    def _volumes(self) -> ChainVolumes:
+        return self._opened_volumes()
+
+    def found(self) -> list[pb.ChainReplicaRef]:
+        """What is here, for the metadata repository to know."""
+        return [
+            pb.ChainReplicaRef(
+                loglet_id=replica.log_id,
+                chain=replica.chain,
+                birth=replica.birth,
+                epoch=standing.epoch,
+            )
+            for replica, standing in self._volumes.replicas.items()
+        ]
+
+    def request(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        """Of a client, or of another node."""
+        kind = frame.chain_request.kind
+        if kind in ORDERS:
+            name = pb.ChainRequest.Kind.Name(kind)
+            raise Unauthorized(f"{name} of a replica is ordered by the metadata repository only")
+        return self.order(connection, frame, payload)
+
+    def order(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        """Of the metadata repository, which may ask for everything."""
+        message = frame.chain_request
+        replica, request = request_from_wire(message, self._node_id, payload)
+        done = partial(_answer, connection, frame.id)
+        if isinstance(request, Create):
+            return self._create(replica)
+        if isinstance(request, Fetch) and message.wait_ms:
+            wait_s = min(message.wait_ms / 1000, limits.CHAIN_WAIT_S_MAX)
+            self._waiting.add(connection, replica, request, wait_s, done)
+        else:
+            self._ask(replica, request, done)
+        return None
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._waiting.connection_closed(connection)
+
+    def _ask(self, replica: Replica, request: Request, done: Answered) -> None:
+        store = self._volumes.store_of(replica)
+        if store is None:
+            done(Done() if isinstance(request, Remove) else NOT_HERE)
+        else:
+            store.ask(replica, request, partial(self._answered, replica, request, done))
+
+    def _answered(self, replica: Replica, request: Request, done: Answered, answer: Answer) -> None:
+        done(answer)
+        if isinstance(answer, Stored | SealedAt | Done):
+            self._waiting.changed(replica)
+        if isinstance(request, Remove) and isinstance(answer, Done):
+            logger.info("%s left this node", _name(replica))
+
+    async def _create(self, replica: Replica) -> Frame:
+        async with self._creations:
+            answer = await self._created(replica)
+        if isinstance(answer, Done):
+            logger.info("%s is new on this node", _name(replica))
+        message, _ = answer_to_wire(answer)
+        return pb.Frame(chain_answer=message)
+
+    async def _created(self, replica: Replica) -> Answer:
+        created: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        try:
+            store = self._volumes.store_of(replica) or await self._volumes.place()
+        except LoomError as error:
+            return Refused(str(error))
+        store.ask(replica, Create(), created.set_result)
+        return await created
+
+
+def _answer(connection: Connection, request_id: int, answer: Answer) -> None:
+    message, payload = answer_to_wire(answer)
+    connection.send(pb.Frame(id=request_id, reply=True, chain_answer=message), payload)
+
+
+def _name(replica: Replica) -> str:
+    return f"replica {replica.birth} of chain {replica.chain} of loglet {replica.log_id}"
