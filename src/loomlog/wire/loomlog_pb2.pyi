@@ -1512,7 +1512,7 @@ class CopysetRequest(_message.Message):
     def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class CopysetAnswer(_message.Message):
-    __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "underreplicated")
+    __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "underreplicated", "damaged")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[CopysetAnswer.Kind]
@@ -1547,6 +1547,7 @@ class CopysetAnswer(_message.Message):
     NEXT_LSN_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     UNDERREPLICATED_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     kind: CopysetAnswer.Kind
     seal: int
     trouble: str
@@ -1559,7 +1560,16 @@ class CopysetAnswer(_message.Message):
     next_lsn: int
     released: int
     underreplicated: bool
-    def __init__(self, kind: _Optional[_Union[CopysetAnswer.Kind, str]] = ..., seal: _Optional[int] = ..., trouble: _Optional[str] = ..., reason: _Optional[str] = ..., last_clean: _Optional[int] = ..., trimmed: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[CopysetRecord, _Mapping]]] = ..., more: _Optional[bool] = ..., next_lsn: _Optional[int] = ..., released: _Optional[int] = ..., underreplicated: _Optional[bool] = ...) -> None: ...
+    damaged: _containers.RepeatedCompositeFieldContainer[CopysetRange]
+    def __init__(self, kind: _Optional[_Union[CopysetAnswer.Kind, str]] = ..., seal: _Optional[int] = ..., trouble: _Optional[str] = ..., reason: _Optional[str] = ..., last_clean: _Optional[int] = ..., trimmed: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[CopysetRecord, _Mapping]]] = ..., more: _Optional[bool] = ..., next_lsn: _Optional[int] = ..., released: _Optional[int] = ..., underreplicated: _Optional[bool] = ..., damaged: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ...) -> None: ...
+
+class CopysetRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class CopysetAppend(_message.Message):
     __slots__ = ("loglet_id", "previous")

@@ -220,6 +220,8 @@ class Delivered:
     trimmed: Lsn  # all up to here is gone
     released: Lsn  # nothing above is delivered yet
     underreplicated: bool = False  # it may miss records that it was given
+    ends: Sequence[EpochEnd] = ()  # of epochs below next_lsn, as far as it knows them
+    damaged: Sequence[tuple[Lsn, Lsn]] = ()  # it has copies there that nobody can read any more
 
 
 NodeAnswer: TypeAlias = (
