@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -30,6 +31,7 @@ from loomlog.node import StorageNode
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.store import SharedStore
+from loomlog.testing.sim.table import SimTable
 from loomlog.types import SyncMode
 
 CLUSTER_ID = "sim"
@@ -222,6 +224,7 @@ class SimCluster:
             ),
             files=process.files,
             new_worker=process.worker,
+            open_table=partial(SimTable, process.files),
         )
         try:
             await node.start()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loomlog.storage.files import Finished, Step
+from loomlog.storage.memory_table import MemoryTable
 from loomlog.testing.sim.blocks import Blocks
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.world import World
@@ -29,7 +30,7 @@ class Directory:
     __slots__ = ()
 
 
-Node = Blocks | Directory
+Node = Blocks | Directory | MemoryTable
 
 
 @dataclass(slots=True)
@@ -110,6 +111,8 @@ class SimDisk:
             self._nodes[path] = node
             if isinstance(node, Blocks):
                 node.crash(self._world.random)
+            elif isinstance(node, MemoryTable):
+                node.lose_power()
         self._world.note(self._host, "disk after crash", len(self._nodes))
 
     def _lose_changes(self) -> None:
@@ -197,27 +200,39 @@ class SimFiles:
         self.stale = False
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
-        path = self._check(path)
+        path = self.check(path)
         if create and not self.disk.holds(path):
             self._require_directory(posixpath.dirname(path))
             self.changing(path)
             self.disk.change((path, Blocks()))
         node = self.disk.find(path)
-        if isinstance(node, Directory):
+        if not isinstance(node, Blocks):
             raise _os_error(errno.EISDIR, path)
         return SimFile(self, path, node)
 
+    def open_table(self, path: str) -> MemoryTable:
+        """The table of blocks there, made if it is missing."""
+        path = self.check(path)
+        if not self.disk.holds(path):
+            self._require_directory(posixpath.dirname(path))
+            self.changing(path)
+            self.disk.change((path, MemoryTable()))
+        node = self.disk.find(path)
+        if not isinstance(node, MemoryTable):
+            raise _os_error(errno.EEXIST, path)
+        return node
+
     def list(self, path: str) -> list[str]:
-        path = self._check(path)
+        path = self.check(path)
         self._require_directory(path)
         names = self.disk.below(path)
         return [posixpath.basename(name) for name in names if posixpath.dirname(name) == path]
 
     def exists(self, path: str) -> bool:
-        return self.disk.holds(self._check(path))
+        return self.disk.holds(self.check(path))
 
     def make_directory(self, path: str) -> None:
-        path = self._check(path)
+        path = self.check(path)
         for directory in reversed([path, *_parents(path)]):
             if not self.disk.holds(directory):
                 self.changing(directory)
@@ -225,7 +240,7 @@ class SimFiles:
             self._require_directory(directory)
 
     def rename(self, source: str, target: str) -> None:
-        source, target = self._check(source), self._check(target)
+        source, target = self.check(source), self.check(target)
         self._require_directory(posixpath.dirname(target))
         moved = [
             (path, target + path[len(source) :], self.disk.find(path))
@@ -238,26 +253,26 @@ class SimFiles:
         self.disk.note("rename", source, target)
 
     def remove(self, path: str) -> None:
-        path = self._check(path)
+        path = self.check(path)
         if isinstance(self.disk.find(path), Directory):
             raise _os_error(errno.EISDIR, path)
         self.changing(path)
         self.disk.change((path, _GONE))
 
     def remove_tree(self, path: str) -> None:
-        path = self._check(path)
+        path = self.check(path)
         self.disk.find(path)
         for found in reversed([path, *self.disk.below(path)]):
             self.changing(found)
             self.disk.change((found, _GONE))
 
     def sync_directory(self, path: str) -> None:
-        path = self._check(path)
+        path = self.check(path)
         self._require_directory(path)
         self.changing(path)
         self.disk.sync_directory(path)
 
-    def _check(self, path: str) -> str:
+    def check(self, path: str) -> str:
         if self.stale:
             raise _os_error(errno.EIO, path)  # a process that is gone
         return posixpath.normpath(posixpath.join("/", path))
@@ -265,7 +280,7 @@ class SimFiles:
     def changing(self, path: str) -> None:
         """A change is about to be made: perhaps the last thing that this process does."""
         self.disk.changing()
-        self._check(path)
+        self.check(path)
         self.disk.fail_if_broken(path)
 
     def _require_directory(self, path: str) -> None:
