@@ -2,7 +2,7 @@
 
 - Copies of a log on one node never overlap. Of two that would, the one of higher precedence stays.
 - Who writes (a sequencer in its epoch, or recovery in the epoch of its sequencer) must be above the
-  seal. An epoch that is clean here is written by no recovery but a later one than made it clean.
+  seal. What is clean here is written by no recovery but a later one, or a later attempt of it.
 - Nothing is shown above `released`, and that never passes an epoch that is not clean here: of such
   an epoch the node may have copies that recovery, without it, turned into holes.
 """
@@ -200,7 +200,7 @@ def _check_seals(
         return Preempted(seal)
     if record.epoch <= standing.last_clean:
         end = records.end_of(record.epoch)
-        if end is None or record.recovered <= end.seal + 1:
+        if end is None or record.precedence <= end.precedence:
             return Preempted(standing.seal)  # it is late: the epoch is recovered
     return None
 
@@ -272,6 +272,9 @@ def _clean(request: Clean, standing: LogStanding, records: Records) -> Decision:
         return Preempted(standing.seal), []
     if request.seal > standing.seal:
         return NotHere(), []  # it was sealed, and forgot
+    known = records.end_of(request.end.epoch)
+    if known is not None and known.precedence >= request.end.precedence:
+        return Done(), []
     return Done(), [request.end, *_changed(standing, _ended(request.end, standing, records))]
 
 
