@@ -33,6 +33,7 @@ class NodeSettings:
     metadata: tuple[str, ...]  # addresses of the metadata repository
     listen: str = "127.0.0.1:0"
     advertise: str | None = None  # what clients are told; default: the address listened on
+    location: str = ""  # its failure domain, e.g. rack=a; empty: one of its own
     error_if_exists: bool = False
     storage: StorageSettings = field(default_factory=StorageSettings)
 

@@ -187,6 +187,9 @@ def copied(stream: StreamInfo) -> float:
 
 def _node_table(nodes: Sequence[NodeInfo]) -> Table:
     table = new_table("node", "address", "state", "last report", "sync", "replicas", "stored")
+    located = any(node.location for node in nodes)
+    if located:
+        table.add_column("location")
     unknown = any(node.unknown_streams for node in nodes)
     if unknown:
         table.add_column("data of other streams")
@@ -200,6 +203,7 @@ def _node_table(nodes: Sequence[NodeInfo]) -> Table:
             node.sync_mode,
             str(node.replicas),
             size(node.stored_bytes),
+            *([plain(node.location)] if located else []),
         ]
         table.add_row(*cells, *([", ".join(map(str, node.unknown_streams))] if unknown else []))
     return table

@@ -46,6 +46,14 @@ def start(
             metavar="ADDR", show_default="listen", help="What others are told to connect to."
         ),
     ] = None,
+    location: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            show_default="one of its own",
+            help="What fails together with it, e.g. rack=a: replicas are spread over locations.",
+        ),
+    ] = "",
     sync: Annotated[
         SyncMode,
         typer.Option(
@@ -76,6 +84,7 @@ def start(
             metadata=tuple(address.strip() for address in mr.split(",")),
             listen=listen,
             advertise=advertise,
+            location=location,
             error_if_exists=error_if_exists,
             storage=StorageSettings(sync=sync),
         )

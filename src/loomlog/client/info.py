@@ -87,6 +87,7 @@ class NodeInfo:
     unknown_streams: tuple[
         StreamId, ...
     ] = ()  # its data of streams that are not (any more) its own
+    location: str = ""  # its failure domain; empty: one of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +191,5 @@ def _node_info(node: pb.NodeStatus) -> NodeInfo:
         stored_bytes=node.stored_bytes,
         draining=node.draining,
         unknown_streams=tuple(node.unknown_streams),
+        location=node.location,
     )

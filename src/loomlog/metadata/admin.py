@@ -73,7 +73,7 @@ class Admin:
                 "ask for fewer replicas or start more nodes"
             )
         existing = [stream.replicas for stream in self._catalog.streams.values()]
-        return place(streams, replicas, nodes, existing)
+        return place(streams, replicas, nodes, existing, self._catalog.locations)
 
     def usable_nodes(self) -> list[NodeId]:
         """Those that are alive and not drained."""

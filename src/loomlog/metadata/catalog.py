@@ -101,6 +101,11 @@ class Catalog:
             raise NotFound(f"there is no node {node_id}: look at `loom node list`")
         return node
 
+    @property
+    def locations(self) -> dict[NodeId, str]:
+        """Which nodes may fail together; empty: nobody said."""
+        return {node.node_id: node.location for node in self.nodes.values()}
+
     async def put_node(self, node: NodeRecord) -> None:
         """A node as it says it is; what operators want of it stays, unless it began anew."""
         async with self._writing:

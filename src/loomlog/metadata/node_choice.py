@@ -14,6 +14,7 @@ from loomlog.core.ordered import repair
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.members import Members
+from loomlog.metadata.placement import neighbours
 from loomlog.types import NodeId, ReplicaState, StreamId
 
 UNABLE_S: Final = 10.0  # a node that failed is not asked to do the same for so long
@@ -64,15 +65,28 @@ class NodeChoice:
     # ---- who can take a replica
 
     def spare(self, stream: StreamRounds) -> NodeId | None:
-        """The node with the least to carry; rather one without remains of that stream."""
+        """The node with the least to carry; before that, one where no replica that stays is, and
+        rather one without remains of that stream."""
         fit = [n for n in self._members.all_reachable() if self.why_not(stream, n) is None]
-        return min(fit, key=lambda node: self._burden(stream.stream_id, node), default=None)
+        staying, locations = self._staying(stream), self._catalog.locations
 
-    def _burden(self, stream_id: StreamId, node: NodeId) -> tuple[bool, int, int, NodeId]:
-        member = self._members.get(node)
-        stored = member.stored_bytes_total if member else 0
-        has_remains = self._members.report_of(node, stream_id) is not None
-        return has_remains, self._catalog.load_of[node], stored, node
+        def burden(node: NodeId) -> tuple[int, bool, int, int, NodeId]:
+            member = self._members.get(node)
+            stored = member.stored_bytes_total if member else 0
+            has_remains = self._members.report_of(node, stream.stream_id) is not None
+            crowd = neighbours(node, staying, locations)
+            return crowd, has_remains, self._catalog.load_of[node], stored, node
+
+        return min(fit, key=burden, default=None)
+
+    def _staying(self, stream: StreamRounds) -> list[NodeId]:
+        record = self._catalog.streams.get(stream.stream_id)
+        leaving = self._catalog.leaving(record) if record else None
+        return [
+            node
+            for node in stream.replicas
+            if node != leaving and not self.lost(node) and not self.unable(stream.stream_id, node)
+        ]
 
     def freed_soon(self, stream: StreamRounds) -> list[NodeId]:
         """Nodes that only have to delete what they hold of the stream before they can take it."""

@@ -34,6 +34,7 @@ class NodeRecord:
     volumes: tuple[str, ...]
     draining: bool = False  # takes nothing new; what it has moves away
     removing: bool = False  # dead, and forgotten once nothing is left there
+    location: str = ""  # its failure domain; empty: one of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from loomlog.errors import AlreadyExists, InvalidArgument, Unauthorized, Unavailable
 from loomlog.metadata.catalog import Catalog
@@ -21,6 +23,8 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import report_from_wire
 
 logger = logging.getLogger(__name__)
+
+_LOCATION: Final = re.compile(r"[A-Za-z0-9._=,:/-]{0,100}")
 
 
 class Registration:
@@ -81,6 +85,11 @@ class Registration:
         node, cluster = request.storage_node_id, self._catalog.cluster
         if not node or not request.address:
             raise InvalidArgument("a node registers with an id above 0 and its address")
+        if not _LOCATION.fullmatch(request.location):
+            raise InvalidArgument(
+                f"node {node} cannot have the location {request.location!r}: use up to 100 "
+                "letters, digits and . _ = , : / - as in rack=a"
+            )
         _compare("cluster id", cluster.cluster_id, request.cluster_id, node)
         self._check_not_connected(connection, request)
         if not request.cluster_secret:
@@ -128,6 +137,7 @@ def _record_of(request: pb.Register) -> NodeRecord:
         request.node_secret,
         request.sync_mode,
         tuple(request.volumes),
+        location=request.location,
     )
 
 

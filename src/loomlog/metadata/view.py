@@ -139,6 +139,7 @@ class View:
             stored_bytes=sum(stored.get(stream_id, 0) for stream_id in streams),
             draining=node.draining,
             unknown_streams=self._operator.unknown_streams(node.node_id),
+            location=node.location,
         )
 
     def _streams_on(self, node: NodeId) -> list[StreamId]:
@@ -289,6 +290,7 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
         "stored_bytes": node.stored_bytes,
         "draining": node.draining,
         "unknown_streams": list(node.unknown_streams),
+        "location": node.location,
     }
 
 

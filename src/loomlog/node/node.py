@@ -201,6 +201,7 @@ class StorageNode:
             storage_node_id=self._settings.node_id,
             cluster_id=self._settings.cluster_id,
             address=self.address,
+            location=self._settings.location,
             cluster_secret=identity.cluster_secret,
             node_secret=identity.node_secret,
             sync_mode=str(self._settings.storage.sync),

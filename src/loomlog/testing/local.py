@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,8 @@ class LocalCluster:
 
     Servers can be stopped and started again on the same data with `stop_node`, `start_node`,
     `stop_metadata` and `start_metadata`. With `metadata=3` there are three metadata repositories,
-    numbered from 1; what they share (etcd, in life) is in memory then.
+    numbered from 1; what they share (etcd, in life) is in memory then. `locations` are those of the
+    nodes, in turn.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class LocalCluster:
         nodes: int = 3,
         *,
         metadata: int = 1,
+        locations: Sequence[str] = (),
         directory: str | Path | None = None,
         sync: SyncMode | str = SyncMode.ALWAYS,
         storage: StorageSettings | None = None,
@@ -44,6 +47,7 @@ class LocalCluster:
         leader_silence_s: float = limits.LEADER_SILENCE_S,
     ) -> None:
         self._count = nodes
+        self._locations = locations
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._directory = Path(directory) if directory is not None else None
         self._storage = replace(storage or StorageSettings(), sync=SyncMode(sync))
@@ -151,6 +155,7 @@ class LocalCluster:
                 volumes=(str(self._path(f"vsn-{node_id}")),),
                 metadata=tuple(self._listen.values()),
                 listen=self._node_listen.get(node_id, "127.0.0.1:0"),
+                location=self._location(node_id),
                 storage=self._storage,
             )
         )
@@ -162,6 +167,9 @@ class LocalCluster:
 
     async def stop_node(self, node_id: NodeId) -> None:
         await self.nodes.pop(node_id).stop()
+
+    def _location(self, node_id: NodeId) -> str:
+        return self._locations[(node_id - 1) % len(self._locations)] if self._locations else ""
 
     def _path(self, name: str) -> Path:
         assert self._directory is not None, "the cluster was not started"

@@ -77,6 +77,7 @@ class ScriptedNode(Peer):
         self.copies_at_once: int | None = None  # commits per order to synchronise; None: all
         self.scrubs: dict[StreamId, pb.ScrubResponse] = {}
         self.heartbeat_s = 0.0
+        self.location = ""
         self._heart: asyncio.Task[None] | None = None
 
     async def join(self, address: str) -> pb.Registered:
@@ -96,6 +97,7 @@ class ScriptedNode(Peer):
             node_secret=self.node_secret,
             sync_mode="always",
             volumes=["/data"],
+            location=self.location,
             uncommit_reports=[self._report_of(replica) for replica in self.replicas.values()],
         )
 

@@ -84,17 +84,18 @@ class SmallCluster:
     def address(self) -> str:
         return self.repository.address
 
-    async def add_nodes(self, count: int) -> list[ScriptedNode]:
+    async def add_nodes(self, count: int, location: str = "") -> list[ScriptedNode]:
         for _ in range(count):
             node = ScriptedNode(len(self.nodes) + 1)
+            node.location = location
             node.peers = self._addresses
             self._addresses[f"node-{node.node_id}:1"] = node
             await node.join(self.address)
             self.nodes.append(node)
         return self.nodes
 
-    async def add_beating_nodes(self, count: int) -> list[ScriptedNode]:
-        for node in (await self.add_nodes(count))[-count:]:
+    async def add_beating_nodes(self, count: int, location: str = "") -> list[ScriptedNode]:
+        for node in (await self.add_nodes(count, location))[-count:]:
             node.start_heartbeat()
         return self.nodes
 
