@@ -57,7 +57,7 @@ def test_without_locations_nothing_is_different() -> None:
 
 
 def quick(directory: Path) -> SmallCluster:
-    return SmallCluster(directory, failure_detection_s=0.3, heartbeat_s=0.05)
+    return SmallCluster(directory, failure_detection_s=0.4, heartbeat_s=0.05)
 
 
 async def test_status_names_the_location_and_a_new_one_counts_from_then_on(tmp_path: Path) -> None:
