@@ -50,11 +50,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """SealedAt, durably: no store of an epoch up to this one is taken any more, but recovery's.
-    Preempted if a higher seal is there."""
+    """SealedAt, durably: no store of an epoch up to this one is taken any more, but recovery's, and
+    of that nothing of older attempts. Preempted if a higher seal is there."""
 
     log: LogId
     epoch: Epoch  # the last one that is sealed: the recovering sequencer's minus one
+    wave: int = 1  # of recovery: the number of its attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class LogStanding(NamedTuple):
     """What a node knows of a log besides its records and the ends of its epochs."""
 
     seal: Epoch = 0  # sequencers of epochs up to this one are out
+    seal_wave: int = 0  # so are attempts of the recovery that sealed it, up to before this one
     soft_seal: Epoch = 0  # the same, because a later one stored something; not if they drain
     last_clean: Epoch = 0  # what is here of epochs up to this one is as recovery left it
     released: Lsn = 0  # all up to here may be shown; may be forgotten: it is told again
@@ -111,6 +112,7 @@ class Records(Protocol):
 Decision: TypeAlias = tuple[NodeAnswer, Sequence[Change]]
 
 SCAN_RECORDS_MAX: Final = 1024  # looked at for one answer, however few of them are sent
+SCAN_EPOCHS_MAX: Final = 64  # likewise, however empty they are
 HEAD_BYTES: Final = 64  # what a record counts besides its batch
 
 
@@ -198,6 +200,8 @@ def _check_seals(
         seal = max(seal, standing.soft_seal)
     if (record.recovered or record.epoch) <= seal:
         return Preempted(seal)
+    if record.recovered == seal + 1 and record.wave < standing.seal_wave:
+        return Preempted(seal)  # a later attempt may have looked already
     if record.epoch <= standing.last_clean:
         end = records.end_of(record.epoch)
         if end is None or record.precedence <= end.precedence:
@@ -248,7 +252,12 @@ def _seal(request: Seal, standing: LogStanding, records: Records) -> Decision:
         return Preempted(standing.seal), []
     epochs = _unclean_epochs(standing, records, request.epoch)
     answer = SealedAt(standing.last_clean, standing.trimmed, epochs)
-    return answer, _changed(standing, standing._replace(seal=request.epoch))
+    return answer, _changed(standing, _sealed(request.epoch, request.wave, standing))
+
+
+def _sealed(epoch: Epoch, wave: int, standing: LogStanding) -> LogStanding:
+    seal, seal_wave = max((standing.seal, standing.seal_wave), (epoch, wave))
+    return standing._replace(seal=seal, seal_wave=seal_wave)
 
 
 def _unclean_epochs(standing: LogStanding, records: Records, until: Epoch) -> list[EpochState]:
@@ -288,8 +297,7 @@ def _ended(end: EpochEnd, standing: LogStanding, records: Records) -> LogStandin
 
 def _cleaned(epoch: Epoch, standing: LogStanding) -> LogStanding:
     lngs = tuple(known for known in standing.lngs if known.epoch > epoch)
-    seal = max(standing.seal, epoch)
-    return standing._replace(seal=seal, last_clean=epoch, lngs=lngs)
+    return _sealed(epoch, 0, standing)._replace(last_clean=epoch, lngs=lngs)
 
 
 def _purge(end: EpochEnd, standing: LogStanding, records: Records) -> list[Change]:
@@ -301,7 +309,7 @@ def _purge(end: EpochEnd, standing: LogStanding, records: Records) -> list[Chang
     changes: list[Change] = [end]
     if end.last or not standing.lng_of(end.epoch):
         changes.append(Erase(make(end.epoch, end.lng + 1), make(end.epoch, OFFSET_MAX)))
-    sealed = standing._replace(seal=max(standing.seal, end.epoch))
+    sealed = _sealed(end.epoch, 0, standing)
     return changes + _changed(standing, _ended(end, sealed, records))
 
 
@@ -333,7 +341,8 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
     sent: list[Record] = []
     size = 0
     next_lsn = max(request.first, standing.trimmed + 1)
-    until = min(request.until, standing.released)
+    epochs = range(epoch_of(next_lsn), epoch_of(next_lsn) + SCAN_EPOCHS_MAX)
+    until = min(request.until, standing.released, make(epochs[-1], OFFSET_MAX))
     heads = records.heads(next_lsn, until, SCAN_RECORDS_MAX) if next_lsn <= until else []
     for head in heads:
         if size >= request.bytes_max:
@@ -345,7 +354,9 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
     else:
         if len(heads) < SCAN_RECORDS_MAX:
             next_lsn = max(next_lsn, until + 1)
-    return Delivered(sent, next_lsn, standing.trimmed, standing.released)
+    passed = min(epoch_of(next_lsn - 1), standing.last_clean)
+    ends = [end for epoch in epochs if epoch <= passed and (end := records.end_of(epoch))]
+    return Delivered(sent, next_lsn, standing.trimmed, standing.released, ends=ends)
 
 
 def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAnswer:
