@@ -110,7 +110,10 @@ class WriteOnceStore:
     def _commit(self, group: list[_Waiting], view: _Uncommitted, answers: list[Answer]) -> None:
         """In the worker."""
         if self._failed is None:
-            answers += (view.decide(asked.replica, asked.request) for asked in group)
+            try:
+                answers += (view.decide(asked.replica, asked.request) for asked in group)
+            finally:
+                view.let_go()
             if view.changes:
                 self._table.commit(view.changes, sync=self._sync)
 
@@ -193,6 +196,10 @@ class _Uncommitted:
         if change is not None and change != standing:
             self.changes.append((replica, change))
         return answer
+
+    def let_go(self) -> None:
+        """Of what was looked at: the table keeps for it what is deleted meanwhile."""
+        self._stored.clear()
 
 
 class _WithAdded:

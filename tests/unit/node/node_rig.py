@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from loomlog.batch import build, read_header, split
 from loomlog.config import NodeSettings, StorageSettings
@@ -90,10 +90,17 @@ class PlayedMetadata(Service):
 class Nodes:
     """`async with Nodes(path, 2) as nodes:` starts them."""
 
-    def __init__(self, directory: Path, count: int, storage: StorageSettings = SMALL_FILES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        count: int,
+        storage: StorageSettings = SMALL_FILES,
+        volumes: int = 1,
+    ) -> None:
         self._directory = directory
         self._count = count
         self._storage = storage
+        self._volumes = volumes
         self._listen: dict[int, str] = {}
         self._client = Codec("client")
         self._clients: dict[int, Connection] = {}
@@ -101,7 +108,7 @@ class Nodes:
         self.metadata = PlayedMetadata()
         self.nodes: dict[int, StorageNode] = {}
 
-    async def __aenter__(self) -> Nodes:
+    async def __aenter__(self) -> Self:
         await self.metadata.server.start("127.0.0.1:0")
         for node in range(1, self._count + 1):
             await self.start(node)
@@ -114,13 +121,14 @@ class Nodes:
         await self.metadata.stop()
 
     async def start(self, node: int) -> None:
-        volume = self._directory / f"vsn-{node}"
-        volume.mkdir(exist_ok=True)
+        volumes = [self._directory / f"vsn-{node}{'+' * more}" for more in range(self._volumes)]
+        for volume in volumes:
+            volume.mkdir(exist_ok=True)
         self.nodes[node] = StorageNode(
             NodeSettings(
                 node_id=node,
                 cluster_id="test",
-                volumes=(str(volume),),
+                volumes=tuple(map(str, volumes)),
                 metadata=(self.metadata.server.address,),
                 listen=self._listen.get(node, "127.0.0.1:0"),
                 storage=self._storage,

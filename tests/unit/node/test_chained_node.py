@@ -1,0 +1,204 @@
+"""A storage node serves chains: what it answers to whom, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from chained_node_rig import EPOCH, LOGLET, ChainNodes, block, replica
+
+from loomlog.config import StorageSettings
+from loomlog.core.chained.block import Extent
+from loomlog.core.chained.messages import (
+    Before,
+    Check,
+    Copy,
+    Create,
+    Done,
+    EpochOver,
+    Fetch,
+    Fetched,
+    Found,
+    List,
+    Listed,
+    Missing,
+    Read,
+    Refused,
+    Remove,
+    Request,
+    Seal,
+    SealedAt,
+    Stored,
+    Trim,
+    TrimmedTo,
+    Write,
+    Written,
+)
+from loomlog.errors import InvalidArgument, Unauthorized
+from loomlog.limits import MIB
+from loomlog.types import SyncMode
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import request_to_wire
+
+
+async def test_blocks_are_written_read_and_trimmed(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        assert await nodes.ask(Write(EPOCH, block(1, 3))) == Stored()
+        assert await nodes.ask(Write(EPOCH, block(1, 3))) == Stored()
+        assert await nodes.ask(Write(EPOCH, block(1, 3, sequence=99))) == Written()
+        large = block(6, 2, size=100_000)
+        assert await nodes.ask(Write(EPOCH, large)) == Stored()
+        assert await nodes.ask(Read(EPOCH, 2)) == Found(block(1, 3))
+        assert await nodes.ask(Read(EPOCH, 4)) == Missing(0)
+        assert await nodes.ask(Before(EPOCH, 5)) == Found(block(1, 3))
+        assert await nodes.ask(List(EPOCH, 1, 9)) == Listed([Extent(1, 3), Extent(6, 2)], False)
+        assert await nodes.ask(Fetch(EPOCH, 1, MIB)) == Fetched([block(1, 3), large], False)
+        assert await nodes.ask(Check(EPOCH)) == Done()
+        assert await nodes.order_chain(Trim(EPOCH, 3)) == Done()
+        assert await nodes.ask(Read(EPOCH, 2)) == TrimmedTo(3)
+        assert await nodes.order_chain(Seal(EPOCH + 1)) == SealedAt(8, 3)
+        assert await nodes.ask(Write(EPOCH, block(9))) == EpochOver(EPOCH + 1)
+
+
+@pytest.mark.parametrize(
+    "order", [Seal(EPOCH), Create(), Copy(block(1)), Trim(EPOCH, 1), Remove()], ids=repr
+)
+async def test_an_order_is_taken_from_the_metadata_repository_only(
+    tmp_path: Path, order: Request
+) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        with pytest.raises(Unauthorized, match="metadata repository only"):
+            await nodes.ask(order, replica(birth=2))
+
+
+async def test_what_makes_no_sense_harms_nobody(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        client = await nodes.client(1)
+        message, payload = request_to_wire(replica(), Write(EPOCH, block(1)))
+        for bad in (b"no batch", bytes(payload)[:-1], bytes(block(2).batch)):
+            with pytest.raises(InvalidArgument):
+                await client.request(pb.Frame(chain_request=message), [bad])
+        with pytest.raises(InvalidArgument):
+            await client.request(pb.Frame(chain_request=pb.ChainRequest()))
+        assert await nodes.ask(Write(EPOCH, block(1))) == Stored()
+
+
+async def test_a_replica_that_is_not_here_says_so(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        for _ in range(2):
+            assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
+            assert isinstance(await nodes.order_chain(Seal(EPOCH)), Refused)
+            assert await nodes.order_chain(Remove()) == Done()
+            await nodes.create(replica(birth=2))
+            assert isinstance(await nodes.order_chain(Create(), replica(birth=2)), Refused)
+            assert await nodes.order_chain(Remove(), replica(birth=2)) == Done()
+
+
+async def test_a_node_without_chains_pays_nothing_for_them(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        before = threading.active_count()
+        assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
+        await nodes.restart(1)
+        assert threading.active_count() == before
+        assert not nodes.chains().exists()
+        await nodes.create()
+        assert threading.active_count() > before
+        assert nodes.chains().exists()
+
+
+async def test_a_node_registers_with_the_replicas_that_it_has(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create(replica(chain=0), replica(chain=1), replica(chain=1, birth=8))
+        assert await nodes.order_chain(Create(), replica(chain=2)) == Done()
+        await nodes.ask(Write(EPOCH, block(1)))
+        await nodes.order_chain(Seal(7), replica(chain=1))
+        await nodes.order_chain(Remove(), replica(chain=1, birth=8))
+        await nodes.restart(1)
+        assert nodes.found() == [(LOGLET, 0, 1, EPOCH), (LOGLET, 1, 1, 7), (LOGLET, 2, 1, 0)]
+        assert await nodes.ask(Read(EPOCH, 1)) == Found(block(1))
+
+
+async def test_many_writes_at_once_are_all_stored(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        writes = [nodes.ask(Write(EPOCH, block(first))) for first in range(1, 201)]
+        assert await asyncio.gather(*writes) == [Stored()] * 200
+        assert await nodes.ask(List(EPOCH, 1, 999)) == Listed(
+            [Extent(first, 1) for first in range(1, 201)], more=False
+        )
+
+
+async def test_chains_are_synced_whatever_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loomlog.storage.rocks_table import RocksTable
+
+    synced: list[bool] = []
+    commit = RocksTable.commit
+
+    def noted(self: RocksTable, changes: object, *, sync: bool) -> None:
+        synced.append(sync)
+        commit(self, changes, sync=sync)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RocksTable, "commit", noted)
+    async with ChainNodes(tmp_path, 1, StorageSettings(sync=SyncMode.NONE)) as nodes:
+        await nodes.create()
+        await nodes.ask(Write(EPOCH, block(1)))
+    assert synced == [True, True, True]
+
+
+# ---- disks that fail
+
+
+async def test_chains_that_cannot_be_opened_do_not_stop_the_node(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        await nodes.stop(1)
+        [manifest] = nodes.chains().glob("MANIFEST-*")
+        manifest.write_bytes(b"no manifest")
+        await nodes.start(1)
+        assert nodes.found() == []
+        answer = await nodes.order_chain(Create(), replica(birth=2))
+        assert isinstance(answer, Refused)
+        assert "see its log" in answer.reason
+        await nodes.add(1)  # other things work
+
+
+async def test_a_disk_that_fails_refuses_and_the_node_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loomlog.storage.rocks_table import RocksTable
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        with monkeypatch.context() as broken:
+            broken.setattr(RocksTable, "commit", full)
+            answer = await nodes.ask(Write(EPOCH, block(1)))
+            assert answer == Refused("the disk failed: no space left on device")
+        # What reached the disk is unknown, so nothing is shown or promised any more.
+        assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
+        assert isinstance(await nodes.order_chain(Create(), replica(birth=2)), Refused)
+        await nodes.add(1)
+        await nodes.restart(1)
+        assert await nodes.ask(Write(EPOCH, block(1))) == Stored()
+
+
+# ---- several volumes
+
+
+async def test_new_replicas_go_where_the_fewest_are(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1, volumes=2) as nodes:
+        await nodes.create(*(replica(chain=chain) for chain in range(4)))
+        await nodes.ask(Write(EPOCH, block(1)), replica(chain=3))
+        await nodes.restart(1)
+        assert sorted(found[1] for found in nodes.found()) == [0, 1, 2, 3]
+        assert await nodes.ask(Read(EPOCH, 1), replica(chain=3)) == Found(block(1))
+        assert len(list(tmp_path.glob("*/cid=test/snid=1/chains"))) == 2
