@@ -8,8 +8,8 @@ import pytest
 
 from loomlog.client import publications
 from loomlog.client.publishing import Writer
-from loomlog.client.staging_logs import staging_name
 from loomlog.node.producers import ProducerTable
+from loomlog.staging_logs import staging_name
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 

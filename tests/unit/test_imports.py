@@ -12,7 +12,7 @@ import loomlog
 
 SOURCE = Path(loomlog.__file__).parent
 
-WORDS = {"types", "errors", "limits", "batch"}
+WORDS = {"types", "errors", "limits", "batch", "staging_logs"}
 PORTS = {"storage", "wire", "net"}
 SERVED = WORDS | PORTS | {"config", "core"}
 
@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
     "batch": {"types", "errors", "limits"},
+    "staging_logs": set(),
     "columns": WORDS,
     "references": WORDS,
     "config": {"types", "limits"},
@@ -31,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "wire": WORDS | {"core"},
     "net": WORDS,
     "node": SERVED,
-    "metadata": SERVED | {"http"},
+    "metadata": SERVED | {"http", "archive"},  # of archives only what is archived: record.py
     "client": SERVED - {"storage"} | {"archive", "columns", "references"},
     "archive": WORDS | {"columns"},
     "http": {"errors", "net"},

@@ -28,11 +28,11 @@ from loomlog.client.outgoing import Producer
 from loomlog.client.publications import Publications
 from loomlog.client.reader import Reader
 from loomlog.client.registers import Registers
-from loomlog.client.staging_logs import staged_log, staging_name
 from loomlog.client.subscription import Order, Subscription
 from loomlog.config import ClientSettings
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.net.address import split_address
+from loomlog.staging_logs import staged_log, staging_name
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 

@@ -10,11 +10,11 @@ import pytest
 
 from loomlog.client import writer_state
 from loomlog.client.staging import PORTION_BYTES, Staged, portions
-from loomlog.client.staging_logs import staged_log, staging_name
 from loomlog.client.writer_state import SILENT_US, Intent, WriterState
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.limits import BATCH_BYTES_MAX
 from loomlog.references import Range, Reference
+from loomlog.staging_logs import staged_log, staging_name
 
 
 def rows(values: list[bytes]) -> pa.RecordBatch:
