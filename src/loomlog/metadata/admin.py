@@ -5,27 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
 from loomlog import limits
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
+from loomlog.core.segments import Settings, Successor
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Timeout
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
-from loomlog.metadata.members import Members
+from loomlog.metadata.keepers import LoneKeeper
 from loomlog.metadata.orders import Orders
-from loomlog.metadata.placement import place
+from loomlog.metadata.placing import Placing
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, StreamRecord
 from loomlog.metadata.steps import adopt_wishes
+from loomlog.metadata.tails import Tails
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-PROTOCOLS: Final = ("ordered",)
 CREATE_TIMEOUT_S: Final = 8.0  # less than what a client waits for the answer
 ADD_WAIT_S: Final = 4.0  # for a stream that is there already, and will run
 _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.LOG_NAME_CHARS_MAX}}}")
@@ -36,15 +37,18 @@ class Admin:
         self,
         catalog: Catalog,
         committer: Committer,
-        members: Members,
         orders: Orders,
         reconciler: Reconciler,
+        placing: Placing,
+        keepers: Mapping[str, LoneKeeper],
     ) -> None:
         self._catalog = catalog
         self._committer = committer
-        self._members = members
         self._orders = orders
         self._reconciler = reconciler
+        self._placing = placing
+        self._keepers = keepers
+        self._tails = Tails(committer, keepers)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def one_at_a_time(self, name: str) -> asyncio.Lock:
@@ -54,41 +58,24 @@ class Admin:
     # ---- create
 
     async def create_log(self, request: pb.CreateLog) -> LogRecord:
-        _check_request(request)
+        self._check_request(request)
         async with self.one_at_a_time(request.name):
             if request.name in self._catalog.logs:
                 raise AlreadyExists(f"there is a log {request.name!r} already: choose another name")
-            placement = self.place(request.streams, request.replicas)
-            log = await self._catalog.create_log(
-                request.name, request.protocol, request.replicas, placement
-            )
-            return await self._bring_up(log)
+            return await self._bring_up(await self._new_log(request))
 
-    def place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
-        alive, nodes = self._members.all_reachable(), self.usable_nodes()
-        if replicas > len(nodes):
-            drained = f" ({len(alive) - len(nodes)} more are drained)" if alive != nodes else ""
-            raise InvalidArgument(
-                f"{replicas} replicas need as many nodes, and {len(nodes)} are alive{drained}: "
-                "ask for fewer replicas or start more nodes"
-            )
-        existing = [stream.replicas for stream in self._catalog.streams.values()]
-        return place(streams, replicas, nodes, existing, self._catalog.locations)
-
-    def usable_nodes(self) -> list[NodeId]:
-        """Those that are alive and not drained."""
-        alive = self._members.all_reachable()
-        return [node for node in alive if not self._catalog.nodes[node].draining]
+    async def _new_log(self, request: pb.CreateLog) -> LogRecord:
+        name, replicas = request.name, request.replicas
+        if request.protocol in self._keepers:
+            settings = Settings(request.protocol, request.streams, replicas)
+            return await self._catalog.create_lone_log(name, settings)
+        placement = self._placing.place(request.streams, replicas)
+        return await self._catalog.create_log(name, request.protocol, replicas, placement)
 
     async def _bring_up(self, log: LogRecord) -> LogRecord:
         try:
             self._committer.add(self.rounds_of(log))
-            await self._orders.add(log)
-            if not await self.run(log.streams, CREATE_TIMEOUT_S):
-                raise Timeout(
-                    f"the streams of log {log.name!r} did not run within {CREATE_TIMEOUT_S:g} s; "
-                    "the log was not created: look at the nodes' logs and try again"
-                )
+            await self._make(log)
             log = await self._catalog.log_created(log.name)
         except LoomError as error:
             logger.warning("log %r was not created: %s", log.name, error)
@@ -99,6 +86,20 @@ class Admin:
             *(log.name, log.log_id, list(log.streams), log.replicas),
         )
         return log
+
+    async def _make(self, log: LogRecord) -> None:
+        active = log.chain.active
+        keeper = self._keepers.get(active.settings.protocol)
+        if keeper is not None:
+            await keeper.make(log, Successor(active.loglet, active.settings))
+            await keeper.begin(log, active)
+            return
+        await self._orders.add(log)
+        if not await self.run(log.streams, CREATE_TIMEOUT_S):
+            raise Timeout(
+                f"the streams of log {log.name!r} did not run within {CREATE_TIMEOUT_S:g} s; "
+                "the log was not created: look at the nodes' logs and try again"
+            )
 
     async def run(self, streams: Iterable[StreamId], timeout_s: float) -> bool:
         """New streams begin sealed; they are unsealed like any other. False: not in time."""
@@ -134,7 +135,12 @@ class Admin:
         """One more stream for a log that goes on meanwhile; and whether it runs already."""
         async with self.one_at_a_time(name):
             log = self._catalog.log(name)
-            (nodes,) = self.place(1, log.replicas)
+            if log.protocol in self._keepers:
+                raise InvalidArgument(
+                    f"log {name!r} runs with protocol {log.protocol!r}, which has no streams to "
+                    f"add: `loom log switch {name} --streams N` gives it another number of chains"
+                )
+            (nodes,) = self._placing.place(1, log.replicas)
             record = await self.make_stream(log, nodes, log.chain.active.loglet)
         return record, await self.run((record.stream_id,), ADD_WAIT_S)
 
@@ -181,20 +187,25 @@ class Admin:
         tombstone = await self._catalog.delete_log(log.name)
         self._committer.remove(log.log_id)
         self._reconciler.wake_waiting()  # others may move now
+        for keeper in self._keepers.values():
+            keeper.deleted(log)
         await self._orders.remove(tombstone)
 
     # ---- trim
 
     async def trim_log(self, name: str, position: Glsn) -> LogRecord:
         log = self._catalog.log(name)
-        tail = self._committer.logs[log.log_id].high_watermark
+        tail = self._tails.tail(log)
         if position > tail:
             raise InvalidArgument(
                 f"log {name!r} ends at position {tail}: it cannot be trimmed up to {position}"
             )
         log = await self._catalog.trim_log(name, position)
         await self._drop_trimmed_streams(name)
-        await self._orders.trim(self._catalog.log(name))
+        await asyncio.gather(
+            self._orders.trim(self._catalog.log(name)),
+            *(keeper.trim(log) for keeper in self._keepers.values()),
+        )
         logger.info("log %r is trimmed up to position %d", name, log.trimmed)
         return log
 
@@ -205,20 +216,22 @@ class Admin:
             if record is not None:
                 await self.take_back_stream(name, record)
 
+    # ---- checks
 
-def _check_request(request: pb.CreateLog) -> None:
-    if not _NAME.fullmatch(request.name):
-        raise InvalidArgument(
-            f"{request.name!r} is no log name: use 1 to {limits.LOG_NAME_CHARS_MAX} letters, "
-            "digits, dots, underscores and hyphens"
-        )
-    if request.protocol not in PROTOCOLS:
-        raise InvalidArgument(
-            f"there is no protocol {request.protocol!r}: available are {', '.join(PROTOCOLS)}"
-        )
-    if not 1 <= request.streams <= limits.STREAMS_PER_LOG_MAX:
-        raise InvalidArgument(
-            f"a log has 1 to {limits.STREAMS_PER_LOG_MAX} streams, not {request.streams}"
-        )
-    if request.replicas < 1:
-        raise InvalidArgument("a stream has at least 1 replica")
+    def _check_request(self, request: pb.CreateLog) -> None:
+        if not _NAME.fullmatch(request.name):
+            raise InvalidArgument(
+                f"{request.name!r} is no log name: use 1 to {limits.LOG_NAME_CHARS_MAX} letters, "
+                "digits, dots, underscores and hyphens"
+            )
+        protocols = ("ordered", *self._keepers)
+        if request.protocol not in protocols:
+            raise InvalidArgument(
+                f"there is no protocol {request.protocol!r}: available are {', '.join(protocols)}"
+            )
+        if not 1 <= request.streams <= limits.STREAMS_PER_LOG_MAX:
+            raise InvalidArgument(
+                f"a log has 1 to {limits.STREAMS_PER_LOG_MAX} streams, not {request.streams}"
+            )
+        if request.replicas < 1:
+            raise InvalidArgument("a stream has at least 1 replica")

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from loomlog.core.segments import Chain
+from loomlog.core.segments import Chain, Segment, Settings
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SwapUnknown
 from loomlog.metadata.records import (
+    ChainedRecord,
     ClusterRecord,
     CountersRecord,
     LogRecord,
@@ -159,6 +160,17 @@ class Catalog:
         await self._put(log_key(name), log)
         return log
 
+    async def create_lone_log(self, name: str, settings: Settings) -> LogRecord:
+        """Of a protocol that has no streams here; likewise."""
+        if name in self.logs:
+            raise AlreadyExists(f"there is a log {name!r} already: choose another name")
+        log_id = await self.new_loglet()
+        segments = (Segment(log_id, settings, 1),)
+        protocol, _, replicas = settings
+        log = LogRecord(log_id, name, protocol, replicas, (), creating=True, segments=segments)
+        await self._put(log_key(name), log)
+        return log
+
     async def log_created(self, name: str) -> LogRecord:
         return await self._update_log(name, creating=False)
 
@@ -169,6 +181,10 @@ class Catalog:
 
     async def new_loglet(self) -> LogId:
         return (await self._take_ids(0))[0]
+
+    async def new_stream(self) -> StreamId:
+        """An id for a stream that is not kept here."""
+        return (await self._take_ids(1, logs=0))[1]
 
     async def swap_chain(self, name: str, expected: Chain, chain: Chain) -> bool:
         """False if it is another one than expected by now."""
@@ -189,6 +205,8 @@ class Catalog:
         await self._put(log_key(name), None)
         for stream_id in log.streams:
             await self._put(stream_key(stream_id), None)
+        if not tombstone.remains:
+            await self._put(tombstone_key(log.log_id), None)
         return tombstone
 
     def _holders(self, stream: StreamRecord) -> tuple[NodeId, ...]:
@@ -219,8 +237,8 @@ class Catalog:
             raise NotFound(f"there is no stream {stream_id}: look at `loom stream list`")
         return stream
 
-    def log_of(self, stream: StreamRecord) -> LogRecord | None:
-        return self._logs_by_id.get(stream.log_id)
+    def log_of(self, part: StreamRecord | ChainedRecord) -> LogRecord | None:
+        return self._logs_by_id.get(part.log_id)
 
     def wanted_replicas(self, stream: StreamRecord) -> int:
         log = self.log_of(stream)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from loomlog import limits
 from loomlog.errors import Unavailable
 from loomlog.net.connection import Connection
-from loomlog.types import NodeId, Report, StreamId
+from loomlog.types import Buffer, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -204,12 +204,18 @@ class Members:
     ) -> pb.Frame:
         """The answer, or an error; also if the node registered again meanwhile: then the answer
         may be about an earlier life of the node."""
+        return (await self.exchange(node, frame, (), timeout_s))[0]
+
+    async def exchange(
+        self, node: NodeId, frame: pb.Frame, payload: Sequence[Buffer], timeout_s: float
+    ) -> tuple[pb.Frame, memoryview]:
+        """As `request`, where more than messages goes to and fro."""
         connection = self._connection(node)
-        answer, _ = await connection.request(frame, timeout_s=timeout_s)
+        answer, content = await connection.request(frame, payload, timeout_s=timeout_s)
         if self._connection(node) is not connection:
             raise Unavailable(f"node {node} registered again")
         assert isinstance(answer, pb.Frame)
-        return answer
+        return answer, content
 
     def _connection(self, node: NodeId) -> Connection:
         member = self._members.get(node)

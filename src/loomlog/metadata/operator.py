@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from loomlog.core.ordered.rounds import StreamRounds
@@ -17,6 +17,7 @@ from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound, Unavailab
 from loomlog.metadata.admin import Admin
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
+from loomlog.metadata.keepers import LoneKeeper
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
 from loomlog.metadata.orders import Orders
@@ -42,6 +43,7 @@ class Operator:
         steps: Steps,
         reconciler: Reconciler,
         admin: Admin,
+        keepers: Mapping[str, LoneKeeper],
     ) -> None:
         self._catalog = catalog
         self._committer = committer
@@ -51,6 +53,7 @@ class Operator:
         self._steps = steps
         self._reconciler = reconciler
         self._admin = admin
+        self._keepers = keepers
         change = pb.ChangeStream
         self._stream_changes: dict[int, Callable[[pb.ChangeStream], Awaitable[pb.Changed]]] = {
             change.SEAL: self._seal,
@@ -216,15 +219,18 @@ class Operator:
         node = request.storage_node_id
         await self._catalog.update_node(node, draining=True)
         streams = self._node_wishes_changed(node)
-        if not streams:
+        moving = len(streams) + len(self._lone_replicas(node))
+        if not moving:
             then = f"it is empty: `loom node remove {node}` forgets it"
         elif stuck := [s for s in streams if not self._can_move(s)]:
             then = (
-                f"{len(streams)} replicas move away, but {len(stuck)} of them find no other node "
+                f"{moving} replicas move away, but {len(stuck)} of them find no other node "
                 f"yet ({_streams(s.stream_id for s in stuck)}): start another one"
             )
+        elif not all(keeper.can_leave(node) for keeper in self._keepers.values()):
+            then = f"{moving} replicas move away, but some find no other node yet: start another"
         else:
-            then = f"{len(streams)} replicas move to other nodes, a few at a time"
+            then = f"{moving} replicas move to other nodes, a few at a time"
         return pb.Changed(done=f"node {node} is being drained: it takes nothing new", next=then)
 
     def _can_move(self, record: StreamRecord) -> bool:
@@ -242,29 +248,38 @@ class Operator:
         self._reconciler.wake_waiting()
         return pb.Changed(
             done=f"node {node} is not drained any more",
-            next=f"it keeps its {len(streams)} replicas and takes new ones",
+            next=f"it keeps its {len(streams) + len(self._lone_replicas(node))} replicas and "
+            "takes new ones",
         )
 
     async def _remove(self, request: pb.ChangeNode) -> pb.Changed:
         node = request.storage_node_id
-        streams = self._catalog.streams_on(node)
-        if not streams:
+        streams, lone = self._catalog.streams_on(node), self._lone_replicas(node)
+        if not streams and not lone:
             await self._catalog.update_node(node, draining=True, removing=True)
             await self._steps.forget_if_removed(node)
             return pb.Changed(
                 done=f"node {node} is removed",
                 next="if it runs, it stops; with empty volumes it may come again",
             )
-        self._check_removable(node, streams, force=request.force)
+        self._check_removable(node, streams, lone, force=request.force)
         await self._catalog.update_node(node, draining=True, removing=True)
         self._node_wishes_changed(node)
         return pb.Changed(
             done=f"node {node} is not used any more",
-            next=f"its {len(streams)} replicas are made anew elsewhere; then it is forgotten",
+            next=f"its {len(streams) + len(lone)} replicas are made anew elsewhere; then it is "
+            "forgotten",
         )
 
-    def _check_removable(self, node: NodeId, streams: list[StreamRecord], *, force: bool) -> None:
-        holds = f"node {node} has {len(streams)} replicas"
+    def _check_removable(
+        self,
+        node: NodeId,
+        streams: list[StreamRecord],
+        lone: list[tuple[NodeId, ...]],
+        *,
+        force: bool,
+    ) -> None:
+        holds = f"node {node} has {len(streams) + len(lone)} replicas"
         if self._members.alive(node):
             raise InvalidArgument(
                 f"{holds} and is alive: `loom node drain {node}`, wait until it is empty, "
@@ -281,11 +296,22 @@ class Operator:
                 f"node {node} has the only replica of {_streams(only)}: start it again, or delete "
                 "the logs that it belongs to"
             )
+        if (node,) in lone:
+            raise InvalidArgument(
+                f"node {node} has the only replica of a chain: start it again, or delete the logs "
+                "that it belongs to; see `loom log list`"
+            )
+
+    def _lone_replicas(self, node: NodeId) -> list[tuple[NodeId, ...]]:
+        """Of protocols without commit rounds: for each replica, those that belong together."""
+        return [nodes for keeper in self._keepers.values() for nodes in keeper.replicas_on(node)]
 
     def _node_wishes_changed(self, node: NodeId) -> list[StreamRecord]:
         streams = self._catalog.streams_on(node)
         for stream in streams:
             self._reconciler.wishes_changed(stream.stream_id)
+        for keeper in self._keepers.values():
+            keeper.node_changed(node, alive=True)
         return streams
 
     async def _cleanup(self, request: pb.ChangeNode) -> pb.Changed:
@@ -321,6 +347,13 @@ class Operator:
     # ---- all
 
     def _stream(self, stream_id: StreamId) -> StreamRounds:
+        for protocol, keeper in self._keepers.items():
+            if keeper.has_stream(stream_id):
+                raise InvalidArgument(
+                    f"stream {stream_id} is of protocol {protocol!r}, which repairs and moves its "
+                    "replicas by itself: drain a node to empty it, or give the log other settings "
+                    "with `loom log switch`"
+                )
         self._catalog.stream(stream_id)
         stream = self._committer.stream(stream_id)
         if stream is None:

@@ -18,30 +18,36 @@ from loomlog.errors import Timeout
 from loomlog.metadata.admin import Admin
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
+from loomlog.metadata.placing import Placing
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, StreamRecord
 from loomlog.types import Glsn, LogId, ReplicaState, StreamId
 
 MAKE_TIMEOUT_S: Final = 3.0  # twice at most: less than what a client waits for the answer
-LOOK_S: Final = 0.05  # how often, while nodes are missing
 BEGIN_WAIT_S: Final = 2.0  # for the first streams to run; then they run when they can
 
 
 class OrderedSegments:
     def __init__(
-        self, catalog: Catalog, committer: Committer, reconciler: Reconciler, admin: Admin
+        self,
+        catalog: Catalog,
+        committer: Committer,
+        reconciler: Reconciler,
+        admin: Admin,
+        placing: Placing,
     ) -> None:
         self._catalog = catalog
         self._committer = committer
         self._reconciler = reconciler
         self._admin = admin
+        self._placing = placing
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
         """Streams that are sealed on all their replicas: running is one step from there."""
         settings = successor.settings
-        await _in_time(self._nodes_registered(settings.replicas))
+        await _in_time(self._placing.registered(settings.replicas))
         made = self._streams(log, successor.loglet)
-        for nodes in self._admin.place(max(settings.streams - len(made), 0), settings.replicas):
+        for nodes in self._placing.place(max(settings.streams - len(made), 0), settings.replicas):
             current = self._catalog.log(log.name)
             made.append(await self._admin.make_stream(current, nodes, successor.loglet))
         await _in_time(self._all_whole([record.stream_id for record in made]))
@@ -51,12 +57,6 @@ class OrderedSegments:
             self._reconciler.wake(stream_id)
         for stream_id in streams:
             await self._reconciler.until(stream_id, _is_whole)
-
-    async def _nodes_registered(self, wanted: int) -> None:
-        """After a takeover the nodes come back one by one; those that were drained do not count."""
-        known = sum(not node.draining for node in self._catalog.nodes.values())
-        while len(self._admin.usable_nodes()) < min(wanted, known):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(LOOK_S)
 
     def chain_changed(self, log: LogRecord) -> None:
         for stream_id in log.streams:

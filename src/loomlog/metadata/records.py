@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
+from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.segments import Chain, Segment, Settings, Successor
 from loomlog.errors import Corrupt
 from loomlog.types import Glsn, LogId, NodeId, StreamId
@@ -97,6 +98,36 @@ class StreamRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainedRecord:
+    """A loglet of protocol `chained`. It outlives its segment until all replicas are removed."""
+
+    loglet: LogId
+    log_id: LogId
+    stream_id: StreamId  # of the one stream that its segment shows
+    projection: Projection  # in force; before the segment begins, `first` is 0
+    made: bool = False  # its replicas are there and sealed; until then it may be made anew
+    births: int = 1  # the last one that was given
+    joining: tuple[Replica, ...] = ()  # are being filled
+    dropping: tuple[Replica, ...] = ()  # are to be removed from their nodes
+    trimmed: Glsn = 0  # on all replicas
+
+    def __post_init__(self) -> None:
+        """What was read is plain tuples."""
+        object.__setattr__(self, "projection", _projection(self.projection))
+        for name in ("joining", "dropping"):
+            object.__setattr__(self, name, tuple(Replica(*r) for r in getattr(self, name)))
+
+    @property
+    def begun(self) -> bool:
+        return self.projection.first > 0
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """All that there may be, on whatever node."""
+        return (*self.projection.replicas, *self.joining, *self.dropping)
+
+
+@dataclass(frozen=True, slots=True)
 class TombstoneRecord:
     """A log that was deleted, until every replica of it is gone."""
 
@@ -145,6 +176,7 @@ Record: TypeAlias = (
     | NodeRecord
     | LogRecord
     | StreamRecord
+    | ChainedRecord
     | TombstoneRecord
     | LeaseRecord
     | LeaderRecord
@@ -181,6 +213,12 @@ def _successor(fields: Successor) -> Successor:
     return Successor(loglet, Settings(*settings), ready)
 
 
+def _projection(fields: Projection) -> Projection:
+    projection = Projection(*fields)
+    chains = tuple(tuple(Replica(*r) for r in chain) for chain in projection.chains)
+    return projection._replace(chains=chains)
+
+
 def node_key(node_id: NodeId) -> str:
     return f"node/{node_id}"
 
@@ -191,6 +229,10 @@ def log_key(name: str) -> str:
 
 def stream_key(stream_id: StreamId) -> str:
     return f"stream/{stream_id}"
+
+
+def chained_key(loglet: LogId) -> str:
+    return f"chained/{loglet}"
 
 
 def tombstone_key(log_id: LogId) -> str:

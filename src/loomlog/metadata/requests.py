@@ -15,6 +15,7 @@ from loomlog.metadata.term import Term
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.service import Route, Service
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
 from loomlog.wire.codec import Codec
 
 Answer = Callable[[Connection, Frame], Awaitable[Frame]]
@@ -34,6 +35,7 @@ class Requests(Service):
             "trim_log": self._trim_log,
             "get_bounds": self._get_bounds,
             "switch_log": self._switch_log,
+            "report_chain": self._report_chain,
             "change_stream": self._change_stream,
             "change_node": self._change_node,
             "change_metadata": self._change_metadata,
@@ -44,7 +46,15 @@ class Requests(Service):
             "list_leases": self._list_leases,
         }
         routes = {kind: self._confirming(answer) for kind, answer in confirmed.items()}
-        super().__init__(codec, routes | {"report": self._report, "get_status": self._get_status})
+        super().__init__(
+            codec,
+            routes
+            | {
+                "report": self._report,
+                "get_status": self._get_status,
+                "sequencer_request": self._sequencer_request,
+            },
+        )
 
     def _confirming(self, answer: Answer) -> Route:
         async def confirm_and_answer(
@@ -125,6 +135,18 @@ class Requests(Service):
 
     async def _switch_log(self, connection: Connection, frame: Frame) -> Frame:
         return pb.Frame(changed=await self._term.switching.switch(frame.switch_log))
+
+    # ---- clients: chains
+
+    def _sequencer_request(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        """In the way of every append: at once, and nobody is asked (metadata/chained)."""
+        loglet, request = sequencer_request_from_wire(frame.sequencer_request)
+        answer = sequencer_answer_to_wire(self._term.sequencers.answer(loglet, request))
+        self.reply(connection, frame, pb.Frame(sequencer_answer=answer))
+
+    async def _report_chain(self, connection: Connection, frame: Frame) -> Frame:
+        await self._term.upkeep.report(frame.report_chain)
+        return pb.Frame(done=pb.Done())
 
     # ---- clients: operators
 

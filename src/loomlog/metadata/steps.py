@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from loomlog.core.ordered import repair
@@ -17,6 +17,7 @@ from loomlog.errors import DataLoss, InvalidArgument, LoomError, NotFound, Retry
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.conditions import Copying
+from loomlog.metadata.keepers import LoneKeeper
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
 from loomlog.metadata.orders import Orders
@@ -41,6 +42,7 @@ class Steps:
         members: Members,
         orders: Orders,
         nodes: NodeChoice,
+        keepers: Mapping[str, LoneKeeper],
         *,
         request_timeout_s: float,
         sync_bytes_per_s: int,
@@ -50,6 +52,7 @@ class Steps:
         self._members = members
         self._orders = orders
         self._nodes = nodes
+        self._keepers = keepers
         self._request_timeout_s = request_timeout_s
         self._sync_bytes_per_s = sync_bytes_per_s
         self._copies = asyncio.Semaphore(COPIES_MAX)
@@ -357,10 +360,14 @@ class Steps:
     async def forget_if_removed(self, node: NodeId) -> None:
         """A node that an operator removed is forgotten once nothing refers to it any more."""
         record = self._catalog.nodes.get(node)
-        if record is not None and record.removing and not self._catalog.streams_on(node):
+        if record is None or not record.removing or self._catalog.streams_on(node):
+            return
+        if not any(keeper.replicas_on(node) for keeper in self._keepers.values()):
             await self._catalog.remove_node(node)
             self._members.forget(node)
             logger.info("node %d is removed", node)
+            for keeper in self._keepers.values():
+                keeper.node_changed(node, alive=True)
 
     async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
         return await self._members.request(node, frame, self._request_timeout_s)

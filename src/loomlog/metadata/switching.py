@@ -10,42 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from loomlog import limits
 from loomlog.core import virtual_log
-from loomlog.core.segments import Chain, Segment, Settings, Successor
+from loomlog.core.segments import Chain, Settings, Successor
 from loomlog.core.virtual_log import Done, Operation, Refused, Request
 from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader
 from loomlog.metadata.admin import Admin
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.keepers import Keeper
 from loomlog.metadata.records import LogRecord
-from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.5  # after a step that failed
-
-
-class Keeper(Protocol):
-    """What one protocol does for its segments. Everything may be asked again."""
-
-    async def make(self, log: LogRecord, successor: Successor) -> None:
-        """Have its loglet ready, empty; any LoomError: it cannot be made."""
-
-    def chain_changed(self, log: LogRecord) -> None:
-        """The log has other segments, or a successor that is ready: its segment is to be sealed."""
-
-    async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
-        """As core.loglet.Loglet.seal."""
-
-    async def begin(self, log: LogRecord, segment: Segment) -> None:
-        """Let it take appends, from its start on."""
-
-    async def discard(self, log: LogRecord, loglet: LogId) -> None:
-        """A loglet that never began."""
 
 
 class Switching:

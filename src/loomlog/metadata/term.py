@@ -19,13 +19,21 @@ from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.admin import Admin
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.segments import ChainedSegments
+from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.chained.upkeep import Upkeep
 from loomlog.metadata.committer import Committer
+from loomlog.metadata.keepers import Keeper, LoneKeeper
 from loomlog.metadata.leases import Leases
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
 from loomlog.metadata.operator import Operator
 from loomlog.metadata.ordered_segments import OrderedSegments
 from loomlog.metadata.orders import Orders
+from loomlog.metadata.placing import Placing
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.registers import Registers
 from loomlog.metadata.registration import Registration
@@ -61,7 +69,12 @@ class Term:
     """Made by `begin`."""
 
     def __init__(
-        self, settings: MetadataSettings, mandate: Mandate, catalog: Catalog, leases: Leases
+        self,
+        settings: MetadataSettings,
+        mandate: Mandate,
+        catalog: Catalog,
+        leases: Leases,
+        chained: ChainedCatalog,
     ) -> None:
         self.leader = mandate.leader
         self.store = mandate.store
@@ -70,6 +83,8 @@ class Term:
         self.over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.catalog = catalog
         self.leases = leases
+        self._chained = chained
+        self._keepers: dict[str, LoneKeeper] = {}  # every protocol without commit rounds
         self.registers = Registers(mandate.store, leases)
         self._settings = settings
         self._at_end = AsyncExitStack()  # undone in reverse
@@ -82,7 +97,7 @@ class Term:
         self._wire_up_repair()
         self.view = View(
             *(catalog, self.committer, self.members, self._reconciler, self.operator),
-            *(mandate.leader, mandate.members),
+            *(self._keepers, mandate.leader, mandate.members),
         )
         self.registration = Registration(
             *(catalog, self.committer, self.members, settings.heartbeat_s, self._node_joined),
@@ -96,7 +111,8 @@ class Term:
         """Read what there is, and go on where the rounds ended."""
         catalog = await Catalog.load(mandate.store, settings.cluster_id, new_secret)
         leases = await Leases.load(mandate.store)
-        term = cls(settings, mandate, catalog, leases)
+        chained = await ChainedCatalog.load(mandate.store, catalog.load_of)
+        term = cls(settings, mandate, catalog, leases, chained)
         term._start()
         return term
 
@@ -108,22 +124,37 @@ class Term:
             replace_after_s = settings.failure_detection_s
         self._nodes = NodeChoice(catalog, members, replace_after_s)
         steps = Steps(
-            *(catalog, committer, members, orders, self._nodes),
+            *(catalog, committer, members, orders, self._nodes, self._keepers),
             request_timeout_s=settings.failure_detection_s,
             sync_bytes_per_s=settings.sync_bytes_per_s,
         )
         self._reconciler = Reconciler(
             catalog, committer, members, self._background, self._nodes, steps
         )
-        self.admin = Admin(catalog, committer, members, orders, self._reconciler)
-        ordered = OrderedSegments(catalog, committer, self._reconciler, self.admin)
+        placing = Placing(catalog, members, self._keepers)
+        self._wire_up_chained(placing, steps)
+        self.admin = Admin(catalog, committer, orders, self._reconciler, placing, self._keepers)
+        ordered = OrderedSegments(catalog, committer, self._reconciler, self.admin, placing)
         # Every protocol that a log can be switched to.
-        keepers = {"ordered": ordered}
+        keepers: dict[str, Keeper] = {"ordered": ordered, **self._keepers}
         self.switching = Switching(catalog, self.admin, keepers, self._background)
         self._relief = Relief(catalog, committer, members, self.admin, self._background)
         self.operator = Operator(
             *(catalog, committer, members, orders, self._nodes),
-            *(steps, self._reconciler, self.admin),
+            *(steps, self._reconciler, self.admin, self._keepers),
+        )
+
+    def _wire_up_chained(self, placing: Placing, steps: Steps) -> None:
+        settings, catalog, chained = self._settings, self.catalog, self._chained
+        self.sequencers = Sequencers(self.leader.epoch)
+        driver = Driver(chained, self.sequencers, self.members, settings.failure_detection_s)
+        nodes = ChainNodes(catalog, self.members, self._nodes)
+        self.upkeep = Upkeep(
+            *(catalog, chained, self.sequencers, driver, nodes, self._background),
+            *(settings.sync_bytes_per_s, steps.forget_if_removed),
+        )
+        self._keepers["chained"] = ChainedSegments(
+            catalog, chained, self.sequencers, driver, nodes, self.upkeep, placing
         )
 
     def _start(self) -> None:
@@ -137,7 +168,9 @@ class Term:
         self.members.start(self.catalog.nodes)
         self._at_end.callback(self.members.stop)
         self._at_end.callback(self._reconciler.stop)
+        self._at_end.callback(self.upkeep.stop)
         self._at_end.push_async_callback(self._background.stop)
+        self.upkeep.start()
         self.switching.start()
 
     async def end(self) -> None:
@@ -155,6 +188,8 @@ class Term:
     def _liveness_changed(self, node: NodeId, alive: bool) -> None:
         logger.info("node %d is %s", node, "alive" if alive else "silent")
         self._reconciler.node_changed(node, alive=alive)
+        for keeper in self._keepers.values():
+            keeper.node_changed(node, alive=alive)
         if not alive:
             self._relief.node_silent(node)
 
@@ -162,6 +197,8 @@ class Term:
         self.committer.catch_up(node)
         self._nodes.came_back(node)
         self._reconciler.node_changed(node, alive=True)
+        for keeper in self._keepers.values():
+            keeper.node_joined(node)
         self._orders.greet(node)
 
     def connection_closed(self, connection: Connection) -> None:

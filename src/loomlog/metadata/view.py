@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.quorum.member import Leader
 from loomlog.core.segments import Chain, Segment
-from loomlog.errors import NotFound
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
+from loomlog.metadata.keepers import LoneKeeper
 from loomlog.metadata.members import Members
 from loomlog.metadata.operator import Operator
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, NodeRecord
+from loomlog.metadata.tails import Tails
 from loomlog.types import NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import STATE_TO_WIRE
@@ -31,6 +32,7 @@ class View:
         members: Members,
         reconciler: Reconciler,
         operator: Operator,
+        keepers: Mapping[str, LoneKeeper],
         leader: Leader,
         metadata_members: Callable[[], Sequence[pb.MetadataMember]],
     ) -> None:
@@ -40,6 +42,8 @@ class View:
         self._members = members
         self._reconciler = reconciler
         self._operator = operator
+        self._keepers = keepers
+        self._tails = Tails(committer, keepers)
         self._leader = leader
         self._metadata_members = metadata_members
         self._started_at = self._loop.time()
@@ -52,25 +56,31 @@ class View:
         return [log for log in found if log.log_id in self._committer.logs and not log.creating]
 
     def log(self, log: LogRecord) -> pb.Log:
-        bounds = self.bounds(log)
         return pb.Log(
             log_id=log.log_id,
             name=log.name,
             protocol=log.protocol,
             replicas=log.replicas,
-            head=bounds.head,
-            tail=bounds.tail,
-            streams=[s for stream_id in log.streams if (s := self._stream(stream_id))],
-            version=self._catalog.version_of(log),
+            head=log.trimmed + 1,
+            tail=self._tails.known_tail(log),
+            streams=self._streams(log),
+            version=self._version_of(log),
             segments=map(_segment, log.chain.segments),
             switching=_switching(log.chain),
         )
 
     def bounds(self, log: LogRecord) -> pb.Bounds:
-        rounds = self._committer.logs.get(log.log_id)
-        if rounds is None:
-            raise NotFound(f"log {log.name!r} was deleted")
-        return pb.Bounds(head=log.trimmed + 1, tail=rounds.high_watermark)
+        return pb.Bounds(head=log.trimmed + 1, tail=self._tails.tail(log))
+
+    def _version_of(self, log: LogRecord) -> int:
+        versions = (keeper.version_of(log) for keeper in self._keepers.values())
+        return max(self._catalog.version_of(log), *versions)
+
+    def _streams(self, log: LogRecord) -> list[pb.LogStream]:
+        streams = [s for stream_id in log.streams if (s := self._stream(stream_id))]
+        for keeper in self._keepers.values():
+            streams += keeper.streams(log)
+        return streams
 
     def _stream(self, stream_id: StreamId) -> pb.LogStream | None:
         stream = self._committer.stream(stream_id)
@@ -89,6 +99,7 @@ class View:
             joining_node=stream.joining or 0,
             copied_entries=self._reconciler.copied_entries(stream),
             loglet_id=self._catalog.streams[stream_id].segment,
+            protocol="ordered",
         )
 
     def state(self, stream: StreamRounds) -> ReplicaState:
@@ -135,12 +146,15 @@ class View:
             alive=self._members.reachable(node.node_id),
             last_report_s=self._loop.time() - heard_at,
             sync_mode=node.sync_mode,
-            replicas=len(streams),
+            replicas=len(streams) + self._lone_replicas(node.node_id),
             stored_bytes=sum(stored.get(stream_id, 0) for stream_id in streams),
             draining=node.draining,
             unknown_streams=self._operator.unknown_streams(node.node_id),
             location=node.location,
         )
+
+    def _lone_replicas(self, node: NodeId) -> int:
+        return sum(len(keeper.replicas_on(node)) for keeper in self._keepers.values())
 
     def _streams_on(self, node: NodeId) -> list[StreamId]:
         return [s.stream_id for s in self._catalog.streams.values() if node in s.replicas]
@@ -328,6 +342,7 @@ def _log_dict(log: pb.Log) -> dict[str, Any]:
                 "joining": stream.joining_node or None,
                 "copied_entries": stream.copied_entries,
                 "segment": stream.loglet_id,
+                "protocol": stream.protocol,
             }
             for stream in log.streams
         ],

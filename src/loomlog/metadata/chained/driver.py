@@ -1,0 +1,116 @@
+"""Carries out the operations of core.chained: asks replicas over the nodes' connections, the
+catalog of projections, and the sequencers of this term."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from loomlog.core.chained.messages import (
+    Answer,
+    Ask,
+    Copy,
+    InForce,
+    Lost,
+    Refused,
+    Request,
+    Service,
+    Steps,
+    Stored,
+    Swap,
+    Swapped,
+)
+from loomlog.core.chained.projection import Replica
+from loomlog.errors import InvalidArgument, LoomError, NotLeader
+from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.members import Members
+from loomlog.types import LogId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import answer_from_wire, request_to_wire
+
+Outcome = TypeVar("Outcome")
+Copied = Callable[[Copy], None]
+
+
+class Driver:
+    def __init__(
+        self,
+        catalog: ChainedCatalog,
+        sequencers: Sequencers,
+        members: Members,
+        request_timeout_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._sequencers = sequencers
+        self._members = members
+        self._request_timeout_s = request_timeout_s
+
+    async def drive(
+        self,
+        loglet: LogId,
+        steps: Steps[Outcome],
+        copied: Copied | None = None,
+        bytes_per_s: int = 0,
+    ) -> Outcome:
+        """What comes of it. `copied` is told every block that a newcomer has stored, which are not
+        more than so many bytes a second, unless that is 0."""
+        try:
+            asks = next(steps)
+            while True:
+                answers = await asyncio.gather(*(self._answer(loglet, ask) for ask in asks))
+                if copied is not None:
+                    size = _tell(asks, answers, copied)
+                    if bytes_per_s and size:
+                        await asyncio.sleep(size / bytes_per_s)
+                asks = steps.send(answers)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+    async def _answer(self, loglet: LogId, ask: Ask) -> Answer:
+        match ask.target:
+            case Replica():
+                return await self.ask(ask.target, ask.request)
+            case Service.SEQUENCER:
+                return self._sequencers.answer(loglet, ask.request)
+            case Service.METADATA:
+                return await self._metadata(loglet, ask.request)
+
+    async def ask(self, replica: Replica, request: Request) -> Answer:
+        """Its answer; Lost if there is none: at once, if its node is not connected."""
+        message, payload = request_to_wire(replica, request)
+        frame = pb.Frame(chain_request=message)
+        try:
+            answer, content = await self._members.exchange(
+                replica.node_id, frame, [payload] if payload else [], self._request_timeout_s
+            )
+        except InvalidArgument as error:
+            return Refused(str(error))
+        except LoomError:
+            return Lost()
+        return answer_from_wire(answer.chain_answer, content)
+
+    async def _metadata(self, loglet: LogId, request: Request) -> Answer:
+        if isinstance(request, Swap):
+            try:
+                if await self._catalog.swap(request.projection):
+                    self._sequencers.begin(request.projection)
+                    return Swapped()
+            except NotLeader:
+                raise
+            except LoomError:
+                return Lost()
+        record = self._catalog.get(loglet)
+        return Lost() if record is None else InForce(record.projection)
+
+
+def _tell(asks: list[Ask], answers: list[Answer], copied: Copied) -> int:
+    """How many bytes were copied."""
+    size = 0
+    for ask, answer in zip(asks, answers, strict=True):
+        if isinstance(ask.request, Copy) and isinstance(answer, Stored):
+            copied(ask.request)
+            size += len(ask.request.block.batch)
+    return size

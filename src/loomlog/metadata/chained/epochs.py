@@ -1,0 +1,120 @@
+"""From one epoch of a chained loglet to the next, one at a time for each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+from loomlog.core.chained.projection import Projection
+from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
+from loomlog.core.segments import Segment
+from loomlog.errors import NotFound, Unavailable
+from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.records import ChainedRecord
+from loomlog.types import LogId
+
+logger = logging.getLogger(__name__)
+
+
+class Epochs:
+    def __init__(
+        self,
+        catalog: ChainedCatalog,
+        sequencers: Sequencers,
+        driver: Driver,
+        nodes: ChainNodes,
+        changed: Callable[[LogId], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._catalog = catalog
+        self._sequencers = sequencers
+        self._driver = driver
+        self._nodes = nodes
+        self._changed = changed
+        self._locks: defaultdict[LogId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._awaited: dict[LogId, list[asyncio.Future[None]]] = {}
+        # Replicas may be sealed for an epoch that never came into force: it needs another try.
+        self.unfinished: set[LogId] = set()
+
+    async def begin(self, segment: Segment) -> None:
+        """Hand out positions from its start on. Fine if it began before."""
+        async with self._locks[segment.loglet]:
+            record = self._record(segment.loglet)
+            if not record.begun:
+                projection = record.projection._replace(
+                    first=segment.start,
+                    start=segment.start,
+                    sequencer=self._sequencers.new_name(),
+                )
+                await self._catalog.change(
+                    record.loglet, lambda record: replace(record, projection=projection)
+                )
+                self._sequencers.begin(projection)
+                logger.info("segment %d begins at %d", segment.loglet, segment.start)
+        self._tell(segment.loglet)
+
+    async def next(self, loglet: LogId, goal: Goal, reason: str) -> Projection:
+        """As `attempt`; if that fails the loop is told, for the log may stand still."""
+        try:
+            return await self.attempt(loglet, goal, reason)
+        except Unavailable:
+            self._changed(loglet)
+            raise
+
+    async def attempt(self, loglet: LogId, goal: Goal, reason: str) -> Projection:
+        """The projection that came into force; Unavailable if that is not so for certain."""
+        async with self._locks[loglet]:
+            before = self._record(loglet).projection
+            if goal.close and before.closed:
+                return before
+            await self._nodes.certain(before)
+            self.unfinished.add(loglet)
+            steps = reconfigure(before, goal, self._sequencers.new_name())
+            ending = await self._driver.drive(loglet, steps)
+            if not isinstance(ending, Reconfigured):
+                why = getattr(ending, "reason", "another one is in force")
+                raise Unavailable(f"segment {loglet} does not get a new epoch yet: {why}")
+            self.unfinished.discard(loglet)
+        after = ending.projection
+        logger.info(
+            "segment %d: epoch %d from position %d on, chains on nodes %s: %s",
+            *(loglet, after.epoch, after.start, nodes_of(after), reason),
+        )
+        self._tell(loglet)
+        return after
+
+    def forget(self, loglet: LogId) -> None:
+        self._sequencers.end(loglet)
+        self.unfinished.discard(loglet)
+        self._locks.pop(loglet, None)
+        self._tell(loglet)
+
+    async def newer_than(self, loglet: LogId, epoch: int) -> None:
+        """Wait until a newer epoch is in force, and handed out by this process."""
+        while self._record(loglet).projection.epoch <= epoch:
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._awaited.setdefault(loglet, []).append(waiting)
+            await waiting
+
+    def _tell(self, loglet: LogId) -> None:
+        for waiting in self._awaited.pop(loglet, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+        self._changed(loglet)
+
+    def _record(self, loglet: LogId) -> ChainedRecord:
+        record = self._catalog.get(loglet)
+        if record is None:
+            raise NotFound(f"segment {loglet} was deleted")
+        return record
+
+
+def nodes_of(projection: Projection) -> str:
+    """Head first, chain by chain."""
+    return ", ".join("-".join(str(r.node_id) for r in chain) for chain in projection.chains)

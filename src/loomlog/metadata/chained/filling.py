@@ -1,0 +1,137 @@
+"""Replicas that are going to join a chain: made, filled while the log goes on, let in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from loomlog.core.chained.joining import Newcomer, copy, create, settle
+from loomlog.core.chained.messages import Copy
+from loomlog.core.chained.outcomes import Interrupted
+from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.reconfigure import Goal
+from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
+from loomlog.limits import MIB
+from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.epochs import Epochs
+from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.types import Glsn, LogId
+
+logger = logging.getLogger(__name__)
+
+COPIES_MAX: Final = 4  # at one time: their blocks pass through this process
+ATTEMPTS: Final = 5  # then another node is looked for
+RETRY_S: Final = 0.2
+REST_BYTES_MAX: Final = 4 * MIB  # that are copied while the log stands still
+
+
+@dataclass(slots=True)
+class Copying:
+    """How far a newcomer is."""
+
+    newcomer: Newcomer
+    settled: Glsn = 0  # below this nothing is open any more, in the projection it is copied from
+    reached: Glsn = 0  # it has all that its source has below this
+    rest_bytes: int = 0  # that it has at or above `settled`: to be copied again
+
+    def copied(self, request: Copy) -> None:
+        block = request.block
+        self.reached = block.end
+        if block.end > self.settled:
+            self.rest_bytes += len(block.batch)
+
+    def keep(self) -> None:
+        """Go on from here next time."""
+        copied = max(self.newcomer.copied, min(self.reached, self.settled))
+        self.newcomer = self.newcomer._replace(copied=copied)
+
+
+class Filling:
+    def __init__(
+        self,
+        catalog: ChainedCatalog,
+        driver: Driver,
+        epochs: Epochs,
+        nodes: ChainNodes,
+        bytes_per_s: int,
+    ) -> None:
+        self._catalog = catalog
+        self._driver = driver
+        self._epochs = epochs
+        self._nodes = nodes
+        self._bytes_per_s = bytes_per_s
+        self._room = asyncio.Semaphore(COPIES_MAX)
+        self.under_way: dict[Replica, Copying] = {}
+
+    async def fill(self, replica: Replica) -> None:
+        """Until it has joined, or is given up: then it is to be removed."""
+        try:
+            async with self._room:
+                await self._fill(replica)
+        except NotLeader:
+            raise
+        except NotFound:
+            return  # the log was deleted, and all replicas are removed
+        except LoomError as error:
+            logger.warning("node %d does not join segment %d: %s", *replica[:2], error)
+            self._nodes.set_unable(replica.log_id, replica.node_id)
+            await self._catalog.drop(replica.log_id, replica)
+        finally:
+            self.under_way.pop(replica, None)
+
+    async def _fill(self, replica: Replica) -> None:
+        loglet = replica.log_id
+        projection = self._projection(replica)
+        newcomer = await self._driver.drive(loglet, create(projection, replica))
+        if isinstance(newcomer, Interrupted):
+            raise Unavailable(newcomer.reason)
+        copying = self.under_way[replica] = Copying(newcomer)
+        attempts = 0
+        while True:
+            projection = self._projection(replica)
+            before = copying.newcomer.copied
+            try:
+                await self._catch_up(projection, copying)
+                if copying.rest_bytes > REST_BYTES_MAX:
+                    await self._epochs.next(loglet, Goal(), "a newcomer catches up")
+                    continue
+                goal = Goal(newcomer=copying.newcomer)
+                await self._epochs.next(loglet, goal, f"node {replica.node_id} joins")
+                return
+            except Unavailable:
+                attempts = 0 if copying.newcomer.copied > before else attempts + 1
+                if attempts >= ATTEMPTS or not self._nodes.reachable(replica.node_id):
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+    async def _catch_up(self, projection: Projection, copying: Copying) -> None:
+        """All below the start of the epoch is settled, and copied with what is behind it."""
+        loglet, epoch = projection.log_id, projection.epoch
+        settled = await self._driver.drive(loglet, settle(projection, copying.newcomer.copied))
+        if isinstance(settled, Interrupted):
+            raise Unavailable(settled.reason)
+        copying.settled, copying.rest_bytes = settled, 0
+        tail = projection.chains[copying.newcomer.replica.chain][-1]
+        steps = copy(epoch, tail, copying.newcomer)
+        trimmed = await self._driver.drive(loglet, steps, copying.copied, self._bytes_per_s)
+        copying.keep()
+        if isinstance(trimmed, Interrupted):
+            raise Unavailable(trimmed.reason)
+        copying.newcomer = copying.newcomer._replace(copied=settled, trimmed=trimmed)
+
+    def _projection(self, replica: Replica) -> Projection:
+        record = self._catalog.get(replica.log_id)
+        if record is None or replica not in record.joining:
+            raise NotFound(f"segment {replica.log_id} goes on without it")
+        return record.projection
+
+    def percent(self, loglet: LogId, replica: Replica) -> int:
+        """How much of what there is it has."""
+        copying, record = self.under_way.get(replica), self._catalog.get(loglet)
+        if copying is None or record is None:
+            return 0
+        first, end = record.projection.first, max(copying.settled, record.projection.start)
+        return min(100, 100 * max(0, copying.reached - first) // max(1, end - first))

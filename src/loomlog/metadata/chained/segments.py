@@ -1,0 +1,214 @@
+"""Segments of the `chained` protocol: made, begun, sealed, trimmed, shown."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from loomlog.core.chained.messages import Create, Done, Refused, Seal, SealedAt
+from loomlog.core.chained.projection import Projection, Replica, first_projection
+from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.segments import Segment, Settings, Successor
+from loomlog.errors import Timeout, Unavailable
+from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.chained.conditions import condition
+from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.chained.upkeep import Upkeep
+from loomlog.metadata.placing import Placing
+from loomlog.metadata.records import ChainedRecord, LogRecord
+from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import projection_to_wire
+
+MAKE_TIMEOUT_S: Final = 5.0  # less than what a client waits for the answer
+TRIM_WAIT_S: Final = 3.0  # then it is done as soon as it can be
+
+
+class ChainedSegments:
+    def __init__(
+        self,
+        catalog: Catalog,
+        chained: ChainedCatalog,
+        sequencers: Sequencers,
+        driver: Driver,
+        nodes: ChainNodes,
+        upkeep: Upkeep,
+        placing: Placing,
+    ) -> None:
+        self._catalog = catalog
+        self._chained = chained
+        self._sequencers = sequencers
+        self._driver = driver
+        self._nodes = nodes
+        self._upkeep = upkeep
+        self._placing = placing
+        self.node_joined = upkeep.node_joined
+        self.node_changed = upkeep.node_changed
+
+    # ---- made
+
+    async def make(self, log: LogRecord, successor: Successor) -> None:
+        try:
+            async with asyncio.timeout(MAKE_TIMEOUT_S):
+                await self._placing.registered(successor.settings.replicas)
+                await self._make(log, successor)
+        except TimeoutError:
+            raise Timeout(
+                f"its chains were not ready within {MAKE_TIMEOUT_S:g} s: look at `loom status` "
+                "and try again"
+            ) from None
+
+    async def _make(self, log: LogRecord, successor: Successor) -> None:
+        loglet = successor.loglet
+        known = self._chained.get(loglet)
+        if known is not None and known.made:
+            return
+        birth = known.births + 1 if known else 1
+        projection = self._first_projection(loglet, successor.settings, birth)
+        if known is None:
+            stream_id = await self._catalog.new_stream()
+            await self._chained.add(ChainedRecord(loglet, log.log_id, stream_id, projection))
+        else:  # somebody began to make it: what there may be of that is removed
+            await self._chained.change(
+                loglet,
+                lambda record: replace(
+                    record, projection=projection, births=birth, dropping=record.replicas
+                ),
+            )
+        await asyncio.gather(*(self._make_replica(replica) for replica in projection.replicas))
+        await self._chained.change(loglet, lambda record: replace(record, made=True))
+        self._upkeep.wake(loglet)
+
+    def _first_projection(self, loglet: LogId, settings: Settings, birth: int) -> Projection:
+        placed = self._placing.place(settings.streams, settings.replicas)
+        name = self._sequencers.new_name()
+        projection = first_projection(loglet, [*map(list, placed)], birth=birth, sequencer=name)
+        return projection._replace(first=0, start=0)  # nobody knows where its segment begins
+
+    async def _make_replica(self, replica: Replica) -> None:
+        for request, expected in ((Create(), Done), (Seal(1), SealedAt)):
+            answer = await self._driver.ask(replica, request)
+            if not isinstance(answer, expected):
+                reason = answer.reason if isinstance(answer, Refused) else "it does not answer"
+                raise Unavailable(f"node {replica.node_id} cannot take a chain: {reason}")
+
+    async def begin(self, log: LogRecord, segment: Segment) -> None:
+        await self._upkeep.epochs.begin(segment)
+
+    def chain_changed(self, log: LogRecord) -> None:
+        self._upkeep.log_changed(log.log_id)
+
+    deleted = chain_changed
+
+    # ---- ended
+
+    async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
+        await self._upkeep.epochs.begin(segment)  # if it never did
+        goal = Goal(close=True)
+        closed = await self._upkeep.epochs.next(segment.loglet, goal, "its segment ends")
+        return closed.start - 1
+
+    async def discard(self, log: LogRecord, loglet: LogId) -> None:
+        self._upkeep.wake(loglet)
+
+    async def trim(self, log: LogRecord) -> None:
+        self._upkeep.log_changed(log.log_id)
+        try:
+            async with asyncio.timeout(TRIM_WAIT_S):
+                await self._upkeep.trimmed(log.log_id)
+        except TimeoutError:
+            pass
+
+    # ---- shown
+
+    def tail(self, segment: Segment) -> Glsn:
+        record = self._chained.get(segment.loglet)
+        if record is not None and record.projection.closed:
+            return record.projection.start - 1
+        end = self._sequencers.end_of(segment.loglet)
+        if end is None:
+            raise Unavailable(
+                "the log waits for its nodes before it hands out positions again: try again soon"
+            )
+        return end - 1
+
+    def known_tail(self, segment: Segment) -> Glsn:
+        try:
+            return self.tail(segment)
+        except Unavailable:
+            record = self._chained.get(segment.loglet)
+            return max(segment.start, record.projection.start if record else 0) - 1
+
+    def streams(self, log: LogRecord) -> list[pb.LogStream]:
+        records = self._chained.of_log(log.log_id)
+        segments = {segment.loglet: segment for segment in log.chain.segments}
+        return [
+            self._stream(record, segments[record.loglet])
+            for record in sorted(records, key=lambda record: record.stream_id)
+            if record.loglet in segments and record.begun
+        ]
+
+    def _stream(self, record: ChainedRecord, segment: Segment) -> pb.LogStream:
+        projection = record.projection
+        addresses = {node.node_id: node.address for node in self._catalog.nodes.values()}
+        nodes = dict.fromkeys(replica.node_id for replica in projection.replicas)
+        return pb.LogStream(
+            log_stream_id=record.stream_id,
+            state=self._state(record),
+            seal_epoch=projection.epoch,
+            replicas=[
+                pb.Replica(storage_node_id=node, address=addresses.get(node, "")) for node in nodes
+            ],
+            entries=self.known_tail(segment),
+            condition=self._condition(record, segment),
+            joining_node=record.joining[0].node_id if record.joining else 0,
+            loglet_id=record.loglet,
+            protocol=segment.settings.protocol,
+            projection=projection_to_wire(projection, addresses),
+        )
+
+    def _state(self, record: ChainedRecord) -> pb.StreamState:
+        if record.projection.closed:
+            return pb.STREAM_SEALED
+        return pb.RUNNING if record.loglet in self._sequencers else pb.SEALING
+
+    def _condition(self, record: ChainedRecord, segment: Segment) -> str:
+        filled = {
+            replica: self._upkeep.filling.percent(record.loglet, replica)
+            for replica in record.joining
+        }
+        action, trouble = self._upkeep.decide(record), self._upkeep.trouble(record.loglet)
+        return condition(record.projection, segment.settings.replicas, action, filled, trouble)
+
+    def has_stream(self, stream_id: StreamId) -> bool:
+        return self._chained.of_stream(stream_id) is not None
+
+    def version_of(self, log: LogRecord) -> int:
+        return self._chained.version_of(log.log_id)
+
+    # ---- nodes
+
+    def placement(self) -> list[tuple[NodeId, ...]]:
+        return [
+            tuple(replica.node_id for replica in chain)
+            for record in self._chained
+            for chain in record.projection.chains
+        ]
+
+    def replicas_on(self, node: NodeId) -> list[tuple[NodeId, ...]]:
+        chains = [nodes for nodes in self.placement() if node in nodes]
+        joining = [r for record in self._chained for r in record.joining if r.node_id == node]
+        return chains + [()] * len(joining)
+
+    def can_leave(self, node: NodeId) -> bool:
+        return all(
+            self._nodes.spare(record, replica.chain) is not None
+            or any(newcomer.chain == replica.chain for newcomer in record.joining)
+            for record in self._chained.on_node(node)
+            for replica in record.projection.replicas
+            if replica.node_id == node
+        )
