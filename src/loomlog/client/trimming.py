@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from loomlog import limits
-from loomlog.client.pieces import Referred
 from loomlog.client.publishing import Registry, held_back, writers_prefix
+from loomlog.client.subscription import Referred
 from loomlog.errors import Trimmed
 from loomlog.staging_logs import staging_name
 from loomlog.types import Glsn
