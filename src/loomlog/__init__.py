@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from loomlog.client.registers import Versioned as Versioned
     from loomlog.client.staging import Staged as Staged
     from loomlog.types import Entry as Entry
+    from loomlog.types import Gap as Gap
     from loomlog.types import Position as Position
 
 _HOMES = {
@@ -43,6 +44,7 @@ _HOMES = {
     "Cluster": "loomlog.client.cluster",
     "ClusterStatus": "loomlog.client.info",
     "Entry": "loomlog.types",
+    "Gap": "loomlog.types",
     "Lease": "loomlog.client.leases",
     "LeaseInfo": "loomlog.client.leases",
     "Log": "loomlog.client.log",
@@ -68,6 +70,7 @@ __all__ = [
     "Cluster",
     "ClusterStatus",
     "Entry",
+    "Gap",
     "Lease",
     "LeaseInfo",
     "Log",

@@ -50,6 +50,7 @@ class MetadataSettings:
     heartbeat_s: float = limits.HEARTBEAT_S
     replace_after_s: float | None = None  # of silence: made anew elsewhere; None: once it is dead
     sync_bytes_per_s: int = 0  # of one copy of a stream; 0: no limit
+    retention_interval_s: float = limits.RETENTION_INTERVAL_S
     # One of several: who it is, and all of them (id and address) as its cluster begins.
     member_id: int = 1
     peers: Mapping[int, str] = field(default_factory=dict)  # empty: this one is alone
@@ -84,3 +85,5 @@ class ClientSettings:
     request_timeout_s: float = limits.REQUEST_TIMEOUT_S
     connect_timeout_s: float = limits.CONNECT_TIMEOUT_S
     read_ahead_bytes: int = limits.READ_AHEAD_BYTES
+    # Protocol `chained`: a writer that has a place and does not write it is waited for so long.
+    hole_timeout_s: float = limits.HOLE_TIMEOUT_S

@@ -46,6 +46,10 @@ CHAIN_WAITING_BYTES_MAX: Final = 128 * MIB  # blocks that wait for the disk; mor
 CHAIN_LOOK_UPS_MAX: Final = 4096  # that wait for the disk; more are refused
 CHAIN_WAIT_S_MAX: Final = 30.0  # a fetch waits no longer for more, whatever it asks for
 
+# Copysets
+RECOVERY_DIGEST_BYTES: Final = MIB  # of heads, in one answer
+RECOVERED_AT_ONCE: Final = 32  # records whose batches recovery has in memory
+
 # Metadata repository
 REGISTER_BYTES_MAX: Final = MIB  # a register's value; an etcd takes no more than 1.5 MiB
 REGISTER_SWAPS_REMEMBERED: Final = 32  # by which a register knows repeats: half a KiB
@@ -63,7 +67,10 @@ LEADER_SILENCE_S: Final = 2.0  # after which another metadata repository takes o
 CONNECT_TIMEOUT_S: Final = 5.0
 TCP_SILENCE_S: Final = 10  # whole seconds; a host that vanished without a word ends a connection
 REQUEST_TIMEOUT_S: Final = 10.0
+HOLE_TIMEOUT_S: Final = 1.0  # far above a write; readers of what comes behind wait so long
 APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this, whatever it tried
+RETENTION_INTERVAL_S: Final = 60.0  # how often the metadata repository looks for what is too old
+RETENTION_S_MAX: Final = 100 * 366 * 86_400  # a hundred years
 LEASE_TTL_S_MAX: Final = 86_400.0  # whoever waits for a dead holder waits this long
 ETCD_TIMEOUT_S: Final = 5.0  # outlasts an election there; metadata waits so long, appends never
 

@@ -1,7 +1,7 @@
 """The words of the domain as Python types.
 
-GLSN: an entry's place in its log, dense from 1. LLSN: its place in its log stream, dense
-from 1. In both, 0 means "none". No behaviour lives here.
+GLSN: an entry's place in its log. LLSN: its place in its log stream. Both begin with 1 and only
+grow; how dense they are is the protocol's. In both, 0 means "none". No behaviour lives here.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ class Entry(NamedTuple):
     def timestamp(self) -> datetime:
         """When the writer appended it, in UTC."""
         return _UNIX_EPOCH + timedelta(microseconds=self.timestamp_us)
+
+
+class Gap(NamedTuple):
+    """Positions without entry, for good: from `first` to `last` inclusive."""
+
+    first: Glsn
+    last: Glsn
+    kind: str  # "hole": a writer was given them and never wrote
 
 
 class SyncMode(StrEnum):

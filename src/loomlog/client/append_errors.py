@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loomlog import limits
 from loomlog.client.outgoing import Batch
-from loomlog.client.targets import Targets
+from loomlog.client.targets import Stream, Targets
 from loomlog.errors import (
     AppendUnknown,
     InvalidArgument,
@@ -13,6 +13,7 @@ from loomlog.errors import (
     Sealed,
     Timeout,
     Unavailable,
+    VersionMismatch,
 )
 from loomlog.types import StreamId
 
@@ -37,6 +38,13 @@ def closed(log: str) -> Unavailable:
 
 def no_stream(log: str, stream: StreamId | None) -> NotFound:
     return NotFound(f"log {log!r} has no stream {stream}")
+
+
+def unknown_protocol(log: str, stream: Stream) -> VersionMismatch:
+    return VersionMismatch(
+        f"append to log {log!r}: stream {stream.id} is of protocol {stream.protocol!r}, which this "
+        "client does not know; upgrade it"
+    )
 
 
 def unknown(log: str, batch: Batch, why: str) -> AppendUnknown:

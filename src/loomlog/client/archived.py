@@ -15,8 +15,8 @@ from loomlog.archive import record
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.registers import Register
-from loomlog.errors import Corrupt, DataLoss, LoomError, Trimmed
-from loomlog.types import Entry, Glsn, LogId
+from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
+from loomlog.types import Entry, Gap, Glsn, LogId
 
 if TYPE_CHECKING:
     from loomlog.archive.reading import Archive
@@ -28,23 +28,33 @@ class Rows(Protocol):
     @property
     def rows(self) -> int: ...
 
+    @property
+    def last_position(self) -> Glsn: ...
+
     def entries(self) -> list[Entry]: ...
 
     def to_arrow(self) -> Any: ...
 
 
 class Pieces(Protocol):
-    """A sequence of records, for one consumer at a time."""
+    """A sequence of records, and of gaps if somebody asked for them, for one consumer at a time."""
 
-    async def next(self) -> Rows | None: ...
+    async def next(self) -> Rows | Gap | None: ...
 
-    def next_ready(self) -> Rows | None: ...
+    def next_ready(self) -> Rows | Gap | None: ...
 
     def close(self) -> None: ...
 
 
 FromLog: TypeAlias = Callable[[Glsn], Pieces]
 """Opens the log itself, from a position on."""
+
+
+class TrimmedPart(NamedTuple):
+    """Rows out of the archive; there may be gaps between them."""
+
+    batches: Iterator[Any]
+    last: Glsn  # no later position is among them
 
 
 class ArchivedLog:
@@ -70,13 +80,16 @@ class ArchivedLog:
         """The position after the last one."""
         return (await self._log.describe()).tail + 1
 
-    async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> Iterator[Any] | None:
+    async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> TrimmedPart | None:
         """The archived rows from `first` to the head or to `stop`; None if `first` is not archived
         or not trimmed."""
         log = await self._log.describe()
         archive = await self._covering(first, log.log_id) if first < log.head else None
+        if archive is None:
+            return None
         last = log.head - 1 if stop is None else min(log.head - 1, stop)
-        return None if archive is None else archive.batches(first, last)
+        last = min(last, archive.info.through)
+        return TrimmedPart(archive.batches(first, last), last)
 
     async def refresh(self) -> bool:
         """Look again; whether it is another archive than before, or another state of it."""
@@ -107,13 +120,15 @@ class ArchivedLog:
 
     async def read(self, position: Glsn) -> Entry | None:
         """The entry at a trimmed position; None if it is not archived."""
-        while (rows := await self.trimmed_part(position, position)) is not None:
+        while (part := await self.trimmed_part(position, position)) is not None:
             try:
-                batch = await asyncio.to_thread(next, rows, None)
+                batch = await asyncio.to_thread(next, part.batches, None)
             except (DataLoss, Corrupt):
                 if not await self.refresh():
                     raise
             else:
+                if batch is None:
+                    raise NotFound(f"nothing stands at position {position}, and nothing ever will")
                 return Archived(batch).entries()[0]
         return None
 
@@ -127,6 +142,10 @@ class Archived(NamedTuple):
     def rows(self) -> int:
         return int(self.batch.num_rows)
 
+    @property
+    def last_position(self) -> Glsn:
+        return int(self.batch.column(0)[-1].as_py())
+
     def entries(self) -> list[Entry]:
         columns = self.batch.columns
         columns[3] = columns[3].view("int64")  # timestamps in microseconds
@@ -139,8 +158,9 @@ class Archived(NamedTuple):
 class _FromArchive:
     """Archived rows, read in a thread, one batch ahead."""
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
+    def __init__(self, part: TrimmedPart) -> None:
+        self.end = part.last + 1  # where it ends, and somebody else goes on
+        self._batches = part.batches
         self._ahead: asyncio.Future[Any] = self._fetch()
 
     async def next(self) -> Archived | None:
@@ -179,7 +199,7 @@ class OneSequence:
         self._next: Glsn = 0  # the position that is delivered next; 0: not begun
         self._source: Pieces | None = None
 
-    async def next(self) -> Rows | None:
+    async def next(self) -> Rows | Gap | None:
         """The next records; None when `stop` was delivered."""
         source = self._source or await self._begin()
         while True:
@@ -193,17 +213,22 @@ class OneSequence:
                 source = await self._turn_to_archive(error)  # a file was written anew
             else:
                 if piece is not None:
-                    self._next += piece.rows
-                elif isinstance(source, _FromArchive) and not self._at_end():
-                    source = self._turn_to_log()
-                    continue
-                return piece
+                    return self._passed(piece)
+                if isinstance(source, _FromArchive):
+                    self._next = source.end
+                    if not self._at_end():
+                        source = self._turn_to_log()
+                        continue
+                return None
 
-    def next_ready(self) -> Rows | None:
+    def next_ready(self) -> Rows | Gap | None:
         """The next records if they are here already."""
         piece = None if self._source is None else self._source.next_ready()
-        if piece is not None:
-            self._next += piece.rows
+        return None if piece is None else self._passed(piece)
+
+    def _passed(self, piece: Rows | Gap) -> Rows | Gap:
+        last = piece.last if isinstance(piece, Gap) else piece.last_position
+        self._next = last + 1
         return piece
 
     def close(self) -> None:
@@ -223,10 +248,10 @@ class OneSequence:
         return self._turn_to(self._from_log(self._next))
 
     async def _turn_to_archive(self, error: LoomError) -> Pieces:
-        rows = await self._archived.trimmed_part(self._next, self._stop)
-        if rows is None:
+        part = await self._archived.trimmed_part(self._next, self._stop)
+        if part is None:
             raise error
-        return self._turn_to(_FromArchive(rows))
+        return self._turn_to(_FromArchive(part))
 
     def _turn_to(self, source: Pieces) -> Pieces:
         self.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client import cluster as asynchronous
@@ -24,7 +24,7 @@ from loomlog.client.operator import Change
 from loomlog.client.registers import Versioned
 from loomlog.client.staging import Staged, portions
 from loomlog.errors import Timeout, Unavailable
-from loomlog.types import Buffer, Entry, Glsn, Llsn, NodeId, Position, StreamId
+from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, NodeId, Position, StreamId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -247,11 +247,22 @@ class BlockingLog:
         there, either, or NotYetWritten."""
         return self._thread.run(self._log.read(position))
 
+    @overload
+    def subscribe(
+        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: Literal[False] = False
+    ) -> Iterator[Entry]: ...
+
+    @overload
+    def subscribe(
+        self, start: Glsn | str = 1, stop: Glsn | None = None, *, gaps: bool
+    ) -> Iterator[Entry | Gap]: ...
+
     def subscribe(
         self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
-    ) -> Iterator[Entry]:
-        """Every entry from `start` on, in order, to `stop` inclusive or for ever."""
-        return self._iterate(self._subscription(start, stop), _entries)
+    ) -> Iterator[Any]:
+        """Every entry from `start` on, in order, to `stop` inclusive or for ever; with `gaps` also
+        positions that have no entry and never will, as `Gap`."""
+        return self._iterate(self._subscription(start, stop, gaps=gaps), _entries)
 
     def subscribe_arrow(
         self,
@@ -263,7 +274,8 @@ class BlockingLog:
     ) -> Iterator[pa.RecordBatch]:
         """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA; raises Timeout when nothing
         came for `timeout_s`. Without `archived` only what the log itself has."""
-        return self._iterate(self._subscription(start, stop, archived), _arrow, timeout_s)
+        subscription = self._subscription(start, stop, archived=archived)
+        return self._iterate(subscription, _arrow, timeout_s)
 
     def subscribe_stream(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
@@ -320,16 +332,18 @@ class BlockingLog:
     def describe(self) -> LogInfo:
         return self._thread.run(self._log.describe())
 
-    def _subscription(self, start: Glsn | str, stop: Glsn | None, archived: bool = True) -> Pieces:
+    def _subscription(
+        self, start: Glsn | str, stop: Glsn | None, *, archived: bool = True, gaps: bool = False
+    ) -> Pieces:
         async def make() -> Pieces:
-            return self._log.open_subscription(start, stop, archived=archived)
+            return self._log.open_subscription(start, stop, archived=archived, gaps=gaps)
 
         return self._thread.run(make())
 
     def _iterate(
         self,
         subscription: Pieces,
-        items: Callable[[Rows], list[T]],
+        items: Callable[[Rows | Gap], list[T]],
         timeout_s: float | None = None,
     ) -> Iterator[T]:
         """Consume one chunk while the next is fetched."""
@@ -355,22 +369,22 @@ class BlockingLog:
             _end(thread, subscription)
 
 
-def _entries(piece: Rows) -> list[Entry]:
-    return piece.entries()
+def _entries(piece: Rows | Gap) -> list[Any]:
+    return [piece] if isinstance(piece, Gap) else piece.entries()
 
 
-def _arrow(piece: Rows) -> list[pa.RecordBatch]:
-    return [piece.to_arrow()]
+def _arrow(piece: Rows | Gap) -> list[pa.RecordBatch]:
+    return [] if isinstance(piece, Gap) else [piece.to_arrow()]
 
 
-async def _chunk(subscription: Pieces, items: Callable[[Rows], list[T]]) -> list[T]:
+async def _chunk(subscription: Pieces, items: Callable[[Rows | Gap], list[T]]) -> list[T]:
     """What is here already, at least one item; empty at the end."""
     found: list[T] = []
     rows = 0
     piece = await subscription.next()
     while piece is not None:
         found += items(piece)
-        rows += piece.rows
+        rows += 1 if isinstance(piece, Gap) else piece.rows
         if rows >= CHUNK_ENTRIES:
             break
         piece = subscription.next_ready()

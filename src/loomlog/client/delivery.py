@@ -4,8 +4,9 @@ Invariants:
 - a batch goes to another stream only if it was certainly not appended (or the caller chose
   retry="at-once"), and then under a new sequence number: a stream that has seen a later one would
   take the old number for a repeat;
-- one that may have been appended keeps its bytes, its number and its place on its stream until a
-  Resolver has found out what became of it; others go to other streams meanwhile;
+- one that may have been appended keeps its bytes, its number and its place on its stream until it
+  is found out what became of it; others go to other streams meanwhile. Who finds out is the
+  protocol's: a Resolver for `ordered` streams, elsewhere the carrier itself;
 - what is under way is bounded: batches per stream (targets.py);
 - every outstanding batch ends by its deadline.
 """
@@ -20,13 +21,16 @@ from itertools import takewhile
 from typing import Any, Final
 
 from loomlog.client import append_errors, backoff, resolving
+from loomlog.client.chained.carrying import ChainedCarrier
+from loomlog.client.chained.chains import PROTOCOL, Chains
 from loomlog.client.lanes import Lanes
 from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
+from loomlog.client.orders import ORDERED
 from loomlog.client.outgoing import Batch, Lane, Producer
 from loomlog.client.refreshing import Refresher
 from loomlog.client.resolving import Resolver
-from loomlog.client.sending import Sender
+from loomlog.client.sending import Carrier, Sender
 from loomlog.client.targets import AVOID_S, SLOW_S, Stream, Targets
 from loomlog.config import ClientSettings
 from loomlog.errors import AppendUnknown, Busy, LoomError, NotFound, Retryable, Sealed, Unavailable
@@ -48,6 +52,7 @@ class Delivery:
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         release: Callable[[int], None],
+        chains: Chains,
     ) -> None:
         """`release` hears how many bytes are held no longer."""
         self._log = log.name
@@ -60,6 +65,15 @@ class Delivery:
         self._targets = Targets(rng, settings.appends_in_flight_max)
         self.lanes = Lanes(self._targets, self.enqueue, loop)
         self._sender = Sender(connections, producer, settings.compression, self, loop)
+        carrier = ChainedCarrier(
+            chains,
+            producer,
+            settings.compression,
+            self,
+            loop,
+            at_once=settings.retry == "at-once",
+        )
+        self._carriers: dict[str, Carrier] = {ORDERED: self._sender, PROTOCOL: carrier}
         self._refresher = Refresher(log, self._targets, self, rng, loop)
         self._outstanding: dict[Batch, None] = {}  # closed and not settled, oldest first
         self._resolvers: dict[Stream, asyncio.Task[None]] = {}
@@ -73,12 +87,14 @@ class Delivery:
             self.lanes.close_open(lane)
         for batch in list(self._outstanding):
             error: LoomError = append_errors.closed(self._log)
-            if batch.connection is not None:
+            if batch.sent:
                 error = self._unknown(batch, "this client was closed")
             self._settle(batch, error)
         if self._ticker is not None:
             self._ticker.cancel()
-        tasks = [*self._sender.tasks(), *self._resolvers.values(), *self._refresher.tasks()]
+        tasks = [*self._resolvers.values(), *self._refresher.tasks()]
+        for carrier in self._carriers.values():
+            tasks += carrier.tasks()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,7 +119,12 @@ class Delivery:
                 return
             batch = lane.queue.popleft()
             batch.occupy(target, now_s)
-            self._sender.dispatch(batch, target)
+            carrier = self._carriers.get(target.protocol)
+            if carrier is None:
+                error = append_errors.unknown_protocol(self._log, target)
+                self._loop.call_soon(self.refused, batch, error)
+            else:
+                carrier.dispatch(batch, target)
 
     def _pump_all(self) -> None:
         for lane in self.lanes:
@@ -122,11 +143,11 @@ class Delivery:
         elif reply.appended.first_glsn:
             self.appended(batch, reply.appended.first_glsn, reply.appended.first_llsn)
         else:
-            self._lost(batch, f"{connection.peer} gave no position")
+            self.lost(batch, f"{connection.peer} gave no position")
 
     def _failed_there(self, batch: Batch, connection: Connection, error: LoomError) -> None:
         if connection.closed:
-            self._lost(batch, str(error))
+            self.lost(batch, str(error))
         elif not batch.doubtful:
             self.refused(batch, error)
         elif isinstance(error, AppendUnknown):
@@ -163,7 +184,7 @@ class Delivery:
         batch.lane.queue.appendleft(batch)
         self._pump(batch.lane)
 
-    def _lost(self, batch: Batch, why: str) -> None:
+    def lost(self, batch: Batch, why: str) -> None:
         """Sent, and nobody will answer: it may or may not have been appended."""
         target = batch.target
         assert target is not None
@@ -223,6 +244,8 @@ class Delivery:
         self._pump_all()
 
     def unknown(self, batch: Batch, error: LoomError) -> None:
+        if not isinstance(error, AppendUnknown):
+            error = self._unknown(batch, str(error))
         self._settle(batch, error)
 
     # ---- streams that fail, or are slow
@@ -239,7 +262,7 @@ class Delivery:
         for batch in list(target.in_flight):
             if batch.lane.stream is not None:
                 continue
-            if batch.connection is None and not batch.doubtful:
+            if not batch.sent and not batch.doubtful:
                 self.refused(batch, Unavailable(f"no connection to {target.address} in time"))
             else:
                 batch.stall()
@@ -258,7 +281,7 @@ class Delivery:
             waited_s = stream.waited_s(now_s)
             if waited_s > SLOW_S:
                 self._work_around(stream)
-            if waited_s > resolving.SILENT_S:
+            if waited_s > resolving.SILENT_S and stream.protocol == ORDERED:
                 self._resolve(stream)
         overdue = takewhile(lambda batch: batch.deadline_s <= now_s, self._outstanding)
         for batch in list(overdue):
@@ -271,7 +294,7 @@ class Delivery:
         timeout_s = self._settings.append_timeout_s
         if batch in batch.lane.queue:
             batch.lane.queue.remove(batch)
-        if batch.connection is None and not batch.lost:
+        if not batch.sent and not batch.lost:
             error = append_errors.overdue(self._log, batch, self._targets, timeout_s)
             self._settle(batch, error)
             return

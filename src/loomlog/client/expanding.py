@@ -12,27 +12,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from loomlog.client.subscription import Piece, Referred
+from loomlog.client.pieces import Piece, Referred, Stored, StoredPieces
 from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
 from loomlog.references import Range
-from loomlog.types import Glsn, Llsn, StreamId
+from loomlog.types import Gap, Glsn, Llsn, StreamId
 
 SKIP_ROWS_MAX: Final = 64 * 1024  # of others between ours: cheaper read over than asked anew
 CURSORS_MAX: Final = 8  # each has its read-ahead in memory
 
 _GONE = (Trimmed, NotFound, DataLoss)
-
-
-class StoredPieces(Protocol):
-    """A sequence of records as they are stored."""
-
-    async def next(self) -> Piece | Referred | None: ...
-
-    def next_ready(self) -> Piece | Referred | None: ...
-
-    def close(self) -> None: ...
 
 
 OpenStaged: TypeAlias = Callable[[str, StreamId, Llsn], StoredPieces]
@@ -51,7 +41,7 @@ class _Position(NamedTuple):
 
 
 class Expanded:
-    """A sequence of records in which no reference is left. For one consumer at a time."""
+    """Records in which no reference is left; gaps stay. For one consumer at a time."""
 
     def __init__(
         self,
@@ -70,7 +60,7 @@ class Expanded:
         self._ranges: deque[Range] = deque()  # of the reference that is being expanded
         self._at = _Position(0, 0, 0)
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> Piece | Gap | None:
         """The next records; None at the end."""
         while True:
             ready = self._from_cursor()
@@ -84,7 +74,7 @@ class Expanded:
                 return piece
             self._begin(piece)
 
-    def next_ready(self) -> Piece | None:
+    def next_ready(self) -> Piece | Gap | None:
         """The next records if they are here already."""
         while True:
             if self._ranges:
@@ -172,7 +162,7 @@ class Expanded:
 
 
 class _Cursor:
-    """Follows one stream of a staging log, forwards."""
+    """Follows one stream of a staging log, forwards. LLSNs may be left out there."""
 
     def __init__(self, pieces: StoredPieces, first: Llsn) -> None:
         self._pieces = pieces
@@ -209,16 +199,19 @@ class _Cursor:
         """What is held goes as far as `llsn`; else it is passed over."""
         if self._held is None:
             return False
+        if llsn < self._next:
+            raise DataLoss(f"LLSN {llsn} is not there; the next one is {self._next}")
         if llsn < self._next + self._held.rows:
             return True
         self._next += self._held.rows
         self._held = None
         return False
 
-    def _hold(self, piece: Piece | Referred | None) -> None:
+    def _hold(self, piece: Stored | None) -> None:
         if not isinstance(piece, Piece):
             raise Corrupt("a staging log holds rows, and this one a reference")
         self._held = piece
+        self._next = piece.first_llsn
 
     def close(self) -> None:
         self._pieces.close()

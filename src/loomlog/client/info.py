@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loomlog.client.orders import protocol_of
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -36,6 +37,8 @@ class StreamInfo:
     joining: NodeId | None = None  # is being filled with this stream's data
     copied_entries: int = 0  # by that one, so far
     segment: LogId = 0  # that it belongs to
+    protocol: str = "ordered"  # of its segment
+    chains: tuple[tuple[NodeId, ...], ...] = ()  # of protocol `chained`: nodes, head first
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,11 @@ def _stream_info(stream: pb.LogStream) -> StreamInfo:
         joining=stream.joining_node or None,
         copied_entries=stream.copied_entries,
         segment=stream.loglet_id,
+        protocol=protocol_of(stream),
+        chains=tuple(
+            tuple(replica.storage_node_id for replica in chain.replicas)
+            for chain in stream.projection.chains
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from loomlog.client.outgoing import Batch, Lane
 from loomlog.client.targets import Targets
 from loomlog.types import StreamId
 
-FEW_IN_FLIGHT: Final = 2  # per stream: one on the disk, one on its way
+FEW_IN_FLIGHT: Final = 2  # per stream or replica of a chain: one on the disk, one on its way
 
 
 class Lanes:
@@ -48,8 +48,8 @@ class Lanes:
 
     def _flush(self, lane: Lane) -> None:
         lane.flush_scheduled = False
-        streams = self._targets.running(lane.stream) or 1
-        if lane.under_way - lane.stalled < FEW_IN_FLIGHT * streams:
+        few = FEW_IN_FLIGHT * self._targets.width(lane.stream)
+        if lane.under_way - lane.stalled < few:
             self.close_open(lane)
 
     def close_open(self, lane: Lane) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, overload
 
 from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog, OneSequence, Pieces
+from loomlog.client.chained.chains import Chains
 from loomlog.client.expanding import Expanded, Single
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.leases import Lease
 from loomlog.client.metadata import CachedLog, Metadata
+from loomlog.client.orders import ByLlsn, ByPosition, Order
 from loomlog.client.outgoing import arrow_encoder, positions, records_encoder
+from loomlog.client.pieces import Piece, Referred
 from loomlog.client.publications import Publications
 from loomlog.client.publishing import Writer
 from loomlog.client.reader import Reader
 from loomlog.client.staging import Staged, Stager, portions
-from loomlog.client.subscription import ByLlsn, ByPosition, Order, Referred, Subscription
+from loomlog.client.subscription import Subscription
 from loomlog.errors import InvalidArgument, Trimmed
-from loomlog.types import Buffer, Entry, Glsn, Llsn, Position, StreamId
+from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 if TYPE_CHECKING:
@@ -38,11 +41,13 @@ class Subscribe(Protocol):
 
     def __call__(
         self,
-        log: CachedLog,
+        log: Log,
         order: Order,
         start: int | str,
         stop: int | None,
+        *,
         read_ahead_bytes: int | None = None,
+        gaps: bool = False,
     ) -> Subscription: ...
 
 
@@ -58,9 +63,11 @@ class Log:
         subscribe: Subscribe,
         archived: ArchivedLog,
         publications: Publications,
+        chains: Chains,
     ) -> None:
         self.name = cached.name
         self.cached = cached
+        self.chains = chains
         self._metadata = metadata
         self.appender = appender
         self._reader = reader
@@ -146,7 +153,7 @@ class Log:
 
     async def read(self, position: Glsn) -> Entry:
         """The entry at `position`, from the archive if it was trimmed; raises Trimmed if it is not
-        there, either, or NotYetWritten."""
+        there, either, NotYetWritten, or NotFound where nothing stands and never will."""
         _check_number("position", position)
         try:
             found = await self._reader.read(position)
@@ -157,15 +164,26 @@ class Log:
                 raise
             return entry
 
+    @overload
+    def subscribe(
+        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: Literal[False] = False
+    ) -> AsyncGenerator[Entry, None]: ...
+
+    @overload
+    def subscribe(
+        self, start: Glsn | str = 1, stop: Glsn | None = None, *, gaps: bool
+    ) -> AsyncGenerator[Entry | Gap, None]: ...
+
     def subscribe(
         self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
-    ) -> AsyncGenerator[Entry, None]:
+    ) -> AsyncGenerator[Any, None]:
         """Every entry from `start` on, in order, to `stop` inclusive or for ever. What was trimmed
         comes from the log's archive, if it has one.
 
         `start` is a position, "earliest" (the first one kept) or "latest" (what comes from now
-        on). `gaps` asks to be told of positions without entry; this protocol has none."""
-        return _entries(self.open_subscription(start, stop))
+        on). With `gaps` positions that have no entry and never will come, too, as `Gap`; those of
+        the archive do not. Protocol `ordered` leaves none."""
+        return _entries(self.open_subscription(start, stop, gaps=gaps))
 
     def subscribe_arrow(
         self, start: Glsn | str = 1, stop: Glsn | None = None, *, archived: bool = True
@@ -187,7 +205,12 @@ class Log:
         return _arrow(self.open_stream_subscription(stream, start_llsn, stop_llsn))
 
     def open_subscription(
-        self, start: Glsn | str, stop: Glsn | None, *, archived: bool = True
+        self,
+        start: Glsn | str,
+        stop: Glsn | None,
+        *,
+        archived: bool = True,
+        gaps: bool = False,
     ) -> Pieces:
         """What `subscribe` and its likes read from; not part of the public surface."""
         if start not in _STARTS:
@@ -196,7 +219,7 @@ class Log:
             raise InvalidArgument(f"stop must be a position or None, not {stop!r}")
 
         def from_log(start: Glsn | str) -> Pieces:
-            return self._expanded(self.open_stored(start, stop))
+            return self._expanded(self.open_stored(start, stop, gaps=gaps))
 
         return OneSequence(self._archived, from_log, start, stop) if archived else from_log(start)
 
@@ -208,9 +231,11 @@ class Log:
 
     # ---- reading, inside: references are expanded where somebody reads rows
 
-    def open_stored(self, start: Glsn | str, stop: Glsn | None) -> Subscription:
+    def open_stored(
+        self, start: Glsn | str, stop: Glsn | None, *, gaps: bool = False
+    ) -> Subscription:
         """Batches as they are stored, references among them."""
-        return self._make_subscription(self.cached, ByPosition(), start, stop)
+        return self._make_subscription(self, ByPosition(), start, stop, gaps=gaps)
 
     def open_stored_stream(
         self,
@@ -222,7 +247,9 @@ class Log:
         """Likewise for one stream."""
         _check_number("start_llsn", start_llsn)
         order = ByLlsn(stream)
-        return self._make_subscription(self.cached, order, start_llsn, stop_llsn, read_ahead_bytes)
+        return self._make_subscription(
+            self, order, start_llsn, stop_llsn, read_ahead_bytes=read_ahead_bytes
+        )
 
     def _expanded(self, subscription: Subscription) -> Expanded:
         def open_staged(staging: str, stream: StreamId, first: Llsn) -> Subscription:
@@ -241,7 +268,7 @@ class Log:
         expanded = Expanded(Single(referred), self.name, self.head, open_staged)
         try:
             piece = await expanded.next()
-            assert piece is not None
+            assert isinstance(piece, Piece)
             return piece.entries()[0]
         finally:
             expanded.close()
@@ -268,7 +295,8 @@ class Log:
     async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
         """Where `position` falls in each stream: the LLSN of the stream's first entry at or after
         it, one past its last if there is none. Up to one past the tail; raises Trimmed below the
-        head and NotYetWritten above."""
+        head and NotYetWritten above. Where LLSNs are positions (every protocol but `ordered`), it
+        may be that of a gap before that entry."""
         _check_number("position", position)
         return await self._reader.locate(position)
 
@@ -282,13 +310,17 @@ class Log:
     async def close(self) -> None:
         """Part of closing its Cluster."""
         await self.appender.close()
+        await self.chains.close()
         await self.cached.close()
 
 
-async def _entries(subscription: Pieces) -> AsyncGenerator[Entry, None]:
+async def _entries(subscription: Pieces) -> AsyncGenerator[Any, None]:
     delivered = 0
     try:
         while (piece := await subscription.next()) is not None:
+            if isinstance(piece, Gap):
+                yield piece
+                continue
             for entry in piece.entries():
                 yield entry
             delivered += piece.rows
@@ -303,6 +335,8 @@ async def _arrow(subscription: Pieces) -> AsyncGenerator[Any, None]:
     delivered = 0
     try:
         while (piece := await subscription.next()) is not None:
+            if isinstance(piece, Gap):
+                continue
             yield piece.to_arrow()
             delivered += piece.rows
             if delivered >= _ENTRIES_PER_TURN:

@@ -55,9 +55,11 @@ class Metadata:
                 self._turn(error)
         await self._connections.connect(self._address)
 
-    async def request(self, frame: pb.Frame, *, repeatable: bool = True) -> pb.Frame:
+    async def request(
+        self, frame: pb.Frame, *, repeatable: bool = True, timeout_s: float | None = None
+    ) -> pb.Frame:
         """The answer. `repeatable`: doing it twice is the same as doing it once."""
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        deadline_s = asyncio.get_running_loop().time() + (timeout_s or self._timeout_s)
         attempts = 0
         reason: Retryable | None = None  # that tells most
         while True:

@@ -70,6 +70,7 @@ class Batch:
         "stalled",
         "target",
         "timestamp_us",
+        "writing",
     )
 
     def __init__(self, lane: Lane, size: int, deadline_s: float, timestamp_us: int) -> None:
@@ -82,6 +83,7 @@ class Batch:
         self.target: Stream | None = None  # it holds one of this stream's places
         self.connection: Connection | None = None  # where its answer is to come from
         self.request_id = 0
+        self.writing: asyncio.Task[None] | None = None  # who writes it, where clients do that
         self.payload: Buffer = b""  # as it was sent last: a repeat must be the same
         self.sequence = 0
         self.epoch = 0  # of the target when it was sent
@@ -90,6 +92,11 @@ class Batch:
         self.stalled = False  # new batches need not wait for it
         self.refusal: LoomError | None = None  # the last one: certainly not appended
         self.retry: asyncio.TimerHandle | None = None
+
+    @property
+    def sent(self) -> bool:
+        """It may be appended at any moment."""
+        return self.connection is not None or self.writing is not None
 
     # ---- its place on a stream
 
@@ -118,10 +125,12 @@ class Batch:
             self.target.doubtful -= self.doubtful
         if self.connection is not None:
             self.connection.forget(self.request_id)
+        if self.writing is not None:
+            self.writing.cancel()
         if self.stalled:
             self.stalled = False
             self.lane.stalled -= 1
-        self.target = self.connection = None
+        self.target = self.connection = self.writing = None
         self.doubtful = False
         self.sequence = 0  # what anybody still says about that number is old news
 

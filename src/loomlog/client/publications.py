@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from loomlog import limits
 from loomlog.client import backoff, writer_state
+from loomlog.client.chained.reserving import ReservedAppends
 from loomlog.client.info import LogInfo
 from loomlog.client.leases import Lease
 from loomlog.client.nodes import Connections
@@ -55,8 +56,9 @@ class Publications:
     async def stager(self, log: Log) -> Stager:
         """For the rows of one caller; makes the staging log if need be."""
         info = await self._ensure_staging(log)
-        running = [stream.id for stream in info.streams if stream.state == "running"]
-        stream = self._rng.choice(running or [stream.id for stream in info.streams])
+        active = info.active_streams
+        running = [stream.id for stream in active if stream.state == "running"]
+        stream = self._rng.choice(running or [stream.id for stream in active])
         return Stager(log.name, self._home.log(info.name).appender, stream)
 
     async def writer(self, log: Log, name: str, lease: Lease | None = None) -> Writer:
@@ -72,7 +74,8 @@ class Publications:
 
     def _writer(self, log: Log, name: str, lease: Lease | None = None) -> Writer:
         appends = PinnedAppends(log.cached, self._connections, self._timeout_s, self._rng)
-        return Writer(log, name, self._home, appends, self._rng, self._now_us, lease)
+        reserved = ReservedAppends(log.chains)
+        return Writer(log, name, self._home, appends, reserved, self._rng, self._now_us, lease)
 
     async def trim(self, log: Log, position: Glsn, cut: Callable[[], Awaitable[None]]) -> None:
         """Carry out `cut`, which trims the log itself, and what belongs to it."""

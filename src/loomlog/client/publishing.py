@@ -7,8 +7,9 @@ it: it is decided, and the stream recognises a reference that it has. docs/adr/0
 enough.
 
 Invariants: an intent is never given up; a sequence number is decided once; a reference of a writer
-and number is only ever sent to the stream that its intent names, which changes only when that
-stream's segment has ended without it.
+and number is only ever sent to where its intent says, which changes only when it is certain that it
+is not there and never will be: a stream, until its segment has ended without it; in a stream where
+the place is chosen first (protocol `chained`), that place, until it was overtaken.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog import limits, references
-from loomlog.client import writer_state
-from loomlog.client.info import LogInfo
+from loomlog.client import backoff, writer_state
+from loomlog.client.chained.reserving import ReservedAppends
+from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.leases import Lease
+from loomlog.client.orders import ORDERED
+from loomlog.client.pieces import Referred
 from loomlog.client.pinned import PinnedAppends, SegmentEndedError
 from loomlog.client.registers import Register, Versioned
 from loomlog.client.staging import Staged
-from loomlog.client.subscription import Referred
 from loomlog.client.writer_state import Intent, WriterState
-from loomlog.errors import AppendUnknown, Conflict, InvalidArgument, SwapUnknown, Trimmed
+from loomlog.core.chained.messages import Ticket
+from loomlog.errors import AppendUnknown, Conflict, InvalidArgument, Sealed, SwapUnknown, Trimmed
 from loomlog.references import Reference
 from loomlog.staging_logs import staging_name
 from loomlog.types import Glsn, Llsn, StreamId
@@ -73,6 +77,7 @@ class Writer:
         name: str,
         registry: Registry,
         appends: PinnedAppends,
+        reserved: ReservedAppends,
         rng: random.Random,
         now_us: Callable[[], int],
         lease: Lease | None = None,
@@ -82,6 +87,7 @@ class Writer:
         self._registry = registry
         self._register = registry.register(writers_prefix(log.name) + name)
         self._appends = appends
+        self._reserved = reserved
         self._rng = rng
         self._now_us = now_us
         self._lease = lease
@@ -214,13 +220,15 @@ class Writer:
                 f"{len(ranges)} pieces of rows are too many for one publication: stage with fewer "
                 "tasks, or publish less at a time"
             )
+        stream, ticket = await self._place(info, state.stream, staged.rows)
         intent = Intent(
             reference,
-            self._choose(info, state.stream),
+            stream,
             info.tail,
             staged_tail,
             staged.min_timestamp_us,
             staged.max_timestamp_us,
+            ticket,
         )
         return await self._swap(replace(state, intent=intent), version)
 
@@ -229,13 +237,32 @@ class Writer:
         found = await self._registry.registers(writers_prefix(self._log.name))
         return min((own.staged_from, *held_back(found, self._now_us())))
 
-    def _choose(self, info: LogInfo, last: StreamId) -> StreamId:
+    async def _place(
+        self, info: LogInfo, last: StreamId, rows: int
+    ) -> tuple[StreamId, Ticket | None]:
+        """Where a reference goes; in some streams its place is chosen now."""
+        attempts = 0
+        while True:
+            stream = self._choose(info, last)
+            if stream.protocol == ORDERED:
+                return stream.id, None
+            try:
+                return stream.id, await self._reserved.reserve(stream.id, rows)
+            except Sealed:  # the log is just being switched
+                if attempts > limits.REQUEST_TIMEOUT_S / backoff.LONGEST_S:
+                    raise
+            await asyncio.sleep(backoff.delay_s(attempts, self._rng))
+            attempts += 1
+            info = await self._log.describe()
+
+    def _choose(self, info: LogInfo, last: StreamId) -> StreamInfo:
         """The same stream as long as it runs: it knows this writer."""
         active = info.active_streams
-        running = [stream.id for stream in active if stream.state == "running"]
-        if last in running:
-            return last
-        return self._rng.choice(running or [stream.id for stream in active])
+        running = [stream for stream in active if stream.state == "running"]
+        for stream in running:
+            if stream.id == last:
+                return stream
+        return self._rng.choice(running or active)
 
     # ---- carrying out
 
@@ -245,11 +272,12 @@ class Writer:
         state, version = known
         intent = state.intent
         assert intent is not None
-        first = await self._find(intent) if search else 0
-        try:
-            first = first or await self._append(intent, known)
-        except SegmentEndedError:  # what its stream has is final
-            first = await self._find(intent)
+        if intent.ticket is not None:
+            first = await self._reserved.append(
+                intent.stream, intent.ticket, _encode(intent, state)
+            )
+        else:
+            first = await self._append_once(intent, known, search=search)
         if not first:
             return await self._move(intent, known)
         positions = first, first + intent.reference.rows - 1
@@ -258,11 +286,21 @@ class Writer:
         done = _done(state, sequence, positions, intent.stream, intent.staged_tail)
         return await self._swap(done, version)
 
+    async def _append_once(self, intent: Intent, known: Known, *, search: bool) -> Glsn:
+        """To a stream that recognises it; 0 if that takes nothing any more."""
+        first = await self._find(intent) if search else 0
+        try:
+            return first or await self._append(intent, known)
+        except SegmentEndedError:  # what its stream has is final
+            return await self._find(intent)
+
     async def _move(self, intent: Intent, known: Known) -> Known:
-        """Decide for another stream: nobody can append it to that of the intent any more."""
+        """Decide for another place: nobody can append it to that of the intent any more."""
         state, version = known
-        stream = self._choose(await self._log.describe(), intent.stream)
-        return await self._swap(replace(state, intent=replace(intent, stream=stream)), version)
+        info = await self._log.describe()
+        stream, ticket = await self._place(info, intent.stream, intent.reference.rows)
+        moved = replace(intent, stream=stream, ticket=ticket)
+        return await self._swap(replace(state, intent=moved), version)
 
     async def _append(self, intent: Intent, known: Known) -> Glsn:
         state, version = known
@@ -272,12 +310,7 @@ class Writer:
             if found is None or found.version != version:
                 raise Conflict(f"writer {self.name!r} went on without us")
 
-        encoded = references.encode(
-            intent.reference,
-            producer_id=state.producer_id,
-            min_timestamp_us=intent.min_timestamp_us,
-            max_timestamp_us=intent.max_timestamp_us,
-        )
+        encoded = _encode(intent, state)
         try:
             return (await self._appends.append(intent.stream, encoded, confirm)).position
         except AppendUnknown:
@@ -314,6 +347,15 @@ def held_back(registers: dict[str, Versioned], now_us: int) -> list[Glsn]:
     """From where on each writer may still need what is staged."""
     states = [writer_state.decode(found.value) for found in registers.values()]
     return [state.staged_from for state in states if state.holds_back(now_us)]
+
+
+def _encode(intent: Intent, state: WriterState) -> bytearray:
+    return references.encode(
+        intent.reference,
+        producer_id=state.producer_id,
+        min_timestamp_us=intent.min_timestamp_us,
+        max_timestamp_us=intent.max_timestamp_us,
+    )
 
 
 def _names(reference: Reference) -> tuple[str, int]:

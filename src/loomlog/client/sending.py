@@ -1,4 +1,4 @@
-"""From a batch that has a stream to a request on the wire.
+"""From a batch that has an `ordered` stream to a request on the wire.
 
 Every batch that is given to `dispatch` is sent or refused, unless it was settled or sent elsewhere
 meanwhile; each time under a new sequence number.
@@ -30,8 +30,18 @@ class Replies(Protocol):
         """It was not sent."""
 
 
+class Carrier(Protocol):
+    """Takes batches to the streams of one protocol."""
+
+    def dispatch(self, batch: Batch, target: Stream) -> None:
+        """Its outcome is told later, unless the batch was settled or sent elsewhere meanwhile."""
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What has to end with it."""
+
+
 class Sender:
-    """Sends the batches of one client to one log."""
+    """Sends the batches of one client to the `ordered` streams of one log."""
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
+from loomlog.client.orders import protocol_of
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -22,14 +23,18 @@ class Stream:
         "epoch",
         "id",
         "in_flight",
+        "protocol",
         "replicas",
         "running",
+        "width",
     )
 
     def __init__(self, stream_id: StreamId) -> None:
         self.id = stream_id
         self.address = ""
         self.replicas: list[str] = []
+        self.protocol = ""
+        self.width = 1  # of so many batches each is worked on by somebody else
         self.epoch = -1
         self.running = False
         self.in_flight: dict[Any, float] = {}  # batches that hold a place, since when; oldest first
@@ -42,6 +47,8 @@ class Stream:
         if (address, metadata.seal_epoch) != (self.address, self.epoch):
             self.avoid_until_s = float("-inf")
         self.address, self.epoch = address, metadata.seal_epoch
+        self.protocol = protocol_of(metadata)
+        self.width = sum(len(chain.replicas) for chain in metadata.projection.chains) or 1
         self.running = metadata.state == pb.RUNNING and bool(address)
 
     def waited_s(self, now_s: float) -> float:
@@ -75,6 +82,13 @@ class Targets:
             return len(self._running)
         named = self._streams.get(wanted)
         return int(named is not None and named.running)
+
+    def width(self, wanted: StreamId | None) -> int:
+        """How many batches for `wanted` can be worked on at once."""
+        if wanted is None:
+            return sum(stream.width for stream in self._running) or 1
+        named = self._streams.get(wanted)
+        return 1 if named is None else named.width
 
     def missing(self, wanted: StreamId | None) -> bool:
         """A stream was named that is not known."""

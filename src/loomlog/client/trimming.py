@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from loomlog import limits
+from loomlog.client.pieces import Piece, Referred
 from loomlog.client.publishing import Registry, held_back, writers_prefix
-from loomlog.client.subscription import Referred
 from loomlog.errors import Trimmed
 from loomlog.staging_logs import staging_name
 from loomlog.types import Glsn
@@ -44,7 +44,7 @@ async def _first_needed(log: Log, otherwise: Glsn) -> Glsn:
         while (piece := await pieces.next()) is not None:
             if isinstance(piece, Referred):
                 return piece.reference.needed_from
-            searched += piece.batch.header.size
+            searched += piece.header.size if isinstance(piece, Piece) else 0
             if searched > SEARCH_BYTES_MAX:
                 return 0
     except Trimmed:  # by somebody else, who does the rest, too

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loomlog import references
+from loomlog.core.chained.messages import Ticket
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.references import Reference
 from loomlog.types import Glsn, StreamId
@@ -29,6 +30,7 @@ class Intent:
     staged_tail: Glsn
     min_timestamp_us: int
     max_timestamp_us: int
+    ticket: Ticket | None = None  # its place, in a stream whose writers choose it before
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class WriterState:
                 "staged_tail": self.intent.staged_tail,
                 "timestamps_us": [self.intent.min_timestamp_us, self.intent.max_timestamp_us],
             }
+            if self.intent.ticket is not None:
+                fields["intent"]["ticket"] = self.intent.ticket
         return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -107,4 +111,5 @@ def _decode_intent(fields: dict[str, Any]) -> Intent:
         staged_tail=fields["staged_tail"],
         min_timestamp_us=earliest,
         max_timestamp_us=latest,
+        ticket=Ticket(*fields["ticket"]) if "ticket" in fields else None,
     )

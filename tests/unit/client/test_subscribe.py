@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import FakeCluster, until
 
 from loomlog import batch, columns, connect, errors
-from loomlog.client import subscription
+from loomlog.client import merging
 from loomlog.client.cluster import Cluster
 from loomlog.errors import Unavailable
 
@@ -154,9 +154,9 @@ async def test_a_stream_that_is_added_is_found() -> None:
 
 
 async def test_a_replica_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription, "STALL_S", 0.02)
-    monkeypatch.setattr(subscription, "SILENT_S", 0.02)
-    monkeypatch.setattr(subscription, "IDLE_S", 0.1)
+    monkeypatch.setattr(merging, "STALL_S", 0.02)
+    monkeypatch.setattr(merging, "SILENT_S", 0.02)
+    monkeypatch.setattr(merging, "IDLE_S", 0.1)
     async with FakeCluster() as fake, await connect(fake.address) as cluster:
         fake.add_log("events")
         await fill(cluster, 1)

@@ -1,0 +1,106 @@
+"""Batches of appends to chained streams: a ticket, then down the chain; a task for each batch.
+
+A batch that may have been written is this carrier's until it knows what became of it. One that was
+overtaken gets another ticket and another sequence number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from loomlog import batch as batches
+from loomlog.client.chained.chains import Chains
+from loomlog.client.chained.writing import next_ticket, placed, write
+from loomlog.client.outgoing import Batch, Producer
+from loomlog.client.targets import Stream
+from loomlog.core.chained.appending import Appended
+from loomlog.core.chained.outcomes import Interrupted
+from loomlog.errors import LoomError
+from loomlog.types import Glsn, Llsn
+
+
+class Outcomes(Protocol):
+    """Who hears what became of a batch."""
+
+    def appended(self, batch: Batch, first: Glsn, first_llsn: Llsn) -> None: ...
+
+    def refused(self, batch: Batch, error: LoomError) -> None:
+        """It was certainly not appended."""
+
+    def lost(self, batch: Batch, why: str) -> None:
+        """It may or may not have been, and nobody looks any further."""
+
+    def unknown(self, batch: Batch, error: LoomError) -> None:
+        """It may or may not have been, and nobody can tell any more."""
+
+
+class ChainedCarrier:
+    """Carries the batches of one client to the chained streams of one log."""
+
+    def __init__(
+        self,
+        chains: Chains,
+        producer: Producer,
+        compression: str,
+        outcomes: Outcomes,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        at_once: bool,
+    ) -> None:
+        """`at_once`: what may have been appended is not looked into."""
+        self._chains = chains
+        self._producer = producer
+        self._compression = compression
+        self._outcomes = outcomes
+        self._loop = loop
+        self._at_once = at_once
+        self._carrying: dict[asyncio.Task[None], None] = {}
+
+    def dispatch(self, batch: Batch, target: Stream) -> None:
+        carrying = self._loop.create_task(self._carry(batch, target))
+        self._carrying[carrying] = None
+        carrying.add_done_callback(self._carrying.pop)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What has to end with it."""
+        return list(self._carrying)
+
+    async def _carry(self, batch: Batch, target: Stream) -> None:
+        attempt = batch.attempts
+        try:
+            await self._append(batch, target)
+        except LoomError as error:
+            if batch.attempts != attempt:
+                return  # it did not wait for this
+            written, batch.writing = batch.writing is not None, None
+            if written:
+                self._outcomes.unknown(batch, error)
+            else:
+                self._outcomes.refused(batch, error)
+
+    async def _append(self, batch: Batch, target: Stream) -> None:
+        attempt = batch.attempts
+        view = self._chains.view(target.id)
+        while True:
+            # Each time its own bytes: those of the last time may still be on their way.
+            payload = self._encode(batch)
+            count = batches.read_header(payload).count
+            ticket, view = await next_ticket(self._chains, view, count)
+            if batch.settled or batch.attempts != attempt:
+                return  # it went elsewhere
+            block = placed(payload, target.id, ticket)
+            batch.writing = asyncio.current_task()
+            outcome, view = await write(self._chains, view, ticket, block, once=self._at_once)
+            batch.writing = None
+            if isinstance(outcome, Appended):
+                self._outcomes.appended(batch, ticket.first, ticket.first)
+                return
+            if isinstance(outcome, Interrupted):
+                self._outcomes.lost(batch, outcome.reason)
+                return
+
+    def _encode(self, batch: Batch) -> bytearray:
+        batch.sequence = self._producer.next_sequence()
+        encoded = batch.encode(self._producer.id, batch.sequence, self._compression)
+        return encoded if isinstance(encoded, bytearray) else bytearray(encoded)

@@ -1,0 +1,199 @@
+"""The chains of one log: operations driven over connections, and which projection is in force.
+
+What is known of projections comes with the log's metadata. After an interruption everybody who met
+it waits for one look at the metadata repository, which is told of a node that does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from loomlog.client import backoff
+from loomlog.client.metadata import CachedLog, Metadata
+from loomlog.client.nodes import Connections
+from loomlog.core.chained.messages import (
+    Answer,
+    Ask,
+    Lost,
+    Outcome,
+    Refused,
+    Request,
+    Service,
+    Steps,
+)
+from loomlog.core.chained.outcomes import Interrupted
+from loomlog.core.chained.projection import Projection, Replica
+from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable
+from loomlog.net.connection import Connection
+from loomlog.types import LogId, NodeId, StreamId
+from loomlog.wire import chained as codec
+from loomlog.wire import loomlog_pb2 as pb
+
+PROTOCOL: Final = "chained"
+ANSWER_S: Final = 2.0  # a replica that says nothing for so long is reported, and asked again
+REPORT_S: Final = 1.0  # for the metadata repository to agree, and to begin a new epoch
+NEWER_S: Final = 2.0  # an epoch that is over has a successor after this, or is asked about again
+
+
+class View(NamedTuple):
+    """A segment as it is known: where its blocks are, in one epoch."""
+
+    stream: StreamId
+    projection: Projection
+    addresses: Mapping[NodeId, str]
+
+    @property
+    def loglet(self) -> LogId:
+        return self.projection.log_id
+
+    @property
+    def epoch(self) -> int:
+        return self.projection.epoch
+
+
+class Chains:
+    """All chained segments of one log, for one client."""
+
+    def __init__(
+        self, log: CachedLog, metadata: Metadata, connections: Connections, rng: random.Random
+    ) -> None:
+        self._log = log
+        self._metadata = metadata
+        self._connections = connections
+        self._rng = rng
+        self._views: dict[StreamId, View] = {}
+        self._missed: dict[StreamId, NodeId] = {}  # a node that did not answer
+        self._looking: dict[StreamId, asyncio.Task[None]] = {}
+
+    async def close(self) -> None:
+        tasks = list(self._looking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def view(self, stream: StreamId) -> View:
+        """The newest that is known. NotFound: the log has no such stream, or no more."""
+        found = self._views.get(stream)
+        for described in self._log.current.streams if self._log.current is not None else ():
+            if described.log_stream_id == stream:
+                if found is None or found.epoch < described.projection.epoch:
+                    found = View(stream, *codec.projection_from_wire(described.projection))
+                    self._views[stream] = found
+                return found
+        raise NotFound(f"log {self._log.name!r} has no stream {stream}")
+
+    # ---- operations
+
+    async def run(self, view: View, steps: Steps[Outcome]) -> Outcome:
+        """Drive an operation to its end."""
+        try:
+            asks = next(steps)
+            while True:
+                if len(asks) == 1:
+                    answers = [await self._ask(view, asks[0])]
+                else:
+                    answers = await asyncio.gather(*(self._ask(view, ask) for ask in asks))
+                asks = steps.send(answers)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+    async def _ask(self, view: View, ask: Ask) -> Answer:
+        if isinstance(ask.target, Service):
+            return await self.ask_sequencer(view, ask.request)
+        return await self.ask_replica(view, ask.target, ask.request)
+
+    async def ask_sequencer(self, view: View, request: Request) -> Answer:
+        message = codec.sequencer_request_to_wire(view.loglet, request)
+        try:
+            answer = await self._metadata.request(pb.Frame(sequencer_request=message))
+        except (Retryable, NotFound) as error:
+            return Refused(str(error))
+        return codec.sequencer_answer_from_wire(answer.sequencer_answer)
+
+    async def ask_replica(
+        self, view: View, replica: Replica, request: Request, *, wait_ms: int = 0
+    ) -> Answer:
+        """`wait_ms`: so long a Fetch may wait for something to be there."""
+        message, payload = codec.request_to_wire(replica, request, wait_ms=wait_ms)
+        connection: Connection | None = None
+        try:
+            connection = await self._connect(view, replica.node_id)
+            reply, content = await connection.request(
+                pb.Frame(chain_request=message),
+                (payload,) if len(payload) else (),
+                timeout_s=ANSWER_S + wait_ms / 1000,
+            )
+        except LoomError as error:
+            silent = connection is None or connection.closed or isinstance(error, Timeout)
+            if silent:
+                self._missed[view.stream] = replica.node_id
+            sent = silent and connection is not None
+            return Lost() if sent else Refused(f"node {replica.node_id}: {error}")
+        return codec.answer_from_wire(reply.chain_answer, content)
+
+    async def _connect(self, view: View, node_id: NodeId) -> Connection:
+        address = view.addresses.get(node_id)
+        if address is None:
+            raise Unavailable("its address is not known")
+        connection = self._connections.get(address)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                connection = connection or await self._connections.connect(address)
+                await connection.drain()
+                return connection
+        except TimeoutError:
+            raise Timeout(f"no connection to {address} in time") from None
+
+    # ---- after an interruption
+
+    async def recover(self, view: View, interrupted: Interrupted, attempts: int) -> View:
+        """The newest projection. If none is newer, after a pause: then try again."""
+        newest = self.view(view.stream)
+        if newest.epoch <= view.epoch:
+            await self._look_together(view, wait=interrupted.epoch > view.epoch)
+            newest = self.view(view.stream)
+        if newest.epoch <= view.epoch:
+            await asyncio.sleep(backoff.delay_s(attempts, self._rng))
+        return newest
+
+    async def _look_together(self, view: View, *, wait: bool) -> None:
+        looking = self._looking.get(view.stream)
+        if looking is None:
+            looking = asyncio.get_running_loop().create_task(self._look(view, wait))
+            self._looking[view.stream] = looking
+            looking.add_done_callback(lambda done: self._looked(view.stream, done))
+        await asyncio.shield(looking)
+
+    def _looked(self, stream: StreamId, looking: asyncio.Task[None]) -> None:
+        del self._looking[stream]
+        if not looking.cancelled():
+            looking.exception()  # whoever waited was told
+
+    async def _look(self, view: View, wait: bool) -> None:
+        """Ask for the newest projection; `wait`: a newer one has begun, or is about to."""
+        loop = asyncio.get_running_loop()
+        missed = self._missed.pop(view.stream, None)
+        if missed is not None:
+            await self._report(view, missed)
+        deadline_s = loop.time() + (NEWER_S if wait else 0.0)
+        attempts = 0
+        while True:
+            try:
+                await self._log.refresh()
+            except Retryable:
+                return  # who waited tries again
+            if self.view(view.stream).epoch > view.epoch or loop.time() >= deadline_s:
+                return
+            await asyncio.sleep(backoff.delay_s(attempts, self._rng))
+            attempts += 1
+
+    async def _report(self, view: View, node_id: NodeId) -> None:
+        report = pb.ReportChain(loglet_id=view.loglet, epoch=view.epoch, storage_node_id=node_id)
+        try:
+            await self._metadata.request(pb.Frame(report_chain=report), timeout_s=REPORT_S)
+        except (Retryable, NotFound):
+            pass  # it is heard from elsewhere, or it takes longer

@@ -1,0 +1,290 @@
+"""A stretch of a chained segment, followed at the tails of its chains.
+
+What is at a tail is decided for good, so blocks are fetched ahead from every tail and put in order
+by their addresses; a new epoch changes nothing of what was fetched. Where the next block does not
+come although later ones do, its writer is waited for, then the place is filled. Below the start of
+the epoch there is nobody to wait for: what lies there and did not reach its tail is brought there.
+
+Back-pressure: what is fetched ahead is bounded, in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from loomlog import limits
+from loomlog.batch import read_header
+from loomlog.client import pieces
+from loomlog.client.chained.chains import Chains, View
+from loomlog.client.metadata import CachedLog
+from loomlog.client.orders import Order
+from loomlog.client.parts import trimmed
+from loomlog.client.pieces import Stored
+from loomlog.core.chained.block import Block
+from loomlog.core.chained.filling import decide_at
+from loomlog.core.chained.messages import Fetch, Fetched, Found, TrimmedTo
+from loomlog.core.chained.outcomes import Interrupted, Trimmed, stopped
+from loomlog.errors import LoomError, Retryable
+from loomlog.types import Gap, Glsn
+from loomlog.wire import loomlog_pb2 as pb
+
+WAIT_MS: Final = 2000  # for a tail that has nothing more; then it is asked again
+STALL_S: Final = 0.1  # the next block may be on its way: look into it after this
+IDLE_S: Final = 5.0  # most between two looks
+
+
+class Source(NamedTuple):
+    """What the parts of one log share."""
+
+    log: CachedLog
+    chains: Chains
+    window_bytes: int
+    hole_timeout_s: float
+    order: Order
+    gaps: bool
+
+
+class ChainedPart:
+    """The positions from `start` to `stop` inclusive, or to the end of the segment."""
+
+    def __init__(self, source: Source, log: pb.Log, start: Glsn, stop: Glsn | None) -> None:
+        [stream] = source.order.stretch(log, start).streams
+        self._source = source
+        self._order = source.order
+        self._chains = source.chains
+        self._loop = asyncio.get_running_loop()
+        self._view = source.chains.view(stream.log_stream_id)
+        self._next = start
+        self._stop = stop
+        self._tails = [_Fetched() for _ in self._view.projection.chains]
+        self._decided: Block | None = None  # found by looking into it
+        self._failure: LoomError | None = None
+        self._closed = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._later_s: float | None = None  # since when later blocks are here, and the next is not
+        self._looks = 0  # since something came
+        self._window_bytes = max(1, source.window_bytes // len(self._tails))
+        self._adopt(self._view)
+        self._followers = [
+            self._loop.create_task(self._follow(chain)) for chain in range(len(self._tails))
+        ]
+
+    # ---- the consumer's side
+
+    async def next(self) -> Stored | None:
+        while True:
+            piece = self.next_ready()
+            if piece is not None:
+                return piece
+            if self._failure is not None:
+                raise self._failure
+            if self._at_end():
+                return None
+            await self._wait()
+
+    def next_ready(self) -> Stored | None:
+        while not self._at_end():
+            block = self._take()
+            if block is None:
+                return None
+            first, last = max(block.first, self._next), self._clipped(block.last)
+            self._next, self._later_s, self._looks = last + 1, None, 0
+            if not block.is_junk:
+                refers = pieces.refers(read_header(block.batch))
+                return pieces.decode(block.batch, refers, first - block.first, last - first + 1)
+            if self._source.gaps:
+                return Gap(first, last, "hole")
+        return None
+
+    @property
+    def last(self) -> Glsn:
+        assert self._stop is not None, "it goes on"
+        return self._stop
+
+    def close(self, error: LoomError | None = None) -> None:
+        if error is not None:
+            self._fail(error)
+        self._closed = True
+        for follower in self._followers:
+            follower.cancel()
+        for tail in self._tails:
+            tail.clear()
+        self._notify()
+
+    def _at_end(self) -> bool:
+        return self._closed or (self._stop is not None and self._next > self._stop)
+
+    def _clipped(self, last: Glsn) -> Glsn:
+        return last if self._stop is None else min(last, self._stop)
+
+    def _take(self) -> Block | None:
+        """The block that holds the next position, if it is here."""
+        block, self._decided = self._decided, None
+        if block is not None and block.first <= self._next <= block.last:
+            return block
+        for tail in self._tails:
+            block = tail.take(self._next)
+            if block is not None:
+                return block
+        return None
+
+    # ---- fetching
+
+    async def _follow(self, chain: int) -> None:
+        """Fetch what the tail of one chain has, as far as there is room and it is wanted."""
+        tail = self._tails[chain]
+        attempts = 0
+        try:
+            while True:
+                await tail.room(self._window_bytes)
+                view, position = self._view, max(tail.end, self._next)
+                if self._is_past(view, position):
+                    return
+                replica = view.projection.chains[chain][-1]
+                size = min(limits.READ_CHUNK_BYTES, self._window_bytes)
+                request = Fetch(view.epoch, position, size)
+                answer = await self._chains.ask_replica(view, replica, request, wait_ms=WAIT_MS)
+                if isinstance(answer, Fetched):
+                    attempts = 0
+                    if answer.blocks:
+                        tail.add(answer.blocks)
+                        self._notify()
+                elif isinstance(answer, TrimmedTo):
+                    self._trimmed_to(tail, answer.position)
+                else:
+                    stop = stopped(answer)
+                    assert isinstance(stop, Interrupted)
+                    self._adopt(await self._chains.recover(view, stop, attempts))
+                    attempts += 1
+        except LoomError as error:
+            self._fail(error)
+
+    def _is_past(self, view: View, position: Glsn) -> bool:
+        """Nothing of interest will ever be at the tail from there on."""
+        projection = view.projection
+        wanted = self._stop is None or position <= self._stop
+        return not wanted or (projection.closed and position >= projection.start)
+
+    def _trimmed_to(self, tail: _Fetched, position: Glsn) -> None:
+        if position >= self._next:
+            raise trimmed(self._order, self._next, self._source.log.name, position + 1)
+        tail.end = max(tail.end, position + 1)
+
+    # ---- waiting, and finding out why
+
+    async def _wait(self) -> None:
+        due_s = self._due_s()
+        await self._doze(due_s)
+        if not self._at_end() and self._failure is None and self._loop.time() >= due_s:
+            await self._look_into_it()
+
+    def _due_s(self) -> float:
+        """When to look into it that nothing comes."""
+        now_s = self._loop.time()
+        patience_s = min(STALL_S * (1 << min(self._looks, 10)), IDLE_S)
+        if self._next < self._view.projection.start or self._view.projection.closed:
+            return now_s + patience_s
+        if self._later_s is None and any(tail.blocks for tail in self._tails):
+            self._later_s = now_s
+        if self._later_s is not None:
+            again_s = now_s + patience_s if self._looks else 0.0
+            return max(self._later_s + self._source.hole_timeout_s, again_s)
+        if self._stop is not None:
+            return now_s + max(patience_s, self._source.hole_timeout_s)
+        return now_s + IDLE_S
+
+    async def _look_into_it(self) -> None:
+        self._looks += 1
+        view = self._view
+        if view.projection.closed and self._next >= view.projection.start:
+            await self._learn_end()
+            return
+        outcome = await self._chains.run(view, decide_at(view.projection, self._next))
+        match outcome:
+            case Found(block):
+                self._decided = block
+            case Trimmed(position):
+                raise trimmed(self._order, self._next, self._source.log.name, position + 1)
+            case Interrupted():
+                self._adopt(await self._chains.recover(view, outcome, self._looks))
+
+    async def _learn_end(self) -> None:
+        """The segment takes no more: where is its end, and what comes after it?"""
+        try:
+            await self._source.log.refresh()
+        except Retryable:
+            return
+        self._adopt(self._chains.view(self._view.stream))
+
+    def _adopt(self, view: View) -> None:
+        """Take over what the metadata repository says."""
+        if view.epoch > self._view.epoch:
+            self._view = view
+        log = self._source.log.current
+        if log is None:
+            return
+        head, _ = self._order.bounds(log)
+        if head > self._next:
+            raise trimmed(self._order, self._next, log.name, head)
+        for segment in log.segments if self._order.crosses else ():
+            if segment.loglet_id == view.loglet and segment.HasField("end"):
+                self._stop = self._clipped(segment.end)
+        self._notify()
+
+    async def _doze(self, until_s: float) -> None:
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_at(until_s, self._notify)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _notify(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: LoomError) -> None:
+        if self._failure is None and not self._closed:
+            self._failure = error
+        self._notify()
+
+
+class _Fetched:
+    """What was fetched from the tail of one chain and not consumed yet."""
+
+    def __init__(self) -> None:
+        self.blocks: deque[Block] = deque()
+        self.end: Glsn = 0  # all below it was fetched
+        self._bytes = 0
+        self._room: asyncio.Future[None] | None = None
+
+    def add(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            self.blocks.append(block)
+            self.end = block.end
+            self._bytes += len(block.batch)
+
+    def take(self, position: Glsn) -> Block | None:
+        """The block that holds it; those before it are of no interest any more."""
+        while self.blocks and self.blocks[0].first <= position:
+            block = self.blocks.popleft()
+            self._bytes -= len(block.batch)
+            if self._room is not None and not self._room.done():
+                self._room.set_result(None)
+            if block.last >= position:
+                return block
+        return None
+
+    def clear(self) -> None:
+        self.blocks.clear()
+        self._bytes = 0
+
+    async def room(self, window_bytes: int) -> None:
+        """Wait until less than the window is held."""
+        while self._bytes >= window_bytes:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room

@@ -1,0 +1,62 @@
+"""One block to the place that its ticket says, whatever happens on the way.
+
+While the epoch of the ticket lasts, the same block is written again; when a newer one has begun,
+what became of the block is looked up, and is then certain.
+"""
+
+from __future__ import annotations
+
+from loomlog import batch as batches
+from loomlog.client.chained.chains import Chains, View
+from loomlog.core.chained.appending import Appended, Overtaken, append
+from loomlog.core.chained.block import Block, block_of
+from loomlog.core.chained.messages import EpochOver, HandedOut, Next, Ticket
+from loomlog.core.chained.outcomes import Interrupted, Trimmed, stopped
+from loomlog.core.chained.resolving import resolve
+from loomlog.errors import AppendUnknown, Sealed
+
+
+async def next_ticket(chains: Chains, view: View, count: int) -> tuple[Ticket, View]:
+    """A place for so many records, and the projection that it is of. Sealed: there are no more."""
+    attempts = 0
+    while True:
+        require_open(view)
+        answer = await chains.ask_sequencer(view, Next(view.epoch, count))
+        if isinstance(answer, HandedOut):
+            return answer.ticket, view
+        stop = stopped(answer)
+        assert isinstance(stop, Interrupted)
+        view = await chains.recover(view, stop, attempts)
+        attempts += 0 if isinstance(answer, EpochOver) else 1
+
+
+def require_open(view: View) -> None:
+    if view.projection.closed:
+        raise Sealed(f"stream {view.stream} is of a segment that has ended")
+
+
+def placed(batch: bytearray, stream: int, ticket: Ticket) -> Block:
+    """The batch as a block; its header is given its positions."""
+    batches.assign_llsn(batch, stream, ticket.epoch, ticket.first)
+    batches.assign_position(batch, ticket.first)
+    return block_of(batch)
+
+
+async def write(
+    chains: Chains, view: View, ticket: Ticket, block: Block, *, once: bool = False
+) -> tuple[Appended | Overtaken | Interrupted, View]:
+    """What became of it, and the projection that is known by then. Interrupted only if it was to be
+    tried `once`. AppendUnknown: the place was trimmed before that was found out."""
+    attempts = 0
+    while True:
+        if view.epoch == ticket.epoch:
+            steps = append(view.projection, ticket, block)
+        else:
+            steps = resolve(view.projection, block)
+        outcome = await chains.run(view, steps)
+        if isinstance(outcome, Trimmed):
+            raise AppendUnknown(f"position {block.first} was trimmed meanwhile")
+        if not isinstance(outcome, Interrupted) or once:
+            return outcome, view
+        view = await chains.recover(view, outcome, attempts)
+        attempts += 1
