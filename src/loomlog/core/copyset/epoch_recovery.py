@@ -1,0 +1,246 @@
+"""The recovery of one epoch, in one attempt. Pure. See recovery.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loomlog.core.copyset.asking import Answer, Answers, Ask, Round, Steps, ask_each
+from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import EpochMetadata
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, epoch_of, make, offset_of
+from loomlog.core.copyset.messages import (
+    Amend,
+    Clean,
+    Digest,
+    Digested,
+    Done,
+    EpochEnd,
+    Preempted,
+    Seal,
+    SealedAt,
+    Store,
+    Stored,
+)
+from loomlog.core.copyset.mutating import Mutation, plan
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.settling import Digests, settle
+from loomlog.limits import RECOVERED_AT_ONCE, RECOVERY_DIGEST_BYTES
+from loomlog.types import Buffer, LogId, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """This attempt is over; nothing that it did is in the way of the next one."""
+
+    reason: str
+    nodes: frozenset[NodeId] = frozenset()  # should not be written to for now
+
+
+class Basis(NamedTuple):
+    """Nodes that are enough to recover an epoch."""
+
+    writable: frozenset[NodeId]
+    authoritative: bool  # what none of them has was not complete
+
+
+class EpochRecovery:
+    def __init__(
+        self,
+        log: LogId,
+        epoch: Epoch,
+        metadata: EpochMetadata,
+        *,
+        seal: Epoch,
+        wave: int,
+        authority: Mapping[NodeId, Authority],
+        avoided: frozenset[NodeId],
+    ) -> None:
+        self._log = log
+        self._epoch = epoch
+        self._metadata = metadata
+        self._seal = seal
+        self._wave = wave
+        self._avoided = avoided
+        self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.nodes}
+
+    def run(self, trimmed: Lsn, now_us: int) -> Steps[EpochEnd | Failed | Preempted]:
+        sealed = yield from self._seal_nodes()
+        if not isinstance(sealed, dict):
+            return sealed
+        trimmed = max([trimmed, *(answer.trimmed for answer in sealed.values())])
+        lng = self._last_known_good(sealed.values())
+        after = max(lng, _offset_within(self._epoch, trimmed))
+        digests = yield from self._digest(sealed, after)
+        if isinstance(digests, Preempted):
+            return digests
+        basis = self._basis(digests)
+        if isinstance(basis, Failed):
+            return basis
+        settled = settle(digests, after, authoritative=basis.authoritative)
+        like = self._like(lng, digests, now_us)
+        mutations = plan(settled.pieces, digests, basis.writable, self._metadata, like)
+        for index in range(0, len(mutations), RECOVERED_AT_ONCE):
+            stop = yield from self._mutate(mutations[index : index + RECOVERED_AT_ONCE])
+            if stop is not None:
+                return stop
+        last = settled.last if after < OFFSET_MAX else lng
+        return (yield from self._clean(basis, EpochEnd(self._epoch, lng, last, *self._by)))
+
+    @property
+    def _by(self) -> tuple[Epoch, int]:
+        return self._seal, self._wave
+
+    # ---- who takes part
+
+    def _basis(self, there: Collection[NodeId]) -> Basis | Failed:
+        """Whether the nodes that are there are enough: an f-majority that can also replicate. Or
+        all that there will ever be: then all of them get every record."""
+        metadata = self._metadata
+        known = self._those(Authority.FULL).intersection(there) | self._those(Authority.EMPTY)
+        authoritative = metadata.is_f_majority(known)
+        missing = self._those(Authority.FULL, Authority.UNDERREPLICATED).difference(there)
+        if missing and not (authoritative and metadata.is_f_majority(there)):
+            return Failed(
+                f"too few nodes of epoch {self._epoch} answer; missing: {_words(missing)}"
+            )
+        writable = frozenset(there) - self._avoided
+        if not metadata.can_hold_a_copyset(writable):
+            writable = frozenset(there)
+        if not metadata.can_hold_a_copyset(writable) and (missing or not writable):
+            reason = f"too few nodes of epoch {self._epoch} can be written to"
+            return Failed(f"{reason}; missing: {_words(missing) or 'all of them'}")
+        return Basis(writable, authoritative)
+
+    def _those(self, *authorities: Authority) -> frozenset[NodeId]:
+        return frozenset(n for n, authority in self._authority.items() if authority in authorities)
+
+    # ---- sealing
+
+    def _seal_nodes(self) -> Steps[dict[NodeId, SealedAt] | Failed | Preempted]:
+        seal = Seal(self._log, *self._by)
+        answers = yield from ask_each(self._metadata.nodes, seal, self._are_sealed)
+        if (preempted := _preempted(answers.values())) is not None:
+            return preempted
+        sealed = {node: a for node, a in answers.items() if isinstance(a, SealedAt)}
+        basis = self._basis(sealed)
+        return basis if isinstance(basis, Failed) else sealed
+
+    def _are_sealed(self, answers: Answers) -> bool:
+        sealed = [node for node, answer in answers.items() if isinstance(answer, SealedAt)]
+        return isinstance(self._basis(sealed), Basis)
+
+    def _last_known_good(self, answers: Iterable[SealedAt]) -> Offset:
+        states = [state for answer in answers for state in answer.epochs]
+        return max((state.lng for state in states if state.epoch == self._epoch), default=0)
+
+    # ---- digesting
+
+    def _digest(
+        self, sealed: Mapping[NodeId, SealedAt], after: Offset
+    ) -> Steps[dict[NodeId, list[Record]] | Preempted]:
+        """What the nodes have, without batches; those that fail are left out."""
+        digests: dict[NodeId, list[Record]] = {node: [] for node in sealed}
+        asked = {node: after for node, a in sealed.items() if self._may_have(a, after)}
+        while asked:
+            answers = yield Round([Ask(n, self._digest_of(asked[n])) for n in asked])
+            if (preempted := _preempted(answers)) is not None:
+                return preempted
+            for node, answer in zip(list(asked), answers, strict=True):
+                if not isinstance(answer, Digested):
+                    del digests[node], asked[node]
+                    continue
+                digests[node] += answer.records
+                if answer.more:
+                    asked[node] = offset_of(answer.records[-1].last)
+                else:
+                    del asked[node]
+        return digests
+
+    def _may_have(self, answer: SealedAt, after: Offset) -> bool:
+        if after == OFFSET_MAX:
+            return False
+        if answer.last_clean >= self._epoch:
+            return True  # from an earlier recovery, which was not the last; it does not tell what
+        return any(s.epoch == self._epoch and s.last > after for s in answer.epochs)
+
+    def _digest_of(self, after: Offset) -> Digest:
+        return Digest(
+            self._log, self._epoch, after, self._seal, RECOVERY_DIGEST_BYTES, batches=False
+        )
+
+    # ---- mutating
+
+    def _like(self, lng: Offset, digests: Digests, now_us: int) -> Record:
+        """What all copies that are written have in common. Marks are as old as what is around them,
+        so that they go when that goes."""
+        times = [record.timestamp_us for digest in digests.values() for record in digest]
+        timestamp_us = max(times, default=now_us)
+        first = make(self._epoch, 0)
+        return Record(first, 0, Kind.HOLE, timestamp_us, (), self._wave, lng, self._seal + 1)
+
+    def _mutate(self, mutations: Sequence[Mutation]) -> Steps[Failed | Preempted | None]:
+        batches = yield from self._fetch([m for m in mutations if m.needs_batch])
+        if not isinstance(batches, dict):
+            return batches
+        asks: list[Ask] = []
+        for record, amend, store, _ in mutations:
+            whole = record._replace(batch=batches.get(record.first, b""))
+            asks += [Ask(node, Amend(self._log, record)) for node in amend]
+            asks += [Ask(node, Store(self._log, whole)) for node in store]
+        answers = yield Round(asks)
+        return _stop(asks, answers, Stored)
+
+    def _fetch(
+        self, mutations: Sequence[Mutation]
+    ) -> Steps[dict[Lsn, Buffer] | Failed | Preempted]:
+        asks = []
+        for record, _, _, sources in mutations:
+            source = sources[self._wave % len(sources)]
+            request = Digest(self._log, self._epoch, record.offset - 1, self._seal, bytes_max=1)
+            asks.append(Ask(source, request))
+        answers = (yield Round(asks)) if asks else []
+        if (stop := _stop(asks, answers, Digested)) is not None:
+            return stop
+        found = [a.records[0] for a in answers if isinstance(a, Digested) and a.records]
+        batches = {record.first: record.batch for record in found if record.kind is Kind.DATA}
+        if any(mutation.record.first not in batches for mutation in mutations):
+            return Failed("a record that was digested is gone")
+        return batches
+
+    def _clean(self, basis: Basis, end: EpochEnd) -> Steps[EpochEnd | Failed | Preempted]:
+        asks = [Ask(node, Clean(self._log, self._seal, end)) for node in sorted(basis.writable)]
+        answers = yield Round(asks)
+        return _stop(asks, answers, Done) or end
+
+
+def _offset_within(epoch: Epoch, lsn: Lsn) -> Offset:
+    """Up to which offset of an epoch `lsn` reaches."""
+    if epoch_of(lsn) == epoch:
+        return offset_of(lsn)
+    return OFFSET_MAX if epoch_of(lsn) > epoch else 0
+
+
+def _preempted(answers: Iterable[Answer]) -> Preempted | None:
+    found = [answer for answer in answers if isinstance(answer, Preempted)]
+    return max(found, key=lambda answer: answer.seal, default=None)
+
+
+def _stop(
+    asks: Sequence[Ask], answers: Sequence[Answer], expected: type[Answer]
+) -> Failed | Preempted | None:
+    """None if all answers are as expected."""
+    if (preempted := _preempted(answers)) is not None:
+        return preempted
+    pairs = zip(asks, answers, strict=True)
+    failed = frozenset(
+        ask.target
+        for ask, answer in pairs
+        if isinstance(ask.target, int) and not isinstance(answer, expected)
+    )
+    return Failed(f"could not be written to: {_words(failed)}", failed) if failed else None
+
+
+def _words(nodes: Collection[NodeId]) -> str:
+    return ", ".join(f"node {node}" for node in sorted(nodes))
