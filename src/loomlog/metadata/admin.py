@@ -62,7 +62,7 @@ class Admin:
         async with self.one_at_a_time(request.name):
             if request.name in self._catalog.logs:
                 raise AlreadyExists(f"there is a log {request.name!r} already: choose another name")
-            return await self._bring_up(await self._new_log(request))
+            return await self._bring_up(await self._new_log(request), request.retention_s)
 
     async def _new_log(self, request: pb.CreateLog) -> LogRecord:
         name, replicas = request.name, request.replicas
@@ -72,11 +72,11 @@ class Admin:
         placement = self._placing.place(request.streams, replicas)
         return await self._catalog.create_log(name, request.protocol, replicas, placement)
 
-    async def _bring_up(self, log: LogRecord) -> LogRecord:
+    async def _bring_up(self, log: LogRecord, retention_s: int) -> LogRecord:
         try:
             self._committer.add(self.rounds_of(log))
             await self._make(log)
-            log = await self._catalog.log_created(log.name)
+            log = await self._catalog.log_created(log.name, retention_s)
         except LoomError as error:
             logger.warning("log %r was not created: %s", log.name, error)
             await self._delete(log)
@@ -219,6 +219,7 @@ class Admin:
     # ---- checks
 
     def _check_request(self, request: pb.CreateLog) -> None:
+        check_retention(request.name, request.retention_s)
         if not _NAME.fullmatch(request.name):
             raise InvalidArgument(
                 f"{request.name!r} is no log name: use 1 to {limits.LOG_NAME_CHARS_MAX} letters, "
@@ -235,3 +236,8 @@ class Admin:
             )
         if request.replicas < 1:
             raise InvalidArgument("a stream has at least 1 replica")
+
+
+def check_retention(name: str, retention_s: int) -> None:
+    if retention_s > limits.RETENTION_S_MAX:
+        raise InvalidArgument(f"log {name!r}: entries are retained for at most a hundred years")

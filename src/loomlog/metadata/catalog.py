@@ -171,8 +171,11 @@ class Catalog:
         await self._put(log_key(name), log)
         return log
 
-    async def log_created(self, name: str) -> LogRecord:
-        return await self._update_log(name, creating=False)
+    async def log_created(self, name: str, retention_s: int = 0) -> LogRecord:
+        return await self._update_log(name, creating=False, retention_s=retention_s)
+
+    async def set_retention(self, name: str, retention_s: int) -> LogRecord:
+        return await self._update_log(self.log(name).name, retention_s=retention_s)
 
     async def trim_log(self, name: str, position: Glsn) -> LogRecord:
         if position <= self.log(name).trimmed:

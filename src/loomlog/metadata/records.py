@@ -49,6 +49,7 @@ class LogRecord:
     creating: bool = False  # not there yet for anybody; a restart takes it back
     segments: tuple[Segment, ...] = ()  # none: it was never switched
     successor: Successor | None = None  # of the active segment, while it is being switched
+    retention_s: int = 0  # entries may go when they are so old; 0: they stay
 
     @property
     def chain(self) -> Chain:

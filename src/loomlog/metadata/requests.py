@@ -35,6 +35,7 @@ class Requests(Service):
             "trim_log": self._trim_log,
             "get_bounds": self._get_bounds,
             "switch_log": self._switch_log,
+            "set_retention": self._set_retention,
             "report_chain": self._report_chain,
             "change_stream": self._change_stream,
             "change_node": self._change_node,
@@ -147,6 +148,10 @@ class Requests(Service):
     async def _report_chain(self, connection: Connection, frame: Frame) -> Frame:
         await self._term.upkeep.report(frame.report_chain)
         return pb.Frame(done=pb.Done())
+
+    async def _set_retention(self, connection: Connection, frame: Frame) -> Frame:
+        log = await self._term.retention.set(frame.set_retention)
+        return pb.Frame(log=self._term.view.log(log))
 
     # ---- clients: operators
 

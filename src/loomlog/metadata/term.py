@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -32,12 +33,14 @@ from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
 from loomlog.metadata.operator import Operator
 from loomlog.metadata.ordered_segments import OrderedSegments
+from loomlog.metadata.ordered_times import OrderedTimes
 from loomlog.metadata.orders import Orders
 from loomlog.metadata.placing import Placing
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.registers import Registers
 from loomlog.metadata.registration import Registration
 from loomlog.metadata.relief import Relief
+from loomlog.metadata.retention import Retention
 from loomlog.metadata.round_log import RoundLog
 from loomlog.metadata.steps import Steps
 from loomlog.metadata.store import MetaStore
@@ -144,6 +147,13 @@ class Term:
             *(steps, self._reconciler, self.admin, self._keepers),
         )
 
+        self.retention = Retention(
+            *(catalog, self.admin, self.registers),
+            {"ordered": OrderedTimes(catalog, committer, members)},
+            now_s=lambda: time.time(),  # as it is then: under simulation it is another one
+            interval_s=settings.retention_interval_s,
+        )
+
     def _wire_up_chained(self, placing: Placing, steps: Steps) -> None:
         settings, catalog, chained = self._settings, self.catalog, self._chained
         self.sequencers = Sequencers(self.leader.epoch)
@@ -172,6 +182,7 @@ class Term:
         self._at_end.push_async_callback(self._background.stop)
         self.upkeep.start()
         self.switching.start()
+        self._background.spawn(self.retention.run(), "retention")
 
     async def end(self) -> None:
         """Nothing of it happens any more when this returned."""

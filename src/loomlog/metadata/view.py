@@ -67,6 +67,7 @@ class View:
             version=self._version_of(log),
             segments=map(_segment, log.chain.segments),
             switching=_switching(log.chain),
+            retention_s=log.retention_s,
         )
 
     def bounds(self, log: LogRecord) -> pb.Bounds:
@@ -317,6 +318,7 @@ def _log_dict(log: pb.Log) -> dict[str, Any]:
         "head": log.head,
         "tail": log.tail,
         "switching": log.switching,
+        "retention_s": log.retention_s or None,
         "segments": [
             {
                 "id": segment.loglet_id,

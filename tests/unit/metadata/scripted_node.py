@@ -78,6 +78,8 @@ class ScriptedNode(Peer):
         self.scrubs: dict[StreamId, pb.ScrubResponse] = {}
         self.heartbeat_s = 0.0
         self.location = ""
+        self.young_from: dict[StreamId, int] = {}
+        self.questions: list[tuple[StreamId, int, int]] = []  # where a time begins
         self._heart: asyncio.Task[None] | None = None
 
     async def join(self, address: str) -> pb.Registered:
@@ -283,6 +285,14 @@ class ScriptedNode(Peer):
         peers = [replica.storage_node_id for replica in order.replicas]
         assert self.node_id not in peers
         return pb.Frame(scrub_response=self.scrubs.get(stream_id, pb.ScrubResponse()))
+
+    def _find_time(self, question: pb.FindTime) -> pb.Frame:
+        """As if the entries from `young_from` on were young enough."""
+        self.questions.append((question.log_stream_id, question.timestamp_us, question.first_glsn))
+        high = self._replica(question.log_stream_id).context.high_watermark
+        young = max(self.young_from.get(question.log_stream_id, high + 1), question.first_glsn)
+        found = pb.FoundTime(position=young if young <= high else 0, high_watermark=high)
+        return pb.Frame(found_time=found)
 
     def _report_order(self, stream_id: StreamId) -> None:
         if self.reports_orders:

@@ -1,0 +1,64 @@
+"""Where a time begins in a segment of the `ordered` protocol: its streams are asked, one replica
+each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from loomlog.core.segments import Segment
+from loomlog.errors import LoomError, Unavailable
+from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.committer import Committer
+from loomlog.metadata.members import Members
+from loomlog.metadata.records import LogRecord, StreamRecord
+from loomlog.types import Glsn
+from loomlog.wire import loomlog_pb2 as pb
+
+ANSWER_TIMEOUT_S: Final = 5.0  # of a node that looks into its index, perhaps from a busy disk
+
+
+class OrderedTimes:
+    def __init__(self, catalog: Catalog, committer: Committer, members: Members) -> None:
+        self._catalog = catalog
+        self._committer = committer
+        self._members = members
+
+    async def find_time(
+        self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+    ) -> Glsn:
+        """As retention.TimeFinder."""
+        last = segment.end
+        if last is None:
+            last = self._committer.logs[log.log_id].high_watermark
+        streams = [
+            stream
+            for stream_id in log.streams
+            if (stream := self._catalog.streams[stream_id]).segment == segment.loglet
+        ]
+        found = await asyncio.gather(
+            *(self._find_in(stream, timestamp_us, first, last) for stream in streams)
+        )
+        return min((last + 1, *(position for position in found if position)))
+
+    async def _find_in(
+        self, stream: StreamRecord, timestamp_us: int, first: Glsn, last: Glsn
+    ) -> Glsn:
+        """0 if all entries up to `last` are older."""
+        question = pb.FindTime(
+            log_stream_id=stream.stream_id, timestamp_us=timestamp_us, first_glsn=first
+        )
+        doubt: LoomError = Unavailable(f"stream {stream.stream_id} has no replica")
+        for node in stream.replicas:
+            try:
+                answer = await self._members.request(
+                    node, pb.Frame(find_time=question), ANSWER_TIMEOUT_S
+                )
+            except LoomError as error:
+                doubt = error
+                continue
+            found = answer.found_time
+            if found.position or found.high_watermark >= last:
+                return int(found.position)
+            doubt = Unavailable(f"node {node} does not know all of stream {stream.stream_id} yet")
+        raise doubt
