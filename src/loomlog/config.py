@@ -51,7 +51,6 @@ class MetadataSettings:
     replace_after_s: float | None = None  # of silence: made anew elsewhere; None: once it is dead
     sync_bytes_per_s: int = 0  # of one copy of a stream; 0: no limit
     retention_interval_s: float = limits.RETENTION_INTERVAL_S
-    retention_interval_s: float = limits.RETENTION_INTERVAL_S
     # One of several: who it is, and all of them (id and address) as its cluster begins.
     member_id: int = 1
     peers: Mapping[int, str] = field(default_factory=dict)  # empty: this one is alone

@@ -71,8 +71,6 @@ HOLE_TIMEOUT_S: Final = 1.0  # far above a write; readers of what comes behind w
 APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this, whatever it tried
 RETENTION_INTERVAL_S: Final = 60.0  # how often the metadata repository looks for what is too old
 RETENTION_S_MAX: Final = 100 * 366 * 86_400  # a hundred years
-RETENTION_INTERVAL_S: Final = 60.0  # how often the metadata repository looks for what is too old
-RETENTION_S_MAX: Final = 100 * 366 * 86_400  # a hundred years
 LEASE_TTL_S_MAX: Final = 86_400.0  # whoever waits for a dead holder waits this long
 ETCD_TIMEOUT_S: Final = 5.0  # outlasts an election there; metadata waits so long, appends never
 
