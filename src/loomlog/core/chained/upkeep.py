@@ -7,7 +7,6 @@ place in all its chains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -115,18 +114,15 @@ def _staying(chain: Chain, nodes: Nodes) -> list[Replica]:
 
 
 def _join(loglet: Loglet, nodes: Nodes) -> Join | Wait:
-    lacking = list(_lacking(loglet, nodes))
-    for chain in lacking:
-        if (node := nodes.spare(chain)) is not None:
-            return Join(chain, node)
-    return Wait("there is no spare node") if lacking else Wait()
-
-
-def _lacking(loglet: Loglet, nodes: Nodes) -> Iterator[int]:
-    """Chains with too few replicas, and nobody who is filled already or may be back soon."""
+    reason = ""
     for index, chain in enumerate(loglet.projection.chains):
         joining = [replica for replica in loglet.joining if replica.chain == index]
+        lacking = loglet.replicas_wanted - len(_staying(chain, nodes)) - len(joining)
         awaited = [r for r in loglet.left if r.chain == index and not nodes.replaced(r.node_id)]
-        there = len(_staying(chain, nodes)) + len(joining) + len(awaited)
-        if there < loglet.replicas_wanted:
-            yield index
+        if lacking > len(awaited):
+            if (node := nodes.spare(index)) is not None:
+                return Join(index, node)
+            reason = "there is no spare node"
+        elif lacking > 0:
+            reason = reason or f"node {awaited[0].node_id} may come back before it is replaced"
+    return Wait(reason)

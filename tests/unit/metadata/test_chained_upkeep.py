@@ -1,0 +1,161 @@
+"""Chains whose nodes die, come back without their disks, or are drained."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
+
+from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.wire import loomlog_pb2 as pb
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_appends_go_on_without_a_dead_node_and_a_spare_joins(
+    tmp_path: Path, place: int
+) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        log = await cluster.create_chained()
+        for number in range(20):
+            await cluster.chains.append(b"%d" % number)
+        dead = nodes_of(log.streams[0])[0][place]
+        await cluster.stop_node(dead)
+        await cluster.chains.append(b"after")
+        log = await cluster.log_is(is_whole)
+        assert dead not in nodes_of(chained(log))[0]
+        await cluster.log_is(lambda log: chained(log).condition == "")
+        await cluster.chains.append(b"whole again")
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+
+
+async def test_appends_go_on_with_one_replica_of_three(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path) as cluster:
+        await cluster.create_chained(chains=2)
+        for number in range(10):
+            await cluster.chains.append(b"%d" % number)
+        await cluster.stop_node(1)
+        await cluster.chains.append(b"two left")
+        await cluster.stop_node(2)
+        await cluster.chains.append(b"one left")
+        await cluster.log_is(lambda log: nodes_of(chained(log)) == [[3], [3]])
+        condition = "runs with 1 of 3 replicas; there is no spare node"
+        await cluster.log_is(lambda log: chained(log).condition == condition)
+        await cluster.start_node(1)
+        await cluster.start_node(2)
+        await cluster.log_is(is_whole)
+        await cluster.chains.append(b"whole again")
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.log_is(lambda log: chained(log).condition == "")
+
+
+async def test_a_node_that_lost_its_disk_is_filled_again(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, failure_detection_s=30.0) as cluster:
+        await cluster.create_chained()
+        for number in range(10):
+            await cluster.chains.append(b"%d" % number)
+        await cluster.stop_node(2)
+        cluster.lose_disk(2)
+        await cluster.start_node(2)  # before anybody has missed it
+        log = await cluster.log_is(lambda log: chained(log).projection.epoch > 1 and is_whole(log))
+        assert nodes_of(chained(log))[0][-1] == 2, "newcomers are put at the end"
+        await cluster.chains.append(b"whole again")
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+
+
+async def test_a_node_that_only_restarted_stays(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, failure_detection_s=30.0) as cluster:
+        await cluster.create_chained()
+        await cluster.chains.append(b"one")
+        await cluster.stop_node(2)
+        await cluster.start_node(2)
+        await cluster.chains.append(b"two")
+        log = await cluster.describe()
+        assert chained(log).projection.epoch == 1
+        assert is_whole(log)
+
+
+async def test_a_node_that_is_heard_from_is_not_left_behind_because_a_client_says_so(
+    tmp_path: Path,
+) -> None:
+    async with ChainedCluster(tmp_path) as cluster:
+        log = await cluster.create_chained()
+        loglet = log.streams[0].loglet_id
+        report = pb.ReportChain(loglet_id=loglet, epoch=1, storage_node_id=2)
+        with pytest.raises(Unavailable, match="node 2 is heard from"):
+            await cluster.client.ask(pb.Frame(report_chain=report))
+        assert chained(await cluster.describe()).projection.epoch == 1
+
+
+async def test_a_drained_node_leaves_when_another_took_its_place(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        log = await cluster.create_chained(chains=3)
+        for number in range(30):
+            await cluster.chains.append(b"%d" % number)
+        node = nodes_of(log.streams[0])[0][0]
+        changed = await cluster.change_node(pb.ChangeNode.DRAIN, node)
+        assert "replicas move to other nodes" in changed.next
+        with pytest.raises(InvalidArgument, match=r"has .* replicas and is alive"):
+            await cluster.change_node(pb.ChangeNode.REMOVE, node)
+
+        def left(log: pb.Log) -> bool:
+            return is_whole(log) and all(node not in nodes for nodes in nodes_of(chained(log)))
+
+        await cluster.log_is(left)
+        await cluster.chains.append(b"whole again")
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.no_chains_left(node)
+        await cluster.change_node(pb.ChangeNode.REMOVE, node)
+
+
+async def test_a_dead_node_that_is_removed_is_forgotten(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        log = await cluster.create_chained()
+        dead = nodes_of(log.streams[0])[0][0]
+        await cluster.chains.append(b"one")
+        await cluster.stop_node(dead)
+        await cluster.log_is(lambda log: dead not in nodes_of(chained(log))[0])
+        await cluster.change_node(pb.ChangeNode.REMOVE, dead, force=True)
+        assert dead not in [node.storage_node_id for node in (await cluster.status()).nodes]
+        await cluster.log_is(is_whole)
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+
+
+async def test_a_newcomer_that_was_being_filled_by_another_leader_is_filled_anew(
+    tmp_path: Path,
+) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        log = await cluster.create_chained()
+        for number in range(50):
+            await cluster.chains.append(b"%d" % number * 100)
+        await cluster.stop_node(nodes_of(log.streams[0])[0][1])
+        await cluster.log_is(lambda log: chained(log).joining_node != 0 or is_whole(log))
+        await cluster.restart_repository()
+        await cluster.log_is(lambda log: is_whole(log) and chained(log).condition == "")
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+
+
+async def test_appends_go_on_while_nodes_die_and_come_back(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        await cluster.create_chained(chains=2)
+        over = asyncio.Event()
+
+        async def write() -> None:
+            number = 0
+            while not over.is_set():
+                await cluster.chains.append(b"%d" % (number := number + 1))
+
+        writing = asyncio.create_task(write())
+        for node in (1, 2, 3):
+            await cluster.stop_node(node)
+            await cluster.log_is(
+                lambda log, node=node: (
+                    is_whole(log)  # type: ignore[misc]
+                    and all(node not in nodes for nodes in nodes_of(chained(log)))
+                )
+            )
+            await cluster.start_node(node)
+        over.set()
+        await writing
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
