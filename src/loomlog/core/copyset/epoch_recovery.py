@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from loomlog.core.copyset.asking import Answer, Answers, Ask, Round, Steps, ask_each
@@ -124,12 +124,20 @@ class EpochRecovery:
         if (preempted := _preempted(answers.values())) is not None:
             return preempted
         sealed = {node: a for node, a in answers.items() if isinstance(a, SealedAt)}
+        self._believe(sealed)
         basis = self._basis(sealed)
         return basis if isinstance(basis, Failed) else sealed
 
     def _are_sealed(self, answers: Answers) -> bool:
-        sealed = [node for node, answer in answers.items() if isinstance(answer, SealedAt)]
+        sealed = {node: a for node, a in answers.items() if isinstance(a, SealedAt)}
+        self._believe(sealed)
         return isinstance(self._basis(sealed), Basis)
+
+    def _believe(self, answers: Mapping[NodeId, SealedAt]) -> None:
+        """A node knows first that it lost something."""
+        for node, answer in answers.items():
+            if answer.underreplicated and self._authority[node] is Authority.FULL:
+                self._authority[node] = Authority.UNDERREPLICATED
 
     def _last_known_good(self, answers: Iterable[SealedAt]) -> Offset:
         states = [state for answer in answers for state in answer.epochs]
@@ -144,7 +152,9 @@ class EpochRecovery:
         digests: dict[NodeId, list[Record]] = {node: [] for node in sealed}
         asked = {node: after for node, a in sealed.items() if self._may_have(a, after)}
         while asked:
-            answers = yield Round([Ask(n, self._digest_of(asked[n])) for n in asked])
+            answers = yield Round(
+                [Ask(node, self._digest_above(offset)) for node, offset in asked.items()]
+            )
             if (preempted := _preempted(answers)) is not None:
                 return preempted
             for node, answer in zip(list(asked), answers, strict=True):
@@ -165,9 +175,10 @@ class EpochRecovery:
             return True  # from an earlier recovery, which was not the last; it does not tell what
         return any(s.epoch == self._epoch and s.last > after for s in answer.epochs)
 
-    def _digest_of(self, after: Offset) -> Digest:
+    def _digest_above(self, after: Offset) -> Digest:
+        seal, wave = self._by
         return Digest(
-            self._log, self._epoch, after, self._seal, RECOVERY_DIGEST_BYTES, batches=False
+            self._log, self._epoch, after, seal, RECOVERY_DIGEST_BYTES, batches=False, wave=wave
         )
 
     # ---- mutating
@@ -198,8 +209,8 @@ class EpochRecovery:
         asks = []
         for record, _, _, sources in mutations:
             source = sources[self._wave % len(sources)]
-            request = Digest(self._log, self._epoch, record.offset - 1, self._seal, bytes_max=1)
-            asks.append(Ask(source, request))
+            digest = self._digest_above(record.offset - 1)
+            asks.append(Ask(source, replace(digest, bytes_max=1, batches=True)))
         answers = (yield Round(asks)) if asks else []
         if (stop := _stop(asks, answers, Digested)) is not None:
             return stop

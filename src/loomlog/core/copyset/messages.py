@@ -68,6 +68,7 @@ class Digest:
     seal: Epoch  # of the one who asks: Preempted if there is a higher one
     bytes_max: int
     batches: bool = True  # False: without what is in them
+    wave: int = 1  # of the one who asks: NotHere if it is not the one of the seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ class SealedAt:
     last_clean: Epoch
     trimmed: Lsn
     epochs: Sequence[EpochState]
+    underreplicated: bool = False  # it may miss records that it was given
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,8 +279,8 @@ def _first_head(records: Records, epoch: Epoch, until: Epoch) -> Record | None:
 def _clean(request: Clean, standing: LogStanding, records: Records) -> Decision:
     if request.seal < standing.seal:
         return Preempted(standing.seal), []
-    if request.seal > standing.seal:
-        return NotHere(), []  # it was sealed, and forgot
+    if (request.seal, request.end.wave) != (standing.seal, standing.seal_wave):
+        return NotHere(), []  # it was sealed, and forgot; or another attempt sealed it
     known = records.end_of(request.end.epoch)
     if known is not None and known.precedence >= request.end.precedence:
         return Done(), []
@@ -362,8 +362,8 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
 def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAnswer:
     if request.seal < standing.seal:
         return Preempted(standing.seal)
-    if request.seal > standing.seal:
-        return NotHere()  # it was sealed, and forgot
+    if (request.seal, request.wave) != (standing.seal, standing.seal_wave):
+        return NotHere()  # it was sealed, and forgot; or another attempt sealed it
     first, last = make(request.epoch, request.after + 1), make(request.epoch, OFFSET_MAX)
     heads = records.heads(first, last, SCAN_RECORDS_MAX)
     found: list[Record] = []

@@ -216,6 +216,7 @@ def test_a_clean_epoch_is_written_only_by_a_later_recovery() -> None:
     node.answer(Seal(LOG, 5))
     recovered = record(1, 1, recovered=6)
     node.store(recovered)
+    node.answer(Seal(LOG, 5, 2))
     assert node.answer(Clean(LOG, 5, end(1, 0, 1, seal=5, wave=2))) == Done()
     assert node.standing.last_clean == 1
     assert node.answer(Store(LOG, record(1, 2, recovered=6, wave=1))) == Preempted(5)
@@ -227,9 +228,9 @@ def test_a_clean_epoch_is_written_only_by_a_later_recovery() -> None:
 def test_clean_is_for_the_one_who_sealed_and_newer_ends_stay() -> None:
     node = Node()
     assert node.answer(Clean(LOG, 5, end(1, 0, 1, seal=5))) == NotHere()
-    node.answer(Seal(LOG, 5))
-    node.answer(Clean(LOG, 5, end(1, 0, 2, seal=5, wave=2)))
-    assert node.answer(Clean(LOG, 5, end(1, 0, 1, seal=5, wave=1))) == Done()
+    node.answer(Seal(LOG, 5, 2))
+    assert node.answer(Clean(LOG, 5, end(1, 0, 2, seal=5, wave=2))) == Done()
+    assert node.answer(Clean(LOG, 5, end(1, 0, 1, seal=5, wave=1))) == NotHere()
     assert node.answer(GetEnd(LOG, 1)) == end(1, 0, 2, seal=5, wave=2)
     assert node.answer(GetEnd(LOG, 2)) == NotHere()
     assert node.answer(Clean(LOG, 4, end(1, 0, 1, seal=4))) == Preempted(5)
