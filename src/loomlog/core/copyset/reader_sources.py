@@ -1,0 +1,140 @@
+"""The nodes that are read, and who of them has to send what. Pure.
+
+A record is sent by the first node of its copyset, shuffled alike by all, that is not known as down.
+With everybody known as down, everybody sends all that it has.
+
+The more nodes are known as down, the more the others send. So nothing is missed when one is taken
+off the list; but when one comes on it, all must be asked again from the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import EpochMetadata
+from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.messages import Delivered
+from loomlog.core.copyset.reader_source import Finding, Source, find_nothing
+from loomlog.core.copyset.reader_words import ReadSettings
+from loomlog.types import NodeId
+
+
+class Sources:
+    def __init__(self, settings: ReadSettings) -> None:
+        self.metadata: EpochMetadata | None = None  # of the epochs that are read
+        self._settings = settings
+        self._by_node: dict[NodeId, Source] = {}
+        self._authorities: Mapping[NodeId, Authority] = {}
+        self._asked_with: frozenset[NodeId] = frozenset()  # known as down at the last questions
+        self._all_send_all = 0  # for so many records more; 0: single copy delivery
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._by_node.values())
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+    # ---- what happens
+
+    def enter(self, metadata: EpochMetadata, head: Lsn) -> None:
+        """Read from these nodes from now on; what is known of those that stay is kept."""
+        known = self._by_node
+        self.metadata = metadata
+        self._by_node = {node: known.get(node) or Source(node, head) for node in metadata.nodes}
+        self.told_authorities(self._authorities)
+        self.rewind(head)
+
+    def told_authorities(self, authorities: Mapping[NodeId, Authority]) -> None:
+        self._authorities = authorities
+        for source in self:
+            source.authority = authorities.get(source.node, Authority.FULL)
+
+    def asked(self, node: NodeId, question: int) -> Source | None:
+        """Who was asked this; None: it does not matter any more."""
+        source = self._by_node.get(node)
+        return source if source is not None and source.question == question else None
+
+    def answered(self, source: Source, answer: Delivered, head: Lsn, now: float) -> None:
+        is_news = bool(answer.records) or answer.next_lsn > max(source.next_lsn, head)
+        source.answered(answer, head)
+        source.not_before = now if is_news else now + self._settings.retry_s
+        if source.damaged:
+            self.list_as_down([source], now)
+        elif source.listed and now >= source.listed_until:
+            source.listed = not source.has_passed(head) and self.is_passed(head)
+
+    def failed(self, source: Source, now: float) -> None:
+        source.failed(now, self._settings)
+        self.list_as_down([source], now)
+
+    def list_as_down(self, sources: Collection[Source], now: float) -> None:
+        for source in sources:
+            if not source.listed:
+                source.list_as_down(now, self._settings)
+
+    def ask_for_everything(self) -> None:
+        self._all_send_all = self._settings.all_send_all
+
+    def moved_on(self) -> None:
+        """The head did."""
+        self._all_send_all = max(0, self._all_send_all - 1)
+
+    def missed_grace(self, head: Lsn) -> None:
+        """It was decided what is at the head, without those that are late."""
+        for source in self:
+            if not source.has_passed(head):
+                source.graces_missed += 1
+
+    def rewind(self, head: Lsn) -> None:
+        self._asked_with = self.known_down
+        for source in self:
+            source.rewind(head)
+
+    # ---- what is known
+
+    @property
+    def known_down(self) -> frozenset[NodeId]:
+        return frozenset(
+            source.node
+            for source in self
+            if self._all_send_all or source.listed or source.may_miss_records
+        )
+
+    @property
+    def everybody_sends(self) -> bool:
+        return len(self.known_down) == len(self)
+
+    def is_passed(self, head: Lsn) -> bool:
+        """Somebody says that there is something at the head, or never will be."""
+        return any(source.has_passed(head) for source in self)
+
+    def late_at(self, head: Lsn) -> list[Source]:
+        """Those that may still have to send what is at the head."""
+        down = self.known_down
+        return [s for s in self if s.node not in down and not s.has_passed(head)]
+
+    def find_nothing(self, head: Lsn, decided: Lsn) -> Finding | None:
+        assert self.metadata is not None
+        sources = self._by_node.values()
+        return find_nothing(head, decided, self.metadata, sources, self._settings.graces)
+
+    # ---- questions
+
+    def must_rewind(self) -> bool:
+        """Somebody has to send what it was not asked for. (Otherwise what is asked from now on
+        leaves out what others were asked for already.)"""
+        down = self.known_down
+        if not down <= self._asked_with:
+            return True
+        self._asked_with = down
+        return False
+
+    def ready(self, now: float) -> list[Source]:
+        """Who may be asked something."""
+        return [source for source in self if not source.question and source.not_before <= now]
+
+    def next_time(self, now: float) -> float | None:
+        """When somebody may be asked again who may not now."""
+        times = [source.not_before for source in self if not source.question]
+        return min((time for time in times if time > now), default=None)

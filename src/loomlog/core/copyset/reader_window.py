@@ -1,0 +1,140 @@
+"""Records that came before their turn: put in order, each once. Pure.
+
+Invariant: pieces never overlap. Where copies differ, the one of higher precedence counts; a batch
+counts as a whole or not at all, a range without entries may be cut.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
+from typing import Final, NamedTuple
+
+from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.types import NodeId
+
+HEAD_BYTES: Final = 64  # what a record takes besides its batch
+
+
+class Piece(NamedTuple):
+    """What counts of a record."""
+
+    first: Lsn
+    last: Lsn
+    record: Record
+    node: NodeId  # who sent it
+
+    @property
+    def size(self) -> int:
+        return HEAD_BYTES + len(self.record.batch)
+
+
+class Room:
+    """How much memory is taken, by the node that it came from.
+
+    Each node has its share. So what is next always finds room, however far the others are ahead:
+    who has to send it has nothing here that waits for it."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._taken: Counter[NodeId] = Counter()
+        self._with_consumer: deque[tuple[NodeId, int]] = deque()
+
+    def free_for(self, node: NodeId, nodes: int) -> int:
+        """0 until it is worth a question."""
+        share = max(1, self.capacity_bytes // nodes)
+        free = share - self._taken[node]
+        return free if 2 * free >= share else 0
+
+    def take(self, piece: Piece) -> None:
+        self._taken[piece.node] += piece.size
+
+    def give_back(self, piece: Piece) -> None:
+        self._taken[piece.node] -= piece.size
+
+    def delivered(self, piece: Piece) -> None:
+        """It stays taken until the consumer is done with it."""
+        self._with_consumer.append((piece.node, piece.size))
+
+    def consumed(self, pieces: int) -> None:
+        for _ in range(pieces):
+            node, size = self._with_consumer.popleft()
+            self._taken[node] -= size
+
+
+class Window:
+    """Everything here is at the head of the reader or above it."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._firsts: list[Lsn] = []  # of all pieces, in order
+        self._pieces: dict[Lsn, Piece] = {}
+
+    @property
+    def first(self) -> Lsn | None:
+        return self._firsts[0] if self._firsts else None
+
+    def add(self, record: Record, node: NodeId, head: Lsn) -> None:
+        if record.last < head:
+            return
+        piece = Piece(max(record.first, head), record.last, record, node)
+        others = self._overlapping(piece.first, piece.last)
+        stronger = [other for other in others if other.record.precedence >= record.precedence]
+        if stronger and record.kind is Kind.DATA:
+            return
+        for other in others:
+            if other not in stronger:
+                self._remove(other.first)
+                self._insert_rests(other, [piece])
+        self._insert_rests(piece, stronger)
+
+    def pop(self, head: Lsn) -> Piece | None:
+        """The piece that begins at the head. Its room stays taken."""
+        if self.first != head:
+            return None
+        del self._firsts[0]
+        return self._pieces.pop(head)
+
+    def drop_below(self, head: Lsn) -> None:
+        while self._firsts and self._firsts[0] < head:
+            piece = self._remove(self._firsts[0])
+            if piece.last >= head:
+                self._insert(piece._replace(first=head))
+
+    def clear(self) -> None:
+        for piece in self._pieces.values():
+            self._room.give_back(piece)
+        self._firsts.clear()
+        self._pieces.clear()
+
+    # ---- inside
+
+    def _overlapping(self, first: Lsn, last: Lsn) -> list[Piece]:
+        index = bisect_right(self._firsts, first)
+        if index and self._pieces[self._firsts[index - 1]].last >= first:
+            index -= 1
+        return [self._pieces[key] for key in self._firsts[index : bisect_right(self._firsts, last)]]
+
+    def _insert_rests(self, piece: Piece, covered: list[Piece]) -> None:
+        """What is left of it besides those, which lie in order."""
+        if covered and piece.record.kind is Kind.DATA:
+            return
+        first = piece.first
+        for other in covered:
+            if first < other.first:
+                self._insert(piece._replace(first=first, last=other.first - 1))
+            first = max(first, other.last + 1)
+        if first <= piece.last:
+            self._insert(piece._replace(first=first))
+
+    def _insert(self, piece: Piece) -> None:
+        insort(self._firsts, piece.first)
+        self._pieces[piece.first] = piece
+        self._room.take(piece)
+
+    def _remove(self, first: Lsn) -> Piece:
+        del self._firsts[bisect_left(self._firsts, first)]
+        piece = self._pieces.pop(first)
+        self._room.give_back(piece)
+        return piece
