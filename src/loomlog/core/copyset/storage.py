@@ -355,7 +355,8 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
         if len(heads) < SCAN_RECORDS_MAX:
             next_lsn = max(next_lsn, until + 1)
     passed = min(epoch_of(next_lsn - 1), standing.last_clean)
-    ends = [end for epoch in epochs if epoch <= passed and (end := records.end_of(epoch))]
+    known = (records.end_of(epoch) for epoch in epochs if epoch <= passed)
+    ends = tuple(end for end in known if end is not None)
     return Delivered(sent, next_lsn, standing.trimmed, standing.released, ends=ends)
 
 

@@ -1,0 +1,298 @@
+"""Who orders a log, in one epoch: gives out LSNs, and has every record stored on R nodes. Pure.
+
+It is told what happens and answers with effects. Nothing of it is stored: when it is lost, the next
+epoch's sequencer recovers from the nodes what it left. What must hold:
+
+- An LSN is given once. A record is acknowledged once, when all nodes of one wave have stored it,
+  and never after somebody else was found to be the sequencer.
+- LNG passes only what is acknowledged. Nothing of this epoch is released before all epochs below
+  it are recovered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from typing import Final
+
+from loomlog.core.copyset.effects import (
+    Acknowledge,
+    Drained,
+    Effect,
+    LeaveOpen,
+    Reactivate,
+    Reject,
+    Rejection,
+    Send,
+    StepDown,
+    Token,
+)
+from loomlog.core.copyset.epoch_metadata import EpochMetadata
+from loomlog.core.copyset.exclusions import Exclusions
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, make, offset_of
+from loomlog.core.copyset.messages import (
+    NodeAnswer,
+    NotHere,
+    Preempted,
+    Refused,
+    Release,
+    Stored,
+)
+from loomlog.core.copyset.placement import Chance
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.waves import Underway
+from loomlog.limits import MIB
+from loomlog.types import Buffer, LogId, NodeId
+
+OFFSET_LAST: Final = OFFSET_MAX - 1  # recovery may need one more, for the bridge
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerSettings:
+    window_records: int = 1000  # under way at once; recovery must look at so many
+    window_bytes: int = 128 * MIB
+    store_timeout_s: float = 0.5  # of the first wave; twice as long for each one after it
+    waves_at_once: int = 2  # after so many failures the next ones wait
+    retry_s: float = 0.01  # twice as long after each failure
+    wait_s_max: float = 60.0
+    release_s: float = 20.0  # between releases to nodes that get no records
+    drain_s: float = 2.0
+
+
+class State(Enum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    OVER = "over"
+
+
+class Sequencer:
+    def __init__(
+        self,
+        log: LogId,
+        metadata: EpochMetadata,
+        epoch: Epoch,
+        everybody: Collection[NodeId],
+        exclusions: Exclusions,
+        chance: Chance,
+        settings: SequencerSettings | None = None,
+    ) -> None:
+        """`everybody`: the nodes of all nodesets that the log ever had."""
+        self.log = log
+        self.epoch = epoch
+        self.state = State.RUNNING
+        self.lng: Offset = 0
+        self.last_acknowledged: Lsn = make(epoch, 0)
+        self._metadata = metadata
+        self._settings = settings or SequencerSettings()
+        self._exclusions = exclusions
+        self._chance = chance
+        self._next_offset: Offset = 1
+        self._timestamp_us = 0
+        self._window: deque[Underway] = deque()  # above LNG, in order
+        self._underway: dict[Lsn, Underway] = {}  # those that are not done
+        self._bytes = 0
+        self._alarms: list[tuple[float, Lsn, int]] = []  # (when, record, wave); may be out of date
+        self._recovered = False
+        self._told = dict.fromkeys(sorted(everybody), 0)  # what was released to each node
+        self._tell_all_at = 0.0
+        self._drained_at = 0.0
+
+    # ---- what is known
+
+    @property
+    def next_lsn(self) -> Lsn:
+        """What the next append gets."""
+        return make(self.epoch, self._next_offset)
+
+    @property
+    def released(self) -> Lsn:
+        """0: nothing yet, not even what was recovered."""
+        return make(self.epoch, self.lng) if self._recovered else 0
+
+    @property
+    def next_due(self) -> float | None:
+        """When `tick` has something to do, at the latest."""
+        times = [self._alarms[0][0]] if self._alarms else []
+        if self.state is State.DRAINING:
+            times.append(self._drained_at)
+        if min(self._told.values(), default=0) < self.released:
+            times.append(self._tell_all_at)
+        return min(times) if times and self.state is not State.OVER else None
+
+    # ---- what happens
+
+    def append(
+        self, batch: Buffer, count: int, token: Token, timestamp_us: int, now: float
+    ) -> list[Effect]:
+        if self._next_offset + count - 1 > OFFSET_LAST and self.state is State.RUNNING:
+            return [Reject(token, Rejection.OFFSETS_USED_UP), Reactivate(), *self.drain(now)]
+        if (why := self._why_not(len(batch), now)) is not None:
+            return [Reject(token, why)]
+        self._timestamp_us = max(self._timestamp_us, timestamp_us)  # times grow with LSNs
+        record = Record(self.next_lsn, count, Kind.DATA, self._timestamp_us, (), 0, self.lng)
+        underway = Underway(token, record, batch)
+        self._next_offset += count
+        self._bytes += len(batch)
+        self._window.append(underway)
+        self._underway[record.first] = underway
+        return self._begin_wave(underway, now)
+
+    def answered(
+        self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None, now: float
+    ) -> list[Effect]:
+        """To a store or an amendment. None: there will be no answer, the connection is lost."""
+        if self.state is State.OVER:
+            return []
+        underway = self._underway.get(lsn)
+        match answer:
+            case Preempted(seal):
+                return self._step_down(seal)
+            case Refused(trouble):
+                self._exclusions.refused(node, trouble, now)
+            case None:
+                self._exclusions.lost(node, now)
+        if underway is None:
+            return []
+        if isinstance(answer, Stored):
+            return self._done(underway, now) if underway.stored_by(node, wave) else []
+        if wave != underway.wave or underway.given_up:
+            return []
+        if isinstance(answer, NotHere):
+            underway.holders.discard(node)
+            return [underway.store(self.log, node, self._draining)]
+        return self._fail_wave(underway, now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """It is `now`, and whatever was due is overdue."""
+        effects: list[Effect] = []
+        if self.state is State.DRAINING and now >= self._drained_at:
+            return self._end(Drained())
+        while self._alarms and self._alarms[0][0] <= now and self.state is not State.OVER:
+            _, lsn, wave = heappop(self._alarms)
+            underway = self._underway.get(lsn)
+            if underway is not None and underway.wave == wave and underway.due <= now:
+                effects += self._overdue(underway, now)
+        if now >= self._tell_all_at:
+            effects += self._release(self._told, now)
+        return effects
+
+    def recovered_up_to(self, epoch: Epoch, now: float) -> list[Effect]:
+        """All epochs up to this one are clean, in the epoch store."""
+        if epoch + 1 < self.epoch or self._recovered or self.state is State.OVER:
+            return []
+        self._recovered = True
+        return self._release(self._told, now)
+
+    def returned(self, node: NodeId) -> list[Effect]:
+        """It was started anew, or the connection was: it may have missed a release."""
+        if node not in self._told or self.state is State.OVER:
+            return []
+        self._told[node] = 0
+        return self._release_to([node])
+
+    def preempted(self, seal: Epoch) -> list[Effect]:
+        """Somebody else told us."""
+        return self._step_down(seal) if self.state is not State.OVER else []
+
+    def drain(self, now: float) -> list[Effect]:
+        """Takes no more appends, and finishes what is under way, if that does not take long."""
+        if self.state is not State.RUNNING:
+            return []
+        self.state = State.DRAINING
+        self._drained_at = now + self._settings.drain_s
+        return self._end(Drained()) if not self._underway else []
+
+    # ---- waves
+
+    def _why_not(self, size: int, now: float) -> Rejection | None:
+        settings = self._settings
+        if self.state is not State.RUNNING:
+            return Rejection.STEPPED_DOWN
+        if len(self._window) >= settings.window_records:
+            return Rejection.BUSY
+        if self._bytes and self._bytes + size > settings.window_bytes:
+            return Rejection.BUSY
+        up = set(self._metadata.nodes) - self._exclusions.down
+        return None if self._metadata.can_hold_a_copyset(up) else Rejection.UNAVAILABLE
+
+    def _begin_wave(self, underway: Underway, now: float) -> list[Effect]:
+        copyset = self._exclusions.choose_copyset(
+            self._metadata, underway.holders, self._chance, now
+        )
+        if copyset is None:
+            return self._wait(underway, now)
+        sends = underway.begin_wave(self.log, copyset, self.lng, self._draining)
+        timeout_s = self._settings.store_timeout_s * 2 ** min(underway.wave - 1, 30)
+        self._wake(underway, now + min(timeout_s, self._settings.wait_s_max))
+        return list(sends)
+
+    def _fail_wave(self, underway: Underway, now: float) -> list[Effect]:
+        underway.failures += 1
+        if underway.failures <= self._settings.waves_at_once:
+            return self._begin_wave(underway, now)
+        return self._wait(underway, now)
+
+    def _wait(self, underway: Underway, now: float) -> list[Effect]:
+        underway.given_up = True
+        waits = max(underway.failures - self._settings.waves_at_once - 1, 0)
+        wait_s = self._settings.retry_s * 2 ** min(waits, 30)
+        self._wake(underway, now + min(wait_s, self._settings.wait_s_max))
+        return []
+
+    def _overdue(self, underway: Underway, now: float) -> list[Effect]:
+        if not underway.given_up:
+            self._exclusions.silent(underway.silent, self._metadata, now)
+        return self._begin_wave(underway, now)
+
+    def _wake(self, underway: Underway, when: float) -> None:
+        underway.due = when
+        heappush(self._alarms, (when, underway.record.first, underway.wave))
+
+    @property
+    def _draining(self) -> bool:
+        return self.state is State.DRAINING
+
+    # ---- ends
+
+    def _done(self, underway: Underway, now: float) -> list[Effect]:
+        record = underway.record
+        del self._underway[record.first]
+        self._bytes -= len(underway.batch)
+        underway.finish()
+        self.last_acknowledged = max(self.last_acknowledged, record.last)
+        effects: list[Effect] = [Acknowledge(underway.token, record.first, record.timestamp_us)]
+        holders: set[NodeId] = set()
+        while self._window and self._window[0].done:
+            good = self._window.popleft().record
+            self.lng = offset_of(good.last)
+            holders.update(good.copyset)
+        effects += self._release_to(sorted(holders))
+        if self._draining and not self._underway:
+            effects += self._end(Drained())
+        return effects
+
+    def _release(self, nodes: Iterable[NodeId], now: float) -> list[Effect]:
+        self._tell_all_at = now + self._settings.release_s
+        return self._release_to(nodes)
+
+    def _release_to(self, nodes: Iterable[NodeId]) -> list[Effect]:
+        lsn = self.released
+        behind = [node for node in nodes if self._told.get(node, 0) < lsn]
+        self._told.update(dict.fromkeys(behind, lsn))
+        return [Send(node, Release(self.log, lsn)) for node in behind]
+
+    def _step_down(self, seal: Epoch) -> list[Effect]:
+        return self._end(StepDown(seal)) if seal >= self.epoch else []
+
+    def _end(self, why: StepDown | Drained) -> list[Effect]:
+        self.state = State.OVER
+        effects: list[Effect] = [
+            LeaveOpen(underway.token, lsn) for lsn, underway in self._underway.items()
+        ]
+        self._underway.clear()
+        self._window.clear()
+        self._alarms.clear()
+        return [*effects, why]

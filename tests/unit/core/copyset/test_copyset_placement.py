@@ -1,0 +1,183 @@
+"""Where logs, epochs and records go, and who is left out for a while."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
+from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
+from loomlog.core.copyset.messages import Trouble
+from loomlog.core.copyset.placement import choose_copyset, choose_nodeset, ranked, sequencer_of
+
+LOGS = 3000
+FIVE = EpochMetadata(1, tuple(Member(node) for node in range(1, 6)), 3)
+RACKS = EpochMetadata(
+    1, tuple(Member(node, f"rack={'abc'[node % 3]}") for node in range(1, 10)), replication=2
+)
+
+
+def racks_of(metadata: EpochMetadata, nodes: tuple[int, ...]) -> set[str]:
+    return {member.domain for member in metadata.nodeset if member.node_id in nodes}
+
+
+# ---- sequencers
+
+
+def test_each_node_hosts_a_share_of_the_logs_by_its_weight() -> None:
+    weights = {1: 1.0, 2: 1.0, 3: 2.0}
+    hosted = Counter(sequencer_of(log, weights) for log in range(LOGS))
+    for node, weight in weights.items():
+        assert hosted[node] == pytest.approx(LOGS * weight / 4, rel=0.1)
+
+
+def test_only_the_logs_of_a_lost_node_move() -> None:
+    nodes = dict.fromkeys(range(1, 6), 1.0)
+    fewer = {node: weight for node, weight in nodes.items() if node != 3}
+    for log in range(LOGS):
+        before, after = sequencer_of(log, nodes), sequencer_of(log, fewer)
+        assert before in (3, after)
+        assert ranked(log, fewer) == [node for node in ranked(log, nodes) if node != 3]
+
+
+def test_nobody_can_host_when_nobody_is_up() -> None:
+    assert sequencer_of(1, {}) is None
+
+
+# ---- nodesets
+
+
+def test_a_nodeset_takes_of_all_failure_domains_in_turn() -> None:
+    for log in range(100):
+        nodeset = choose_nodeset(log, RACKS.nodeset, 5)
+        taken = Counter(member.domain for member in nodeset)
+        assert sorted(taken.values()) == [1, 2, 2]
+
+
+def test_nodesets_use_all_nodes_alike_and_change_little() -> None:
+    members = [Member(node) for node in range(1, 11)]
+    used: Counter[int] = Counter()
+    for log in range(LOGS):
+        nodeset = choose_nodeset(log, members, 5)
+        used.update(member.node_id for member in nodeset)
+        after = choose_nodeset(log, [member for member in members if member.node_id != 7], 5)
+        assert len(set(nodeset) - set(after)) == (1 if Member(7) in nodeset else 0)
+    assert min(used.values()) > 0.9 * LOGS / 2
+
+
+def test_a_nodeset_is_all_there_is_if_that_is_not_more() -> None:
+    assert set(choose_nodeset(1, FIVE.nodeset, 9)) == set(FIVE.nodeset)
+
+
+# ---- copysets
+
+
+def test_every_copyset_spans_the_failure_domains_that_the_epoch_asks_for() -> None:
+    random = Random(1)
+    used: Counter[int] = Counter()
+    for _ in range(LOGS):
+        copyset = choose_copyset(RACKS, {1}, random)
+        assert copyset is not None
+        assert 1 not in copyset
+        assert len(set(copyset)) == 2 == len(racks_of(RACKS, copyset))
+        used.update(copyset)
+    assert len(used) == 8
+
+
+def test_a_copyset_fills_up_where_there_are_fewer_domains_than_copies() -> None:
+    two_racks = EpochMetadata(
+        1, (Member(1, "a"), Member(2, "a"), Member(3, "a"), Member(4, "b")), 3
+    )
+    for seed in range(50):
+        copyset = choose_copyset(two_racks, (), Random(seed))
+        assert copyset is not None
+        assert 4 in copyset
+        assert len(set(copyset)) == 3
+    assert choose_copyset(two_racks, {4}, Random(1)) is None
+
+
+def test_nodes_that_have_the_record_are_taken_again() -> None:
+    for seed in range(50):
+        copyset = choose_copyset(FIVE, {1}, Random(seed), preferred={1, 4})
+        assert copyset is not None
+        assert 4 in copyset
+        assert 1 not in copyset
+
+
+def test_there_is_no_copyset_when_too_few_are_left() -> None:
+    assert choose_copyset(FIVE, {1, 2, 3}, Random(1)) is None
+
+
+# ---- exclusions
+
+
+@pytest.fixture
+def exclusions() -> Exclusions:
+    return Exclusions(ExclusionTimes())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "time_s"),
+    [(Trouble.NO_SPACE, 60), (Trouble.DISABLED, 30), (Trouble.OVERLOADED, 1)],
+)
+def test_each_trouble_has_its_time(exclusions: Exclusions, trouble: Trouble, time_s: int) -> None:
+    exclusions.refused(1, trouble, now=100.0)
+    assert exclusions.now_excluded(99.9 + time_s) == {1}
+    assert exclusions.now_excluded(100.0 + time_s) == set()
+
+
+def test_a_shorter_trouble_does_not_end_a_longer_one(exclusions: Exclusions) -> None:
+    exclusions.refused(1, Trouble.NO_SPACE, now=0.0)
+    exclusions.refused(1, Trouble.OVERLOADED, now=0.0)
+    exclusions.lost(1, now=0.0)
+    assert exclusions.now_excluded(59.0) == {1}
+
+
+def test_silent_nodes_are_left_out_until_they_return(exclusions: Exclusions) -> None:
+    exclusions.silent([1], FIVE, now=0.0)
+    assert exclusions.now_excluded(599.0) == {1}
+    exclusions.returned(1)
+    assert exclusions.now_excluded(0.0) == set()
+
+
+def test_nobody_is_left_out_when_nobody_answered(exclusions: Exclusions) -> None:
+    exclusions.silent([1], FIVE, now=0.0)
+    exclusions.silent([2, 3, 4], FIVE, now=0.0)
+    assert exclusions.now_excluded(0.0) == set()
+
+
+def test_a_single_copy_is_not_everybody(exclusions: Exclusions) -> None:
+    exclusions.silent([1], FIVE._replace(replication=1), now=0.0)
+    assert exclusions.now_excluded(0.0) == {1}
+
+
+def test_only_a_few_silent_nodes_are_left_out(exclusions: Exclusions) -> None:
+    exclusions.silent([1], FIVE, now=0.0)
+    exclusions.silent([2], FIVE, now=0.0)
+    assert exclusions.now_excluded(0.0) == {1, 2}
+    exclusions.silent([3], FIVE, now=0.0)
+    assert exclusions.now_excluded(0.0) == set()
+
+
+def test_lists_are_cleared_when_they_leave_no_copyset(exclusions: Exclusions) -> None:
+    exclusions.silent([1, 2], FIVE, now=0.0)
+    exclusions.refused(3, Trouble.NO_SPACE, now=0.0)
+    copyset = exclusions.choose_copyset(FIVE, (), Random(1), now=1.0)
+    assert copyset is not None
+    assert 3 not in copyset
+    assert exclusions.now_excluded(1.0) == {3}
+    for node in (4, 5):
+        exclusions.refused(node, Trouble.DISABLED, now=1.0)
+    assert exclusions.choose_copyset(FIVE, (), Random(1), now=1.0) is not None
+    assert exclusions.now_excluded(1.0) == set()
+
+
+def test_nodes_that_are_away_are_never_tried(exclusions: Exclusions) -> None:
+    exclusions.down = frozenset({1, 2})
+    copyset = exclusions.choose_copyset(FIVE, (), Random(1), now=0.0)
+    assert copyset is not None
+    assert set(copyset) == {3, 4, 5}
+    exclusions.down = frozenset({1, 2, 3})
+    assert exclusions.choose_copyset(FIVE, (), Random(1), now=0.0) is None
