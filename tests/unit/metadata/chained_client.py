@@ -135,9 +135,12 @@ class ChainedClient:
 
     async def append(self, text: bytes, count: int = 1) -> int:
         """The position, however often it has to be tried."""
+        return await self.append_within(PATIENCE_S, text, count)
+
+    async def append_within(self, patience_s: float, text: bytes, count: int = 1) -> int:
         self._sequence += 1
         sequence = self._sequence
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while True:
                 projection = (await self.projections())[-1]
                 ticket = await self._ticket(projection, count)
