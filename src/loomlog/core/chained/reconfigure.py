@@ -112,8 +112,11 @@ def _fill_up(
     if tail not in seals or newcomer.replica not in seals:
         return Interrupted("the newcomer or the replica it is copied from did not answer")
     trimmed = yield from copy(epoch, tail, newcomer)
-    if isinstance(trimmed, Interrupted) or not trimmed:
-        return trimmed or None
+    if isinstance(trimmed, Interrupted):
+        return trimmed
+    trimmed = max(trimmed, seals[tail].trimmed)
+    if not trimmed:
+        return None
     stop = first_stop((yield [Ask(newcomer.replica, Trim(epoch, trimmed))]), Done)
     return stop if isinstance(stop, Interrupted) else None
 

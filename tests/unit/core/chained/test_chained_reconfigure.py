@@ -20,7 +20,7 @@ from loomlog.core.chained.messages import (
     Service,
     Swap,
 )
-from loomlog.core.chained.outcomes import Interrupted, NotWritten
+from loomlog.core.chained.outcomes import Interrupted, NotWritten, Trimmed
 from loomlog.core.chained.projection import Replica, first_projection
 from loomlog.core.chained.reading import find_end, read, read_at
 from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, reconfigure
@@ -236,6 +236,18 @@ def test_a_newcomer_to_a_trimmed_log_is_trimmed() -> None:
     projection = log.reconfigured(Goal(newcomer=newcomer(log)))
     assert [block.first for block in log.on(4)] == [3, 5]
     assert log.tables[4].look(projection.chains[0][-1]).standing == (3, 3)
+
+
+def test_a_newcomer_is_trimmed_as_far_as_its_tail_was_after_it_was_filled() -> None:
+    log = Chains()
+    for sequence in range(1, 5):
+        log.appended(sequence=sequence)
+    log.reconfigured()
+    made = newcomer(log)
+    log.run(trim(log.projection, 3))
+    projection = log.reconfigured(Goal(newcomer=made))
+    assert log.run(read(projection, 2)) == Trimmed(3)
+    assert [block.first for block in log.on(4)] == [4]
 
 
 def test_a_replica_is_made_once() -> None:
