@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client import cluster as asynchronous
 from loomlog.client.archived import Pieces, Rows
+from loomlog.client.blocking_landmarks import BlockingLandmarks
 from loomlog.client.blocking_registers import BlockingLease, BlockingRegister
 from loomlog.client.blocking_writer import BlockingWriter
 from loomlog.client.info import ClusterStatus, LogInfo
@@ -71,10 +72,19 @@ class BlockingCluster:
         self._thread.stop()
 
     def create_log(
-        self, name: str, protocol: str = "ordered", streams: int = 1, replicas: int = 3
+        self,
+        name: str,
+        protocol: str = "ordered",
+        streams: int = 1,
+        replicas: int = 3,
+        *,
+        retention: str | float | None = None,
     ) -> BlockingLog:
-        """Make a new log; raises AlreadyExists."""
-        log = self._thread.run(self._cluster.create_log(name, protocol, streams, replicas))
+        """Make a new log; raises AlreadyExists. With `retention` ("7d", or seconds) entries go when
+        they are so old; else they stay."""
+        log = self._thread.run(
+            self._cluster.create_log(name, protocol, streams, replicas, retention=retention)
+        )
         return BlockingLog(self._thread, log)
 
     def log(self, name: str) -> BlockingLog:
@@ -89,7 +99,7 @@ class BlockingCluster:
         return self._thread.run(self._cluster.logs())
 
     def delete_log(self, name: str) -> None:
-        """Delete a log, all its entries, and what was staged for it."""
+        """Delete a log, all its entries, its checkpoints, and what was staged for it."""
         self._thread.run(self._cluster.delete_log(name))
 
     def status(self) -> ClusterStatus:
@@ -189,7 +199,7 @@ class BlockingCluster:
         return self._thread.run(self._cluster.remove_metadata(member))
 
 
-class BlockingLog:
+class BlockingLog(BlockingLandmarks):
     """One log of a cluster."""
 
     def __init__(self, thread: LoopThread, log: Log) -> None:
@@ -308,19 +318,6 @@ class BlockingLog:
         """Where `position` falls in each stream: its first LLSN at or after it."""
         return self._thread.run(self._log.locate(position))
 
-    def tail(self) -> Glsn:
-        """The last committed position; 0 if there is none."""
-        return self._thread.run(self._log.tail())
-
-    def head(self) -> Glsn:
-        """The first position that is not trimmed."""
-        return self._thread.run(self._log.head())
-
-    def earliest(self) -> Glsn:
-        """The first position that can be read: the archive's first if there is one, else the
-        head."""
-        return self._thread.run(self._log.earliest())
-
     def archive(self) -> ArchiveInfo | None:
         """Where its archive is and how far it reaches; None if it has none."""
         return self._thread.run(self._log.archive())
@@ -328,6 +325,10 @@ class BlockingLog:
     def trim(self, position: Glsn) -> None:
         """Drop everything up to and with `position`, and what was staged for that part only."""
         self._thread.run(self._log.trim(position))
+
+    def set_retention(self, retention: str | float | None) -> LogInfo:
+        """How long entries stay from now on: "7d", seconds, or None for ever."""
+        return self._thread.run(self._log.set_retention(retention))
 
     def describe(self) -> LogInfo:
         return self._thread.run(self._log.describe())

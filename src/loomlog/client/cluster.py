@@ -17,12 +17,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from loomlog import limits
-from loomlog.client import feeds
+from loomlog.client import feeds, moments
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog
 from loomlog.client.chained import following
 from loomlog.client.chained.chains import PROTOCOL, Chains
 from loomlog.client.chained.finding import ChainedFinder
+from loomlog.client.checkpoints import Checkpoints
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.leases import Leases
 from loomlog.client.log import Log
@@ -37,6 +38,7 @@ from loomlog.client.publications import Publications
 from loomlog.client.reader import Reader
 from loomlog.client.registers import Registers
 from loomlog.client.subscription import Subscription
+from loomlog.client.time_search import TimeSearch
 from loomlog.config import ClientSettings
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.net.address import split_address
@@ -123,25 +125,42 @@ class Cluster(Operator, Registers, Leases):
     # ---- logs
 
     async def create_log(
-        self, name: str, protocol: str = "ordered", streams: int = 1, replicas: int = 3
+        self,
+        name: str,
+        protocol: str = "ordered",
+        streams: int = 1,
+        replicas: int = 3,
+        *,
+        retention: str | float | None = None,
     ) -> Log:
-        """Make a new log; raises AlreadyExists."""
+        """Make a new log; raises AlreadyExists. With `retention` ("7d", or seconds) entries go when
+        they are so old; else they stay."""
         if staged_log(_check_name(name)) is not None:
             raise InvalidArgument(
                 f"{name!r} is the name of a staging log, which is made when it is needed: choose "
                 "another name"
             )
-        return await self._create_log(name, protocol, streams, replicas)
+        return await self._create_log(
+            name, protocol, streams, replicas, moments.retention_s(retention)
+        )
 
     async def make_staging_log(self, name: str, like: LogInfo) -> None:
         """A log for rows of another log that are not published yet. Part of writing there."""
         active = like.segments[-1]
         await self._create_log(name, active.protocol, active.streams, active.replicas)
 
-    async def _create_log(self, name: str, protocol: str, streams: int, replicas: int) -> Log:
+    async def _create_log(
+        self, name: str, protocol: str, streams: int, replicas: int, retention_s: int = 0
+    ) -> Log:
         _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
         _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
-        request = pb.CreateLog(name=name, protocol=protocol, streams=streams, replicas=replicas)
+        request = pb.CreateLog(
+            name=name,
+            protocol=protocol,
+            streams=streams,
+            replicas=replicas,
+            retention_s=retention_s,
+        )
         await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
         return self.log(name)
 
@@ -157,8 +176,11 @@ class Cluster(Operator, Registers, Leases):
         return [log_info(log) for log in answer.log_list.logs]
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log, all its entries, and what was staged for it."""
-        await self._delete_log(_check_name(name))
+        """Delete a log, all its entries, its checkpoints, and what was staged for it."""
+        log = self.log(name)
+        log_id = (await log.describe()).id
+        await self._delete_log(name)
+        await log.forget_checkpoints(log_id)
         staging = staging_name(name)
         try:
             await self.log(staging).describe()
@@ -196,6 +218,8 @@ class Cluster(Operator, Registers, Leases):
             ArchivedLog(cached, self._metadata, self._rng),
             self._publications,
             chains,
+            TimeSearch(cached, self._connections, settings.request_timeout_s, self._rng),
+            Checkpoints(cached, self._metadata, self._rng, self._producer.now_us),
         )
 
     def _subscribe(

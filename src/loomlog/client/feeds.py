@@ -91,6 +91,7 @@ class Feed:
         self.queue: deque[Arrived] = deque()
         self.replica = ""  # the address asked last
         self.heard_s = 0.0
+        self.sealed = False  # its stream takes no appends now
         self._asked = start  # from where the last replica was asked to send
         self._connection: Connection | None = None
         self._subscription_id = 0
@@ -245,6 +246,7 @@ class Feed:
             return
         self._failures = 0
         watermark = reply.subscription_data.high_watermark
+        self.sealed = reply.subscription_data.sealed
         try:
             self._take(payload)
         except LoomError as error:

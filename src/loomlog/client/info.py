@@ -67,6 +67,7 @@ class LogInfo:
     staging_for: str | None = None  # the log whose staged rows it holds; None: it has its own
     segments: tuple[SegmentInfo, ...] = ()  # in their order; the last one is active
     switching: str = ""  # how far a switch is, and to what; empty: none is under way
+    retention_s: int | None = None  # entries may go when they are so old; None: they stay
 
     @property
     def active_streams(self) -> tuple[StreamInfo, ...]:
@@ -131,6 +132,7 @@ def log_info(log: pb.Log) -> LogInfo:
         staging_for=staged_log(log.name),
         segments=tuple(map(_segment_info, log.segments)),
         switching=log.switching,
+        retention_s=log.retention_s or None,
     )
 
 

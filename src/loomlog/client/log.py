@@ -11,10 +11,13 @@ from loomlog.archive.record import ArchiveInfo
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog, OneSequence, Pieces
 from loomlog.client.chained.chains import Chains
+from loomlog.client.checkpoints import Checkpoints
 from loomlog.client.expanding import Expanded, Single
 from loomlog.client.info import LogInfo, log_info
+from loomlog.client.landmarks import Landmarks
 from loomlog.client.leases import Lease
 from loomlog.client.metadata import CachedLog, Metadata
+from loomlog.client.moments import retention_s
 from loomlog.client.orders import ByLlsn, ByPosition, Order
 from loomlog.client.outgoing import arrow_encoder, positions, records_encoder
 from loomlog.client.pieces import Piece, Referred
@@ -23,8 +26,9 @@ from loomlog.client.publishing import Writer
 from loomlog.client.reader import Reader
 from loomlog.client.staging import Staged, Stager, portions
 from loomlog.client.subscription import Subscription
+from loomlog.client.time_search import TimeSearch
 from loomlog.errors import InvalidArgument, Trimmed
-from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
+from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, LogId, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 if TYPE_CHECKING:
@@ -51,7 +55,7 @@ class Subscribe(Protocol):
     ) -> Subscription: ...
 
 
-class Log:
+class Log(Landmarks):
     """One log of a cluster. `Cluster.log` and `Cluster.create_log` make it."""
 
     def __init__(
@@ -64,6 +68,8 @@ class Log:
         archived: ArchivedLog,
         publications: Publications,
         chains: Chains,
+        times: TimeSearch,
+        checkpoints: Checkpoints,
     ) -> None:
         self.name = cached.name
         self.cached = cached
@@ -73,6 +79,8 @@ class Log:
         self._reader = reader
         self._make_subscription = subscribe
         self._archived = archived
+        self._times = times
+        self._checkpoints = checkpoints
         self._publications = publications
 
     def __repr__(self) -> str:
@@ -275,19 +283,6 @@ class Log:
 
     # ---- asking
 
-    async def tail(self) -> Glsn:
-        """The last committed position; 0 if there is none."""
-        return (await self._bounds()).tail
-
-    async def head(self) -> Glsn:
-        """The first position that is not trimmed."""
-        return (await self._bounds()).head
-
-    async def earliest(self) -> Glsn:
-        """The first position that can be read: the archive's first if there is one, else the
-        head."""
-        return await self._archived.earliest()
-
     async def archive(self) -> ArchiveInfo | None:
         """Where its archive is and how far it reaches; None if it has none."""
         return await self._archived.info()
@@ -303,9 +298,14 @@ class Log:
     async def describe(self) -> LogInfo:
         return log_info(await self.cached.describe())
 
-    async def _bounds(self) -> pb.Bounds:
-        frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))
-        return (await self._metadata.request(frame)).bounds
+    async def set_retention(self, retention: str | float | None) -> LogInfo:
+        """How long entries stay from now on: "7d", seconds, or None for ever."""
+        request = pb.SetRetention(name=self.name, retention_s=retention_s(retention))
+        return log_info((await self._metadata.request(pb.Frame(set_retention=request))).log)
+
+    async def forget_checkpoints(self, log_id: LogId) -> None:
+        """Part of deleting the log."""
+        await self._checkpoints.forget(log_id)
 
     async def close(self) -> None:
         """Part of closing its Cluster."""

@@ -107,11 +107,15 @@ class OrderedPart:
         since_s, patience_s = self._loop.time(), STALL_S
         while not self._awake():
             await self._doze()
-            exists = self._known_tail >= self._next
-            due_s = patience_s if exists else IDLE_S
+            due_s = patience_s if self._suspicious() else IDLE_S
             if not self._awake() and self._loop.time() - since_s >= due_s:
                 await self._look_into_it()
                 since_s, patience_s = self._loop.time(), min(2 * patience_s, IDLE_S)
+
+    def _suspicious(self) -> bool:
+        """The next number exists already, or nobody is left who could bring it."""
+        sealed = all(feed.sealed for feed in self._feeds.values())
+        return sealed or self._known_tail >= self._next
 
     def _awake(self) -> bool:
         return self._next in self._heads or self._failure is not None or self._at_end()

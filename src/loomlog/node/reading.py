@@ -22,7 +22,7 @@ from loomlog.node.workers import off_loop
 from loomlog.storage.files import Worker
 from loomlog.storage.parts import Beginning, Part
 from loomlog.storage.stream_reader import Chunk, Miss
-from loomlog.types import CommitContext, Glsn, Llsn
+from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 
@@ -190,6 +190,7 @@ class Subscription:
         self._wanted = request.subscribe
         self._credit = int(request.subscribe.credit_bytes)
         self._told: Glsn = 0
+        self._told_sealed = False
         self._wake = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -231,7 +232,7 @@ class Subscription:
                 await self._connection.drain()
                 await asyncio.sleep(0)  # others have a turn between two chunks
             else:
-                self._tell_high_watermark()
+                self._tell_standing()
                 await self._wake.wait()
         raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
 
@@ -252,13 +253,16 @@ class Subscription:
         frame.subscription_data.high_watermark = self._told
         self._connection.send(frame, [chunk.buffer])
 
-    def _tell_high_watermark(self) -> None:
-        """Nothing of this stream up to the high watermark is still to come, if all was sent."""
+    def _tell_standing(self) -> None:
+        """Nothing of this stream up to the high watermark is still to come, if all was sent; and
+        whether more may follow."""
         high = self._driver.core.context.high_watermark
-        if self._credit > 0 and high > self._told:
-            self._told = high
+        sealed = self._driver.core.state is not ReplicaState.RUNNING
+        if self._credit > 0 and (high > self._told or sealed != self._told_sealed):
+            self._told, self._told_sealed = high, sealed
             frame = pb.Frame(id=self._request_id, reply=True)
             frame.subscription_data.high_watermark = high
+            frame.subscription_data.sealed = sealed
             self._connection.send(frame)
 
     def _end(self, error: LoomError) -> None:

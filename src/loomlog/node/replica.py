@@ -190,8 +190,7 @@ class ReplicaDriver:
         self.store.commit(commit, stored)
         if commit.length:
             self._answer(commit)
-        for wake in list(self._watchers.values()):
-            wake()
+        self._wake_watchers()
 
     def _stored(
         self, context: ReplicaContext, high_watermark: Glsn, error: BaseException | None
@@ -213,13 +212,17 @@ class ReplicaDriver:
             )
             append.connection.send(pb.Frame(id=append.request_id, reply=True, appended=answer))
 
-    # ---- watching commits (subscriptions)
+    # ---- watching commits and seals (subscriptions)
 
     def watch(self, key: object, wake: Callable[[], None]) -> None:
         self._watchers[key] = wake
 
     def unwatch(self, key: object) -> None:
         self._watchers.pop(key, None)
+
+    def _wake_watchers(self) -> None:
+        for wake in list(self._watchers.values()):
+            wake()
 
     # ---- sealing
 
@@ -267,6 +270,7 @@ class ReplicaDriver:
         if missed:
             self.doubt_waiting()
         self._on_change(self)
+        self._wake_watchers()
         if self.store.error is not None:  # it can drop nothing; the MR has it filled or replaced
             raise LoomError(f"stream {self.stream_id}: the disk failed: {self.store.error}")
         if self.store.last_llsn > keep and not self.core.damaged:
@@ -358,8 +362,7 @@ class ReplicaDriver:
         """The replica leaves: nobody is answered any more, subscriptions end."""
         self._flush()
         self.closed = True
-        for wake in list(self._watchers.values()):
-            wake()
+        self._wake_watchers()
         self._watchers.clear()
         self._waiting.clear()
 

@@ -698,10 +698,12 @@ class Subscribe(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., first_glsn: _Optional[int] = ..., first_llsn: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class SubscriptionData(_message.Message):
-    __slots__ = ("high_watermark",)
+    __slots__ = ("high_watermark", "sealed")
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
     high_watermark: int
-    def __init__(self, high_watermark: _Optional[int] = ...) -> None: ...
+    sealed: bool
+    def __init__(self, high_watermark: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class SubscriptionCredit(_message.Message):
     __slots__ = ("subscription_id", "bytes")
