@@ -8,7 +8,7 @@ what that log's chain of segments says.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -37,6 +37,8 @@ class ChainedCatalog:
         self._store = store
         self._load_of = load_of
         self._kept: dict[LogId, _Kept] = {}
+        self._by_stream: dict[StreamId, LogId] = {}
+        self._by_log: defaultdict[LogId, dict[LogId, None]] = defaultdict(dict)  # ordered sets
 
     @classmethod
     async def load(cls, store: MetaStore, load_of: Counter[NodeId]) -> ChainedCatalog:
@@ -44,7 +46,7 @@ class ChainedCatalog:
         for key, item in (await store.list(_PREFIX)).items():
             record = decode(ChainedRecord, key, item.value)
             catalog._kept[record.loglet] = _Kept(record, item.version)
-            catalog._count(record, 1)
+            catalog._show(record)
         return catalog
 
     # ---- questions
@@ -57,31 +59,28 @@ class ChainedCatalog:
         return kept.record if kept else None
 
     def of_stream(self, stream_id: StreamId) -> ChainedRecord | None:
-        return next((record for record in self if record.stream_id == stream_id), None)
+        loglet = self._by_stream.get(stream_id)
+        return None if loglet is None else self.get(loglet)
 
     def of_log(self, log_id: LogId) -> list[ChainedRecord]:
-        return [record for record in self if record.log_id == log_id]
+        return [self._kept[loglet].record for loglet in self._by_log.get(log_id, ())]
 
     def on_node(self, node: NodeId) -> list[ChainedRecord]:
         """Those with a replica there that is used, or is being filled."""
         return [record for record in self if node in _nodes_used(record)]
 
     def version_of(self, log_id: LogId) -> int:
-        kept = self._kept.values()
-        return max((k.version for k in kept if k.record.log_id == log_id), default=0)
+        loglets = self._by_log.get(log_id, ())
+        return max((self._kept[loglet].version for loglet in loglets), default=0)
 
     # ---- changes
 
     async def add(self, record: ChainedRecord) -> None:
-        kept = self._kept.setdefault(record.loglet, _Kept(record))
-        async with kept.changing:
-            try:
-                await self._write(kept, record)
-            except BaseException:
-                if not kept.version:
-                    del self._kept[record.loglet]
-                raise
-            self._count(record, 1)
+        """A new one."""
+        kept = _Kept(record)
+        await self._write(kept, record)
+        self._kept[record.loglet] = kept
+        self._show(record)
 
     async def change(
         self, loglet: LogId, change: Callable[[ChainedRecord], ChainedRecord]
@@ -142,7 +141,7 @@ class ChainedCatalog:
             return
         async with kept.changing:
             await self._write(kept, None)
-            self._count(kept.record, -1)
+            self._hide(kept.record)
             self._kept.pop(loglet, None)
 
     async def _write(self, kept: _Kept, record: ChainedRecord | None) -> None:
@@ -160,6 +159,18 @@ class ChainedCatalog:
             raise
         if record is not None:
             kept.record = record
+
+    def _show(self, record: ChainedRecord) -> None:
+        self._by_stream[record.stream_id] = record.loglet
+        self._by_log[record.log_id][record.loglet] = None
+        self._count(record, 1)
+
+    def _hide(self, record: ChainedRecord) -> None:
+        self._count(record, -1)
+        self._by_stream.pop(record.stream_id, None)
+        self._by_log[record.log_id].pop(record.loglet, None)
+        if not self._by_log[record.log_id]:
+            del self._by_log[record.log_id]
 
     def _count(self, record: ChainedRecord, by: int) -> None:
         for node in _nodes_used(record):

@@ -79,7 +79,9 @@ class Driver:
                 return await self._metadata(loglet, ask.request)
 
     async def ask(self, replica: Replica, request: Request) -> Answer:
-        """Its answer; Lost if there is none: at once, if its node is not connected."""
+        """Its answer; Lost if there is none: at once, if its node is known to be silent."""
+        if not self._members.reachable(replica.node_id):
+            return Lost()
         message, payload = request_to_wire(replica, request)
         frame = pb.Frame(chain_request=message)
         try:

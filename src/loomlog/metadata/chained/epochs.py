@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from loomlog.core.chained.projection import Projection
 from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
@@ -20,6 +21,8 @@ from loomlog.metadata.records import ChainedRecord
 from loomlog.types import LogId
 
 logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64  # after a takeover all loglets need one; each seals a few replicas
 
 
 class Epochs:
@@ -38,6 +41,7 @@ class Epochs:
         self._nodes = nodes
         self._changed = changed
         self._locks: defaultdict[LogId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._room = asyncio.Semaphore(AT_ONCE)
         self._awaited: dict[LogId, list[asyncio.Future[None]]] = {}
         # Replicas may be sealed for an epoch that never came into force: it needs another try.
         self.unfinished: set[LogId] = set()
@@ -74,9 +78,10 @@ class Epochs:
             if goal.close and before.closed:
                 return before
             await self._nodes.certain(before)
-            self.unfinished.add(loglet)
-            steps = reconfigure(before, goal, self._sequencers.new_name())
-            ending = await self._driver.drive(loglet, steps)
+            async with self._room:
+                self.unfinished.add(loglet)
+                steps = reconfigure(before, goal, self._sequencers.new_name())
+                ending = await self._driver.drive(loglet, steps)
             if not isinstance(ending, Reconfigured):
                 why = getattr(ending, "reason", "another one is in force")
                 raise Unavailable(f"segment {loglet} does not get a new epoch yet: {why}")
