@@ -49,6 +49,9 @@ CHAIN_WAIT_S_MAX: Final = 30.0  # a fetch waits no longer for more, whatever it 
 # Copysets
 RECOVERY_DIGEST_BYTES: Final = MIB  # of heads, in one answer
 RECOVERED_AT_ONCE: Final = 32  # records whose batches recovery has in memory
+COPYSET_WAITING_BYTES_MAX: Final = 128 * MIB  # batches that wait for the disk; more are refused
+COPYSET_LOOK_UPS_MAX: Final = 4096  # that wait for the disk; more are refused
+COPYSET_FREE_BYTES_MIN: Final = 256 * MIB  # of a disk; below it no batch is taken, only what frees
 
 # Metadata repository
 REGISTER_BYTES_MAX: Final = MIB  # a register's value; an etcd takes no more than 1.5 MiB

@@ -16,6 +16,7 @@ Offset: TypeAlias = int  # within an epoch; the first is 1
 OFFSET_BITS: Final = 32
 OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
 EPOCH_MAX: Final = (1 << 31) - 1  # positions are signed elsewhere
+LSN_MAX: Final = EPOCH_MAX << OFFSET_BITS | OFFSET_MAX
 
 
 def make(epoch: Epoch, offset: Offset) -> Lsn:

@@ -1,0 +1,179 @@
+"""Reading one log in RocksDB: its copies lie in partitions, and come together here in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from typing import Any, NamedTuple
+
+from rocksdict import Rdict
+
+from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
+from loomlog.core.copyset.messages import EpochEnd
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.storage import LogStanding
+from loomlog.errors import Corrupt
+from loomlog.storage.logsdb import rows
+from loomlog.storage.logsdb.partitions import Beginnings, PartitionId, Share, expired, runs
+from loomlog.storage.logsdb.table import TimeRange
+from loomlog.types import LogId
+
+
+class LogEntry(NamedTuple):
+    """What is known of a log without a look at the disk; replaced as a whole by a commit."""
+
+    standing: LogStanding = LogStanding()
+    shares: Mapping[PartitionId, Share] = {}
+    last: Lsn = 0  # nothing is stored above it
+
+
+def get(db: Rdict, key: bytes) -> bytes | None:
+    try:
+        value: bytes | None = db.get(key)
+    except Exception as error:  # RocksDB's have no type of their own
+        raise Corrupt(f"{error}: check the disk") from error
+    return value
+
+
+def check(cursor: Any) -> None:
+    """Whether it came to the end, or stopped at something that cannot be read."""
+    try:
+        cursor.status()
+    except Exception as error:
+        raise Corrupt(f"{error}: check the disk") from error
+
+
+class LogRows:
+    """The rows of one log in one partition."""
+
+    def __init__(self, db: Rdict, log: LogId) -> None:
+        self._db = db
+        self._log = log
+
+    def head(self, first: Lsn) -> rows.Head | None:
+        value = get(self._db, rows.place_key(rows.HEADS, self._log, first))
+        return None if value is None else rows.unpack_head(first, value)
+
+    def batch(self, head: rows.Head) -> bytes:
+        if not head.size:
+            return b""
+        value = get(self._db, rows.place_key(rows.BATCHES, self._log, head.record.first))
+        return rows.checked_batch(head, value)
+
+    def covering_or_after(self, lsn: Lsn) -> Iterator[Record]:
+        """From the head of the copy that covers `lsn` on, or that comes next."""
+        cursor = self._db.iter()
+        cursor.seek_for_prev(rows.place_key(rows.HEADS, self._log, lsn))
+        before = self._read(cursor)
+        if before is not None and before.last >= lsn:
+            yield before
+        cursor.seek(rows.place_key(rows.HEADS, self._log, lsn + 1))
+        while (head := self._read(cursor)) is not None:
+            yield head
+            cursor.next()
+
+    def before(self, last: Lsn) -> Iterator[Record]:
+        """Those that begin at `last` or before, the last one first."""
+        cursor = self._db.iter()
+        cursor.seek_for_prev(rows.place_key(rows.HEADS, self._log, last))
+        while (head := self._read(cursor)) is not None:
+            yield head
+            cursor.prev()
+
+    def _read(self, cursor: Any) -> Record | None:
+        if not cursor.valid():
+            check(cursor)
+            return None
+        key: bytes = cursor.key()
+        if not key.startswith(rows.log_key(rows.HEADS, self._log)):
+            return None
+        return rows.unpack_head(rows.place_of(key), cursor.value()).record
+
+
+class Partitions(NamedTuple):
+    """All that there are; replaced as a whole when one begins or goes."""
+
+    beginnings: Beginnings
+    tables: Mapping[PartitionId, Rdict]
+
+
+class RocksLog:
+    """A log as of one commit. Partitions that were dropped meanwhile can still be read."""
+
+    def __init__(self, log: LogId, entry: LogEntry, partitions: Partitions, meta: Rdict) -> None:
+        self._log = log
+        self._entry = entry
+        self._trimmed = entry.standing.trimmed
+        self._partitions = partitions
+        self._meta = meta
+
+    @property
+    def standing(self) -> LogStanding:
+        return self._entry.standing
+
+    def heads(self, first: Lsn, last: Lsn, records_max: int) -> list[Record]:
+        return list(islice(self.scan(first, last), records_max))
+
+    def last_head(self, last: Lsn) -> Record | None:
+        return next(self.scan_back(last), None)
+
+    def load(self, head: Record) -> Record:
+        for partition, share in self._entry.shares.items():
+            if share.overlaps(head.first, head.first):
+                found = self._rows(partition)
+                if (stored := found.head(head.first)) is not None:
+                    return head._replace(batch=found.batch(stored))
+        raise Corrupt(f"the record at {head.first} is not where it was found: check the disk")
+
+    def end_of(self, epoch: Epoch) -> EpochEnd | None:
+        value = get(self._meta, rows.place_key(rows.ENDS, self._log, epoch))
+        return None if value is None else rows.unpack_end(epoch, value)
+
+    def scan(self, first: Lsn, last: Lsn) -> Iterator[Record]:
+        first = max(first, self._trimmed + 1)
+        for run in self._runs(first, last):
+            for head in merge(*(self._rows(part).covering_or_after(first) for part in run)):
+                if head.first > last:
+                    return
+                yield head
+
+    def scan_back(self, last: Lsn) -> Iterator[Record]:
+        for run in reversed(self._runs(self._trimmed + 1, last)):
+            for head in merge(*(self._rows(part).before(last) for part in run), reverse=True):
+                if head.last <= self._trimmed:
+                    return
+                yield head
+
+    def find_time(self, timestamp_us: int) -> TimeRange:
+        after, until = self._partitions_before(timestamp_us), LSN_MAX
+        low, high = after + 1, self._entry.last
+        while low <= high:
+            middle = (low + high) // 2
+            head = self._first_batch(middle, high)
+            if head is None:
+                high = middle - 1
+            elif head.timestamp_us < timestamp_us:
+                after, low = head.last, head.last + 1
+            else:
+                until, high = head.first, min(middle, head.first) - 1
+        return TimeRange(after, until)
+
+    def is_empty(self) -> bool:
+        return self._first_batch(0, LSN_MAX) is None
+
+    def _partitions_before(self, timestamp_us: int) -> Lsn:
+        """Where those end that are over by then: nothing in them has to be looked at."""
+        over = self._partitions.beginnings.over_by(timestamp_us)
+        return max(self._trimmed, expired(self._entry.shares.items(), over))
+
+    def _first_batch(self, first: Lsn, last: Lsn) -> Record | None:
+        return next((head for head in self.scan(first, last) if head.kind is Kind.DATA), None)
+
+    def _runs(self, first: Lsn, last: Lsn) -> list[list[PartitionId]]:
+        if first > self._entry.last:
+            return []  # as most that is stored: no look at the shares
+        return runs(item for item in self._entry.shares.items() if item[1].overlaps(first, last))
+
+    def _rows(self, partition: PartitionId) -> LogRows:
+        return LogRows(self._partitions.tables[partition], self._log)

@@ -1,0 +1,278 @@
+"""A LogsTable in RocksDB: one column family for each partition, one for all the rest.
+
+One log of writes serves all column families, so a commit is one synced write, whatever partitions
+it reaches. To drop a partition is to unlink its files.
+
+What is known of logs without their records (standings, shares) is in memory, too: no commit reads
+the disk to learn it. An entry is replaced as a whole once it is written. So somebody who looks sees
+records that are newer than the entry, but never misses older ones: only what is trimmed is taken
+away, some time after the trim was committed, and `ask` notices it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rocksdict import ColumnFamily, DBCompressionType, Options, Rdict, WriteOptions
+
+from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.storage import Change, LogStanding
+from loomlog.errors import Corrupt
+from loomlog.limits import KIB, MIB
+from loomlog.storage.logsdb import rows
+from loomlog.storage.logsdb.partitions import (
+    Beginnings,
+    PartitionId,
+    PartitionSettings,
+    Share,
+    expired,
+)
+from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions, RocksLog, check
+from loomlog.storage.logsdb.table import Found
+from loomlog.storage.logsdb.writing import Writing
+from loomlog.types import LogId
+
+_MEMTABLE_BYTES: Final = 32 * MIB
+_LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
+_BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
+_LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself
+_FILES_OPEN_MAX: Final = 512  # of partitions that are hardly ever read
+_COMPACTED_BYTES_MIN: Final = MIB  # less is not worth the work
+_FIRST: Final = 1  # partition
+_BEGINNING_OF_TIME_US: Final = -(1 << 63)
+
+# How much of the space in blob files a compaction gives back: usually of the oldest quarter.
+_COLLECT_ALL: Final = {"blob_garbage_collection_age_cutoff": "1.0"}
+_COLLECT_OLD: Final = {"blob_garbage_collection_age_cutoff": "0.25"}
+
+_NO_ENTRY: Final = LogEntry()
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_total_wal_size(_LOG_BYTES_MAX)
+    options.set_max_open_files(_FILES_OPEN_MAX)
+    options.set_compression_type(DBCompressionType.none())  # clients compress batches
+    options.set_enable_blob_files(True)
+    options.set_min_blob_size(_BLOB_BYTES_MIN)
+    options.set_enable_blob_gc(True)
+    options.set_keep_log_file_num(_LOG_FILES_KEPT)
+    return options
+
+
+def _family_name(partition: PartitionId) -> str:
+    return f"partition-{partition:010d}"
+
+
+@dataclass
+class _Use:
+    """Of a partition."""
+
+    logs: int = 0
+    size: int = 0  # of what they have there, in bytes
+    freed: int = 0  # since it was compacted
+
+    def count(self, before: Share | None, after: Share | None) -> None:
+        """A share of it changed."""
+        self.logs += (after is not None) - (before is not None)
+        grown = (after.size if after else 0) - (before.size if before else 0)
+        self.size += grown
+        self.freed += max(0, -grown)
+
+
+class RocksLogs:
+    """Opening and closing block."""
+
+    def __init__(self, path: str, settings: PartitionSettings | None = None) -> None:
+        self._settings = settings or PartitionSettings()
+        self._synced = WriteOptions()
+        self._synced.sync = True
+        self._unsynced = WriteOptions()
+        names = _families(path)
+        self._db = Rdict(path, _options(), {name: _options() for name in names})
+        self._entries: dict[LogId, LogEntry] = {}
+        self._uses: dict[PartitionId, _Use] = {}
+        self._handles: dict[PartitionId, ColumnFamily] = {}
+        self._cut: set[LogId] = set()  # trimmed since somebody looked what can be dropped
+        self._drops = 0  # how often something was taken away
+        self._open_partitions(names)
+        if not self._uses:
+            self._begin(_FIRST, _BEGINNING_OF_TIME_US)
+        self._load_entries()
+
+    # ---- what is here
+
+    def logs(self) -> list[LogId]:
+        return sorted(self._entries)
+
+    def standing(self, log: LogId) -> LogStanding:
+        return self._entries.get(log, _NO_ENTRY).standing
+
+    def stored_bytes(self, log: LogId) -> int:
+        return sum(share.size for share in self._entries.get(log, _NO_ENTRY).shares.values())
+
+    def look(self, log: LogId) -> RocksLog:
+        return RocksLog(log, self._entries.get(log, _NO_ENTRY), self._partitions, self._db)
+
+    def ask(self, log: LogId, question: Callable[[RocksLog], Found]) -> Found:
+        while True:
+            drops = self._drops
+            found = question(self.look(log))
+            if drops == self._drops:
+                return found
+
+    def expired(self, log: LogId, before_us: int) -> Lsn:
+        over = self._partitions.beginnings.over_by(before_us)
+        return expired(self._entries.get(log, _NO_ENTRY).shares.items(), over)
+
+    # ---- commits
+
+    def commit(self, changes: Sequence[tuple[LogId, Change]], *, sync: bool) -> None:
+        writing = self._writing()
+        for log, change in changes:
+            writing.add(log, change)
+        self._write(writing, sync=sync)
+        for log, change in changes:
+            if isinstance(change, LogStanding) and change.trimmed:
+                self._cut.add(log)
+
+    def _writing(self) -> Writing:
+        return Writing(self._entries, self._partitions, self._handles)
+
+    def _write(self, writing: Writing, *, sync: bool) -> None:
+        self._db.write(writing.finish(), self._synced if sync else self._unsynced)
+        for log, changed in writing.logs.items():
+            before = self._entries.get(log, _NO_ENTRY)
+            for partition in changed.touched:
+                use = self._uses[partition]
+                use.count(before.shares.get(partition), changed.shares.get(partition))
+            if changed.is_gone:
+                self._entries.pop(log, None)
+            else:
+                self._entries[log] = changed.entry
+
+    # ---- upkeep
+
+    def tend(self, now_us: int) -> None:
+        beginnings = self._partitions.beginnings
+        use = self._uses[beginnings.newest]
+        if use.logs and beginnings.is_over(now_us, use.size, self._settings):
+            self._begin(beginnings.newest + 1, now_us)
+        self._drop_trimmed()
+        for partition in [partition for partition, use in self._uses.items() if not use.logs]:
+            if partition != self._partitions.beginnings.newest:
+                self._drop(partition)
+
+    def compact(self) -> None:
+        for partition, use in list(self._uses.items()):
+            if use.freed >= max(use.size, _COMPACTED_BYTES_MIN):
+                use.freed = 0
+                self._compact(partition)
+
+    def close(self) -> None:
+        self._handles = {}
+        for table in self._partitions.tables.values():
+            table.close()
+        self._db.close()
+
+    def _begin(self, partition: PartitionId, start_us: int) -> None:
+        tables = self._partitions.tables
+        table = self._db.create_column_family(_family_name(partition), _options())
+        self._db.put(rows.partition_key(partition), rows.pack_partition(start_us))
+        starts_us = {**self._partitions.beginnings.starts_us, partition: start_us}
+        self._set_partitions(starts_us, {**tables, partition: table})
+        if tables:
+            tables[partition - 1].flush(wait=False)  # its memory and its log are free then
+
+    def _drop_trimmed(self) -> None:
+        """The shares of which nothing is left."""
+        cut, self._cut = self._cut, set()
+        writing = self._writing()
+        for log in cut:
+            entry = self._entries.get(log, _NO_ENTRY)
+            for partition, share in entry.shares.items():
+                if share.last <= entry.standing.trimmed:
+                    writing.drop_share(log, partition)
+        if writing.logs:
+            self._drops += 1  # before anything goes: who looks at it meanwhile looks again
+            self._write(writing, sync=True)
+
+    def _drop(self, partition: PartitionId) -> None:
+        """With no logs in it. Should the power fail before it is gone, the next start drops it."""
+        self._db.delete(rows.partition_key(partition), self._synced)
+        starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}
+        del starts_us[partition], tables[partition]
+        self._set_partitions(starts_us, tables)
+        self._db.drop_column_family(_family_name(partition))
+
+    def _compact(self, partition: PartitionId) -> None:
+        table = self._partitions.tables.get(partition)
+        if table is None:
+            return
+        try:
+            table.set_options(_COLLECT_ALL)
+            table.compact_range(None, None)
+            table.set_options(_COLLECT_OLD)
+        except Exception:
+            if partition in self._partitions.tables:  # else it was dropped meanwhile
+                raise
+
+    # ---- opening
+
+    def _open_partitions(self, names: list[str]) -> None:
+        starts_us = {
+            rows.partition_of(key): rows.unpack_partition(value)
+            for key, value in self._rows(rows.PARTITIONS)
+        }
+        listed = {_family_name(partition): partition for partition in starts_us}
+        for name in names:
+            if name not in listed:
+                self._db.drop_column_family(name)
+        if missing := listed.keys() - set(names):
+            raise Corrupt(f"{', '.join(sorted(missing))} is missing: restore the volume")
+        tables = {partition: self._db.get_column_family(name) for name, partition in listed.items()}
+        self._set_partitions(starts_us, tables)
+
+    def _load_entries(self) -> None:
+        shares: defaultdict[LogId, dict[PartitionId, Share]] = defaultdict(dict)
+        for key, value in self._rows(rows.SHARES):
+            share = rows.unpack_share(value)
+            partition = rows.place_of(key)
+            shares[rows.log_of(key)][partition] = share
+            self._uses[partition].count(None, share)
+        for key, value in self._rows(rows.STANDINGS):
+            log = rows.log_of(key)
+            last = max((share.last for share in shares[log].values()), default=0)
+            self._entries[log] = LogEntry(rows.unpack_standing(value), shares[log], last)
+        self._cut.update(self._entries)
+
+    def _rows(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = self._db.iter()
+        cursor.seek(kind)
+        while cursor.valid() and cursor.key().startswith(kind):
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        check(cursor)
+
+    def _set_partitions(
+        self, starts_us: dict[PartitionId, int], tables: dict[PartitionId, Rdict]
+    ) -> None:
+        self._handles = {
+            partition: self._db.get_column_family_handle(_family_name(partition))
+            for partition in tables
+        }
+        self._uses = {partition: self._uses.get(partition, _Use()) for partition in tables}
+        self._partitions = Partitions(Beginnings(starts_us), tables)
+
+
+def _families(path: str) -> list[str]:
+    """Column families that are there, but the one that always is."""
+    if not Path(path, "CURRENT").exists():
+        return []
+    return [name for name in Rdict.list_cf(path, _options()) if name != "default"]

@@ -1,0 +1,255 @@
+"""Logs of `copyset` on a volume: requests in, answers out, one synced commit for all that waited.
+
+    commits    requests that may change something, in the order they came, decided one after the
+               other in a worker; then ONE commit; then the answers
+    look-ups   in a worker of their own, so that they do not wait for the disk to sync; they see
+               only what is committed
+    upkeep     in a third one: compactions, which nobody waits for
+
+What may be asked and what it means is core/copyset/storage.py's matter. After a failed commit
+nothing is answered but `Refused`: a failed sync says nothing about what reached the disk. A record
+that cannot be read is the matter of those who ask for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from loomlog.core.copyset.messages import (
+    Amend,
+    Clean,
+    Forget,
+    NodeAnswer,
+    NodeRequest,
+    Purge,
+    Refused,
+    Release,
+    Seal,
+    Store,
+    Trim,
+    Trouble,
+)
+from loomlog.core.copyset.storage import Change, LogStanding, decide, look_up
+from loomlog.errors import LoomError
+from loomlog.limits import (
+    COPYSET_FREE_BYTES_MIN,
+    COPYSET_LOOK_UPS_MAX,
+    COPYSET_WAITING_BYTES_MAX,
+)
+from loomlog.storage.files import Worker
+from loomlog.storage.logsdb.sanity import nonsense
+from loomlog.storage.logsdb.table import LogsTable, StoredLog, TimeRange
+from loomlog.storage.logsdb.uncommitted import UncommittedLog
+from loomlog.types import LogId, NodeId
+
+logger = logging.getLogger(__name__)
+
+Answered: TypeAlias = Callable[[NodeAnswer], None]
+Found = TypeVar("Found")
+
+_CHANGING = Store | Amend | Release | Seal | Clean | Purge | Trim | Forget
+
+_BUSY: Final = Refused(
+    Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
+)
+_FULL: Final = Refused(Trouble.NO_SPACE, "the disk is nearly full: trim logs, or add nodes")
+
+
+class _Waiting(NamedTuple):
+    request: NodeRequest
+    done: Answered
+
+
+class LogsStore:
+    """Lives on the loop; the workers do what blocks."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        table: LogsTable,
+        commits: Worker,
+        look_ups: Worker,
+        upkeep: Worker,
+        free_bytes: Callable[[], int],
+        *,
+        sync: bool = True,
+    ) -> None:
+        self._me = me
+        self._table = table
+        self._commits = commits
+        self._look_ups = look_ups
+        self._upkeep = upkeep
+        self._free_bytes = free_bytes
+        self._sync = sync
+        self._waiting: list[_Waiting] = []
+        self._waiting_bytes = 0
+        self._under_way = False
+        self._looking = 0
+        self._tending = False
+        self._failed: Refused | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self._failed is not None
+
+    def logs(self) -> list[LogId]:
+        return self._table.logs()
+
+    def standing(self, log: LogId) -> LogStanding:
+        """As of the last commit."""
+        return self._table.standing(log)
+
+    def stored_bytes(self, log: LogId) -> int:
+        return self._table.stored_bytes(log)
+
+    def ask(self, request: NodeRequest, done: Answered) -> None:
+        """`done` gets the answer, on the loop. A batch must not change until then."""
+        if isinstance(request, _CHANGING):
+            self._enqueue(_Waiting(request, done))
+        else:
+            self._look(request.log, lambda log: look_up(request, log.standing, log, self._me), done)
+
+    def find_time(
+        self, log: LogId, timestamp_us: int, done: Callable[[TimeRange | Refused], None]
+    ) -> None:
+        self._look(log, lambda stored: stored.find_time(timestamp_us), done)
+
+    def is_empty(self, log: LogId, done: Callable[[bool | Refused], None]) -> None:
+        self._look(log, lambda stored: stored.is_empty(), done)
+
+    def expired(self, log: LogId, before_us: int, done: Callable[[int | Refused], None]) -> None:
+        """Where the log may be trimmed, if nothing is kept that is older: LogsTable.expired."""
+        self._look(log, lambda _: self._table.expired(log, before_us), done)
+
+    # ---- commits
+
+    def _enqueue(self, asked: _Waiting) -> None:
+        size = _bytes_of(asked.request)
+        if (reason := nonsense(asked.request)) is not None:
+            asked.done(Refused(Trouble.DISABLED, reason))
+            return
+        if self._waiting and self._waiting_bytes + size > COPYSET_WAITING_BYTES_MAX:
+            asked.done(_BUSY)
+            return
+        self._waiting.append(asked)
+        self._waiting_bytes += size
+        self._start()
+
+    def _start(self) -> None:
+        if self._under_way or not self._waiting:
+            return
+        group, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        answers: list[NodeAnswer] = []
+        self._under_way = True
+        self._commits.run(
+            [partial(self._commit, group, answers)], partial(self._committed, group, answers)
+        )
+
+    def _commit(self, group: list[_Waiting], answers: list[NodeAnswer]) -> None:
+        """In the worker."""
+        if self._failed is None:
+            view = _Uncommitted(self._table, self._me, self._free_bytes())
+            answers += (view.decide(asked.request) for asked in group)
+            if view.changes:
+                self._table.commit(view.changes, sync=self._sync and view.is_urgent)
+
+    def _committed(
+        self, group: list[_Waiting], answers: list[NodeAnswer], error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._fail(error)
+        self._under_way = False
+        self._start()
+        failed = self._failed
+        for index, asked in enumerate(group):
+            asked.done(failed or answers[index])
+
+    def _fail(self, error: BaseException) -> None:
+        logger.error("a commit failed; restart this node when its disk is well: %s", error)
+        self._failed = self._failed or _disk_failed(error)
+
+    # ---- look-ups
+
+    def _look(
+        self,
+        log: LogId,
+        question: Callable[[StoredLog], Found],
+        done: Callable[[Found | Refused], None],
+    ) -> None:
+        if self._looking >= COPYSET_LOOK_UPS_MAX:
+            done(_BUSY)
+            return
+        found: list[Found] = []
+        self._looking += 1
+
+        def step() -> None:
+            found.append(self._table.ask(log, question))
+
+        def finished(error: BaseException | None) -> None:
+            self._looking -= 1
+            unreadable = _disk_failed(error) if error is not None else None
+            done(self._failed or unreadable or found[0])
+
+        self._look_ups.run([step], finished)
+
+    # ---- upkeep
+
+    def tend(self, now_us: int) -> None:
+        """To be called every few seconds: partitions begin and go."""
+        if self._tending or self._failed is not None:
+            return
+        self._tending = True
+        self._commits.run([partial(self._table.tend, now_us)], self._tended)
+
+    def _tended(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        self._upkeep.run([self._table.compact], self._compacted)
+
+    def _compacted(self, error: BaseException | None) -> None:
+        if error is not None:
+            logger.warning(
+                "what was trimmed still takes space, it could not be compacted: %s", error
+            )
+        self._tending = False
+
+
+def _bytes_of(request: NodeRequest) -> int:
+    return len(request.record.batch) if isinstance(request, Store) else 0
+
+
+def _disk_failed(error: BaseException) -> Refused:
+    is_full = "no space left" in str(error).lower()
+    return Refused(Trouble.NO_SPACE if is_full else Trouble.DISABLED, f"the disk failed: {error}")
+
+
+class _Uncommitted:
+    """A table and the changes that a commit is going to make, in their order."""
+
+    def __init__(self, table: LogsTable, me: NodeId, free_bytes: int) -> None:
+        self.changes: list[tuple[LogId, Change]] = []
+        self.is_urgent = False  # somebody waits for a change to be durable
+        self._table = table
+        self._me = me
+        self._is_full = free_bytes < COPYSET_FREE_BYTES_MIN
+        self._logs: dict[LogId, UncommittedLog] = {}
+
+    def decide(self, request: NodeRequest) -> NodeAnswer:
+        if self._is_full and _bytes_of(request):
+            return _FULL
+        log = self._logs.get(request.log)
+        if log is None:
+            log = self._logs[request.log] = UncommittedLog(self._table.look(request.log))
+        try:
+            answer, changes = decide(request, log.standing, log, self._me)
+        except LoomError as error:  # what is here of this log cannot be read
+            return _disk_failed(error)
+        for change in changes:
+            log.apply(change)
+            self.changes.append((request.log, change))
+        self.is_urgent |= bool(changes) and not isinstance(request, Release)
+        return answer

@@ -1,0 +1,491 @@
+"""The store of logs, on RocksDB and in memory: the same questions, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from logsdb_rig import COPYSET, LOG, ME, OTHER, SMALL, Rig, record
+
+from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.messages import (
+    Amend,
+    Clean,
+    Delivered,
+    Digest,
+    Digested,
+    Done,
+    EpochEnd,
+    EpochState,
+    Forget,
+    GetEnd,
+    NodeAnswer,
+    NodeRequest,
+    NotHere,
+    Preempted,
+    Purge,
+    Read,
+    Refused,
+    Release,
+    Seal,
+    SealedAt,
+    Store,
+    Stored,
+    Trim,
+    Trouble,
+)
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.storage import Change, LogStanding
+from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB
+from loomlog.storage.disk import ThreadWorker
+from loomlog.storage.logsdb.memory_logs import MemoryLogs
+from loomlog.storage.logsdb.rocks_logs import RocksLogs
+from loomlog.storage.logsdb.store import LogsStore
+from loomlog.storage.logsdb.table import LogsTable
+
+
+@pytest.fixture(params=["rocks", "memory"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogsTable]:
+    opened: LogsTable
+    opened = RocksLogs(str(tmp_path / "db"), SMALL) if request.param == "rocks" else MemoryLogs()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rig(table: LogsTable) -> Rig:
+    return Rig(table)
+
+
+# ---- records
+
+
+def test_what_is_stored_is_read_in_order(rig: Rig) -> None:
+    stored = [record(offset, 2) for offset in (5, 1, 9, 3, 7)]
+    rig.put(*stored)
+    assert rig.read() == sorted(stored)
+    assert rig.read(4, 7) == [record(3, 2), record(5, 2), record(7, 2)]
+
+
+def test_logs_do_not_see_each_other(rig: Rig) -> None:
+    rig.put(record(1), record(2))
+    rig.put(record(2, wave=5), log=OTHER)
+    assert rig.read() == [record(1), record(2)]
+    assert rig.read(log=OTHER) == [record(2, wave=5)]
+    assert rig.store.logs() == [LOG, OTHER]
+
+
+def test_an_amendment_keeps_the_batch(rig: Rig) -> None:
+    rig.put(record(1, batch=b"small"), record(2, batch=bytes(100_000)))
+    amended = [
+        record(1, wave=2, batch=b"small")._replace(copyset=(1, 2)),
+        record(2, wave=3, batch=bytes(100_000))._replace(copyset=(ME, 4)),
+    ]
+    assert [rig.amend(each) for each in amended] == [Stored(), Stored()]
+    assert rig.read() == amended
+    assert rig.amend(record(3, wave=2)) == NotHere()
+
+
+def test_an_amendment_in_the_commit_of_the_store(rig: Rig) -> None:
+    answers: list[NodeAnswer] = []
+    rig.store.ask(Store(LOG, record(1)), answers.append)  # has a commit to itself
+    rig.store.ask(Store(LOG, record(2)), answers.append)
+    rig.store.ask(Amend(LOG, record(2, wave=2, batch=b"")), answers.append)
+    rig.store.ask(Amend(LOG, record(1, wave=2, batch=b"")), answers.append)
+    rig.work()
+    assert answers == [Stored()] * 4
+    assert rig.read() == [record(1, wave=2), record(2, wave=2)]
+
+
+def test_recovery_overwrites_what_it_plugs(rig: Rig) -> None:
+    rig.put(record(1, 3), record(4, 3), record(7, 2))
+    assert rig.ask(Seal(LOG, 1)) == SealedAt(0, 0, [EpochState(1, 0, 8)])
+    plug = record(3, 5, recovered=2, kind=Kind.HOLE)
+    assert rig.ask(Store(LOG, plug)) == Stored()
+    assert rig.read() == [plug]
+
+
+def test_reads_without_batches(rig: Rig) -> None:
+    rig.put(record(1, batch=bytes(9000)))
+    rig.ask(Release(LOG, make(1, 5)))
+    found = rig.ask(Read(LOG, 1, make(1, 5), 100, everything=True, batches=False))
+    assert isinstance(found, Delivered)
+    assert found.records == [record(1, batch=b"")]
+
+
+def test_a_digest_is_of_one_epoch(rig: Rig) -> None:
+    rig.put(record(1), record(2), record(1, epoch=2))
+    rig.ask(Seal(LOG, 2))
+    assert rig.ask(Digest(LOG, 1, 1, 2, MIB)) == Digested([record(2)], more=False)
+    assert rig.ask(Digest(LOG, 1, 0, 2, 1)) == Digested([record(1)], more=True)
+    assert rig.ask(Digest(LOG, 1, 0, 1, MIB)) == Preempted(2)
+
+
+def test_what_is_not_committed_is_not_seen(rig: Rig) -> None:
+    """A reader would show it to somebody, and a power loss would take it away here."""
+    rig.ask(Release(LOG, make(1, 9)))
+    answers: list[NodeAnswer] = []
+    rig.store.ask(Store(LOG, record(1)), answers.append)
+    rig.store.ask(Read(LOG, make(1, 1), make(1, 9), MIB, everything=True), answers.append)
+    rig.look_ups.work()
+    [found] = answers
+    assert isinstance(found, Delivered)
+    assert not found.records
+    rig.work()
+    assert answers[1] == Stored()
+
+
+# ---- standings and ends
+
+
+def test_standings_and_ends_are_kept(rig: Rig) -> None:
+    end = EpochEnd(1, 3, 4, 1, 1)
+    rig.put(record(1)._replace(lng=3))
+    assert rig.store.standing(LOG).lng_of(1) == 3
+    rig.ask(Seal(LOG, 1))
+    assert rig.ask(GetEnd(LOG, 1)) == NotHere()
+    assert rig.ask(Clean(LOG, 1, end)) == Done()
+    assert rig.ask(GetEnd(LOG, 1)) == end
+    assert rig.store.standing(LOG).last_clean == 1
+
+
+def test_a_store_behind_a_seal_in_the_same_commit_is_too_late(rig: Rig) -> None:
+    answers: list[NodeAnswer] = []
+    for request in (Store(LOG, record(1)), Seal(LOG, 1), Store(LOG, record(2))):
+        rig.store.ask(request, answers.append)
+    rig.work()
+    assert answers == [Stored(), SealedAt(0, 0, [EpochState(1, 0, 1)]), Preempted(1)]
+
+
+def test_a_purge_erases_what_recovery_did_not_keep(rig: Rig) -> None:
+    rig.put(*(record(offset) for offset in range(1, 6)), record(1, epoch=2))
+    assert rig.ask(Purge(LOG, EpochEnd(1, 2, 3, 1, 1))) == Done()
+    assert rig.read() == [record(1), record(2)]
+
+
+def test_a_forgotten_log_leaves_nothing(rig: Rig) -> None:
+    rig.put(record(1), record(2))
+    rig.put(record(1), log=OTHER)
+    rig.ask(Purge(LOG, EpochEnd(1, 2, 3, 1, 1)))
+    assert rig.ask(Forget(LOG)) == Done()
+    assert rig.store.logs() == [OTHER]
+    assert rig.store.standing(LOG) == LogStanding()
+    assert rig.ask(GetEnd(LOG, 1)) == NotHere()
+    assert rig.store.stored_bytes(LOG) == 0
+    rig.put(record(3))
+    assert rig.read() == [record(3)]
+
+
+def test_a_log_can_be_forgotten_and_begin_again_in_one_commit(rig: Rig) -> None:
+    rig.put(record(1))
+    answers: list[NodeAnswer] = []
+    for request in (Seal(LOG, 0), Forget(LOG), Store(LOG, record(2))):
+        rig.store.ask(request, answers.append)
+    rig.work()
+    assert answers[1:] == [Done(), Stored()]
+    assert rig.read() == [record(2)]
+
+
+def test_a_trim_hides_what_ends_there(rig: Rig) -> None:
+    rig.put(record(1, 3), record(4, 3), record(7))
+    rig.trim(4)
+    assert rig.read() == [record(4, 3), record(7)]
+    rig.trim(6)
+    rig.trim(2)
+    assert rig.read() == [record(7)]
+    assert rig.store.standing(LOG).trimmed == make(1, 6)
+    rig.trim(7)
+    assert rig.read() == []
+    assert rig.ask(Store(LOG, record(5))) == Stored()
+    assert rig.read() == []
+
+
+# ---- times
+
+
+def is_empty(rig: Rig) -> bool:
+    answers: list[bool | Refused] = []
+    rig.store.is_empty(LOG, answers.append)
+    rig.work()
+    [answer] = answers
+    assert isinstance(answer, bool)
+    return answer
+
+
+def test_a_log_with_nothing_but_marks_is_empty(rig: Rig) -> None:
+    assert is_empty(rig)
+    rig.put(record(1), record(3, 5, kind=Kind.HOLE))
+    assert not is_empty(rig)
+    rig.trim(2)
+    assert is_empty(rig)
+
+
+def find_time(rig: Rig, at_s: float) -> tuple[int, int]:
+    found: list[object] = []
+    rig.store.find_time(LOG, int(at_s * 1e6), found.append)
+    rig.work()
+    [answer] = found
+    assert isinstance(answer, tuple)
+    return answer
+
+
+def test_where_a_time_begins(rig: Rig) -> None:
+    rig.put(*(record(offset, 2, at_s=offset) for offset in range(1, 40, 2)))
+    rig.put(record(41, 9, kind=Kind.HOLE))
+    assert find_time(rig, 20) == (make(1, 20), make(1, 21))
+    assert find_time(rig, 21) == (make(1, 20), make(1, 21))
+    assert find_time(rig, 0)[1] == make(1, 1)
+    assert find_time(rig, 99)[0] >= make(1, 40)
+    rig.trim(30)
+    assert find_time(rig, 20) == (make(1, 30), make(1, 31))
+
+
+# ---- nonsense, overload, a disk that fails
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Store(LOG, record(0)),
+        Store(LOG, record(1, 0)),
+        Store(LOG, record((1 << 32) - 1, 2)),
+        Store(LOG, record(1, epoch=1 << 31)),
+        Store(LOG, record(1, wave=1 << 32)),
+        Store(LOG, record(1)._replace(copyset=(1 << 32,))),
+        Amend(LOG, record(1)._replace(timestamp_us=1 << 63)),
+        Seal(LOG, 1 << 31),
+        Trim(LOG, 1 << 63),
+        Release(LOG, 1 << 63),
+        Clean(LOG, 0, EpochEnd(1, 1 << 32, 0, 0, 0)),
+    ],
+    ids=repr,
+)
+def test_nonsense_is_refused_and_harms_nobody(rig: Rig, request_: NodeRequest) -> None:
+    assert isinstance(rig.ask(request_), Refused)
+    rig.put(record(1))
+
+
+def test_what_waits_is_bounded(rig: Rig) -> None:
+    large = memoryview(bytes(COPYSET_WAITING_BYTES_MAX // 4))
+    answers: list[NodeAnswer] = []
+    for offset in range(1, 8):  # one is under way, four wait
+        asked = record(offset)._replace(batch=large[: 30 * MIB])
+        rig.store.ask(Store(LOG, asked), answers.append)
+    assert [a.trouble for a in answers if isinstance(a, Refused)] == [Trouble.OVERLOADED] * 2
+    rig.commits.jobs.clear()
+
+
+def test_a_full_disk_takes_no_batches(rig: Rig) -> None:
+    rig.put(record(1))
+    rig.free_bytes = MIB
+    refused = rig.ask(Store(LOG, record(2)))
+    assert isinstance(refused, Refused)
+    assert refused.trouble is Trouble.NO_SPACE
+    assert rig.ask(Seal(LOG, 0)) == SealedAt(0, 0, [])
+    rig.trim(1)
+    rig.free_bytes = 1 << 40
+    rig.put(record(2))
+
+
+class Counting:
+    """A table that counts its commits, or fails."""
+
+    def __init__(self, table: LogsTable) -> None:
+        self._table = table
+        self.syncs: list[bool] = []
+        self.broken = ""
+        self.logs, self.standing, self.look = table.logs, table.standing, table.look
+        self.stored_bytes, self.expired, self.ask = table.stored_bytes, table.expired, table.ask
+        self.tend, self.compact, self.close = table.tend, table.compact, table.close
+
+    def commit(self, changes: Sequence[tuple[int, Change]], *, sync: bool) -> None:
+        if self.broken:
+            raise OSError(self.broken)
+        self.syncs.append(sync)
+        self._table.commit(changes, sync=sync)
+
+
+def test_all_that_waits_shares_one_commit(table: LogsTable) -> None:
+    counting = Counting(table)
+    rig = Rig(counting)
+    rig.put(*(record(offset) for offset in range(1, 101)))
+    assert counting.syncs == [True, True]  # the first at once, the others while it was under way
+    rig.put(record(1))
+    assert counting.syncs == [True, True]  # nothing changes, nothing is synced
+    rig.ask(Release(LOG, make(1, 5)))
+    assert counting.syncs == [True, True, False]  # it will be told again
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [("input/output error", Trouble.DISABLED), ("No space left on device", Trouble.NO_SPACE)],
+)
+def test_after_a_failed_commit_nothing_is_acknowledged(
+    table: LogsTable, error: str, trouble: Trouble
+) -> None:
+    counting = Counting(table)
+    rig = Rig(counting)
+    counting.broken = error
+    first = rig.ask(Store(LOG, record(1)))
+    assert isinstance(first, Refused)
+    assert first.trouble is trouble
+    counting.broken = ""
+    for request in (Store(LOG, record(2)), Read(LOG, 1, 2, 9), Seal(LOG, 3), GetEnd(LOG, 1)):
+        assert isinstance(rig.ask(request), Refused)
+    assert rig.store.failed
+
+
+# ---- power and kills
+
+
+def test_memory_loses_what_was_not_synced() -> None:
+    table = MemoryLogs()
+    careless = Rig(table, sync=False)
+    careless.put(record(1))
+    table.lose_power()
+    assert careless.read() == []
+    Rig(table).put(record(1))
+    careless.put(record(2))
+    table.lose_power()
+    assert careless.read() == [record(1)]
+
+
+WRITER = """
+import sys
+from logsdb_rig import Rig, record
+from loomlog.storage.logsdb.partitions import PartitionSettings
+from loomlog.storage.logsdb.rocks_logs import RocksLogs
+rig = Rig(RocksLogs(sys.argv[1], PartitionSettings(duration_s=1)))
+for offset in range(1, 1 << 30):
+    rig.put(record(offset, at_s=offset, batch=bytes(5000)))
+    if offset % 10 == 0:
+        rig.tend(offset)
+        rig.trim(max(1, offset - 100))
+    print(offset, flush=True)
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    """Killed while partitions begin and go."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "db")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
+    with writer:
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(250)]
+        writer.send_signal(signal.SIGKILL)
+        lines += writer.stdout.readlines()
+    acknowledged = sum(line.endswith(b"\n") for line in lines)
+    assert acknowledged >= 250
+    rig = Rig(RocksLogs(str(tmp_path / "db")))
+    found = rig.read()
+    offsets = [each.offset for each in found]
+    assert offsets == list(range(offsets[0], offsets[-1] + 1))
+    assert offsets[0] <= acknowledged - 90
+    assert offsets[-1] >= acknowledged
+    rig.table.close()
+
+
+# ---- by chance
+
+
+def requests(random: Random) -> Callable[[], NodeRequest]:
+    def copy(**how: int) -> Record:
+        kind = random.choice([Kind.DATA, Kind.DATA, Kind.DATA, Kind.HOLE, Kind.BRIDGE])
+        epoch = random.randint(1, 4)
+        return record(
+            random.randint(1, 40),
+            random.randint(1, 6),
+            epoch=epoch,
+            wave=random.randint(1, 4),
+            at_s=random.randint(0, 60),
+            recovered=random.choice([0, 0, epoch + 1, epoch + 2]),
+            batch=bytes(random.choice([1, 300, 6000])),
+            kind=kind,
+        )._replace(lng=random.randint(0, 40), copyset=tuple(random.sample(COPYSET, 2)))
+
+    def log() -> int:
+        return random.choice([LOG, LOG, OTHER])
+
+    def lsn() -> int:
+        return make(random.randint(1, 4), random.randint(0, 45))
+
+    def epoch() -> int:
+        return random.randint(1, 4)
+
+    makers: list[Callable[[], NodeRequest]] = [
+        *[lambda: Store(log(), copy(), random.random() < 0.1)] * 8,
+        *[lambda: Amend(log(), copy()._replace(batch=b""))] * 4,
+        *[lambda: Release(log(), lsn())] * 2,
+        lambda: Seal(log(), random.randint(0, 2)),
+        lambda: Clean(log(), random.randint(0, 2), EpochEnd(epoch(), 3, 9, 2, 1)),
+        lambda: Purge(log(), EpochEnd(random.randint(1, 2), random.randint(0, 30), 30, 2, 1)),
+        *[lambda: Read(log(), lsn(), lsn(), random.randint(1, 9000), everything=True)] * 6,
+        *[lambda: Read(log(), lsn(), lsn(), 9000, frozenset([8]), batches=False)] * 2,
+        *[lambda: Digest(log(), epoch(), random.randint(0, 30), random.randint(0, 2), 9000)] * 3,
+        lambda: GetEnd(log(), epoch()),
+        lambda: Trim(log(), lsn()) if random.random() < 0.1 else GetEnd(log(), 1),
+        lambda: Forget(OTHER) if random.random() < 0.1 else GetEnd(log(), 1),
+    ]
+    return lambda: random.choice(makers)()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_tables_answer_alike(tmp_path: Path, seed: int) -> None:
+    """Requests by chance, in groups; partitions begin and go, the process starts again."""
+    random = Random(seed)
+    next_request = requests(random)
+    path = str(tmp_path / "db")
+    rocks, memory = Rig(RocksLogs(path, SMALL)), Rig(MemoryLogs())
+    for round_ in range(250):
+        group = [next_request() for _ in range(random.randint(1, 6))]
+        answers: list[list[NodeAnswer]] = [[], []]
+        for rig, answered in zip((rocks, memory), answers, strict=True):
+            for request in group:
+                rig.store.ask(request, answered.append)
+            rig.work()
+        assert answers[0] == answers[1], group
+        if random.random() < 0.1:
+            rocks.tend(round_ / 4)
+        if random.random() < 0.02:
+            rocks.table.close()
+            rocks = Rig(RocksLogs(path, SMALL))
+        for log in (LOG, OTHER):
+            assert rocks.store.standing(log) == memory.store.standing(log)
+    rocks.table.close()
+
+
+async def test_in_threads_of_its_own(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    commits, look_ups, upkeep = (ThreadWorker(loop, name) for name in ("one", "two", "three"))
+    table = RocksLogs(str(tmp_path / "db"), SMALL)
+    store = LogsStore(ME, table, commits, look_ups, upkeep, lambda: 1 << 40)
+
+    async def ask(request: NodeRequest) -> NodeAnswer:
+        answer: asyncio.Future[NodeAnswer] = loop.create_future()
+        store.ask(request, answer.set_result)
+        return await answer
+
+    stored = [record(offset, at_s=offset / 10, batch=bytes(500)) for offset in range(1, 400)]
+    shuffled = Random(1).sample(stored, len(stored))
+    for at_s in range(4):
+        part = shuffled[at_s::4]
+        answers = await asyncio.gather(*(ask(Store(LOG, each)) for each in part))
+        assert answers == [Stored()] * len(part)
+        store.tend((at_s + 1) * 10_000_000)
+    await ask(Release(LOG, make(1, 400)))
+    found = await ask(Read(LOG, make(1, 1), make(1, 400), MIB, everything=True))
+    assert isinstance(found, Delivered)
+    assert list(found.records) == stored
+    for worker in (commits, look_ups, upkeep):
+        worker.close()
+    table.close()
