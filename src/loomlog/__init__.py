@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingCluster as BlockingCluster
     from loomlog.client.blocking import BlockingLog as BlockingLog
     from loomlog.client.blocking import connect_sync as connect_sync
+    from loomlog.client.blocking_landmarks import BlockingCheckpoint as BlockingCheckpoint
     from loomlog.client.blocking_registers import BlockingLease as BlockingLease
     from loomlog.client.blocking_registers import BlockingRegister as BlockingRegister
     from loomlog.client.blocking_writer import BlockingWriter as BlockingWriter
+    from loomlog.client.checkpoints import Checkpoint as Checkpoint
+    from loomlog.client.checkpoints import CheckpointInfo as CheckpointInfo
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
     from loomlog.client.info import ClusterStatus as ClusterStatus
@@ -35,12 +38,15 @@ if TYPE_CHECKING:
     from loomlog.types import Position as Position
 
 _HOMES = {
+    "BlockingCheckpoint": "loomlog.client.blocking_landmarks",
     "BlockingCluster": "loomlog.client.blocking",
     "BlockingLease": "loomlog.client.blocking_registers",
     "BlockingLog": "loomlog.client.blocking",
     "BlockingRegister": "loomlog.client.blocking_registers",
     "BlockingWriter": "loomlog.client.blocking_writer",
     "Change": "loomlog.client.operator",
+    "Checkpoint": "loomlog.client.checkpoints",
+    "CheckpointInfo": "loomlog.client.checkpoints",
     "Cluster": "loomlog.client.cluster",
     "ClusterStatus": "loomlog.client.info",
     "Entry": "loomlog.types",
@@ -61,12 +67,15 @@ _HOMES = {
 _MODULES = ("columns", "errors", "testing")
 
 __all__ = [
+    "BlockingCheckpoint",
     "BlockingCluster",
     "BlockingLease",
     "BlockingLog",
     "BlockingRegister",
     "BlockingWriter",
     "Change",
+    "Checkpoint",
+    "CheckpointInfo",
     "Cluster",
     "ClusterStatus",
     "Entry",

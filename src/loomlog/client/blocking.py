@@ -314,10 +314,6 @@ class BlockingLog(BlockingLandmarks):
         subscription = self._thread.run(make())
         return self._iterate(subscription, _arrow, timeout_s)
 
-    def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
-        """Where `position` falls in each stream: its first LLSN at or after it."""
-        return self._thread.run(self._log.locate(position))
-
     def archive(self) -> ArchiveInfo | None:
         """Where its archive is and how far it reaches; None if it has none."""
         return self._thread.run(self._log.archive())

@@ -141,18 +141,8 @@ def existing(cluster: BlockingCluster, log: str) -> ArchiveInfo:
 
 
 def older_than(cluster: BlockingCluster, log: str, age_s: float) -> Glsn:
-    """The last position before which everything is so old, by the writers' clocks; where those do
-    not agree with the order of the log, a position near it."""
-    found = cluster.log(log)
-    young_us = int((time.time() - age_s) * 1_000_000)
-    low, high = found.head() - 1, found.tail()
-    while low < high:
-        middle = (low + high + 1) // 2
-        if found.read(middle).timestamp_us < young_us:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """The last position before which everything is so old, by the writers' clocks."""
+    return cluster.log(log).find_time(time.time() - age_s) - 1
 
 
 class _Job:

@@ -45,6 +45,7 @@ class LocalCluster:
         storage: StorageSettings | None = None,
         failure_detection_s: float = limits.FAILURE_DETECTION_S,
         leader_silence_s: float = limits.LEADER_SILENCE_S,
+        retention_interval_s: float = limits.RETENTION_INTERVAL_S,
     ) -> None:
         self._count = nodes
         self._locations = locations
@@ -53,6 +54,7 @@ class LocalCluster:
         self._storage = replace(storage or StorageSettings(), sync=SyncMode(sync))
         self._failure_detection_s = failure_detection_s
         self._leader_silence_s = leader_silence_s
+        self._retention_interval_s = retention_interval_s
         # Alone: after its first start the address that it got.
         self._listen = dict.fromkeys(range(1, metadata + 1), "127.0.0.1:0")
         self._store = MemoryStore() if metadata > 1 else None
@@ -134,6 +136,7 @@ class LocalCluster:
                 member_id=number,
                 peers={} if self._store is None else self._listen,
                 leader_silence_s=self._leader_silence_s,
+                retention_interval_s=self._retention_interval_s,
             ),
             store=self._store,
         )

@@ -285,6 +285,7 @@ class FakeCluster:
             "get_bounds": self._bounds,
             "get_status": self._status,
             "get_register": self._register,
+            "list_registers": lambda _: pb.Frame(register_list=pb.RegisterList()),
         }
         return {kind: self._answering(answer) for kind, answer in answers.items()}
 
