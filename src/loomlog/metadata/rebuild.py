@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from loomlog.core.chained.block import POSITION_MAX
 from loomlog.core.ordered.evidence import Doubt, StreamEvidence, Witness
-from loomlog.core.ordered.rebuild import commits_after, rebuild
+from loomlog.core.ordered.rebuild import Elsewhere, commits_after, rebuild
 from loomlog.core.ordered.rounds import Round
 from loomlog.errors import Corrupt, LoomError, NotFound
 from loomlog.metadata.catalog import Catalog
@@ -126,8 +127,9 @@ class Rebuilding:
 
     async def _examine(self, log: LogRecord) -> LogFinding:
         after = dict.fromkeys(log.streams, _NO_COMMITS)
-        after = commits_after(await self._evidence(log, after))
-        found = rebuild(log.log_id, log.trimmed, await self._evidence(log, after))
+        elsewhere = _elsewhere(log)
+        after = commits_after(await self._evidence(log, after), elsewhere)
+        found = rebuild(log.log_id, log.trimmed, await self._evidence(log, after), elsewhere)
         return LogFinding(log.name, found.high_watermark, found.doubts, found.rounds)
 
     async def _evidence(self, log: LogRecord, after: dict[StreamId, Glsn]) -> list[StreamEvidence]:
@@ -193,6 +195,18 @@ async def give_up(store: MetaStore, nodes: Collection[NodeId]) -> None:
                 left=tuple(dict.fromkeys((*stream.left, *gone))),
             )
             await store.compare_and_swap(key, item.version, encode(changed))
+
+
+def _elsewhere(log: LogRecord) -> list[Elsewhere]:
+    """Positions of segments that are trimmed, and of those that have no rounds."""
+    segments = log.chain.segments
+    found = [Elsewhere(1, segments[0].start - 1)]
+    found += [
+        Elsewhere(segment.start, POSITION_MAX if segment.end is None else segment.end)
+        for segment in segments
+        if segment.settings.protocol != "ordered"
+    ]
+    return [place for place in found if place.first <= place.last]
 
 
 def _no_secret() -> str:

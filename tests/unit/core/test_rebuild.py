@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from loomlog.core.ordered.evidence import StreamEvidence, Witness
-from loomlog.core.ordered.rebuild import Rebuilt, commits_after, rebuild
+from loomlog.core.ordered.rebuild import Elsewhere, Rebuilt, commits_after, rebuild
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.core.ordered.rounds import LogRounds
 from loomlog.types import CommitContext, Glsn, NodeId, ReplicaState, StreamId
@@ -28,6 +28,7 @@ class Log:
         self.seen: dict[tuple[StreamId, int], Glsn] = {}  # LLSN -> GLSN that somebody may know
         self.ran: dict[tuple[StreamId, NodeId], int] = {}
         self.sealed: set[StreamId] = set()
+        self.elsewhere: list[Elsewhere] = []
         for stream, nodes in placement.items():
             self.rounds.add_stream(stream, nodes, 1, sealed=False)
             for node in nodes:
@@ -72,6 +73,12 @@ class Log:
         self.decide()
         self.tell(empty=True)
 
+    def skip(self, count: int) -> None:
+        """A segment of another protocol comes between."""
+        first = self.rounds.high_watermark + 1
+        self.elsewhere.append(Elsewhere(first, first + count - 1))
+        self.rounds.begin_at(first + count)
+
     def restart(self, node: NodeId, keeping: int = 1_000_000) -> None:
         """Only so many commits were stored, and what the node did not hear again is forgotten."""
         for (stream, where), replica in list(self.replicas.items()):
@@ -104,7 +111,7 @@ class Log:
                     stream.stream_id, stream.replicas, stream.epoch, stream.sealed, witnesses
                 )
             )
-        after = commits_after(streams)
+        after = commits_after(streams, self.elsewhere)
         return [self._with_commits(stream, after[stream.stream_id]) for stream in streams]
 
     def _with_commits(self, stream: StreamEvidence, after: Glsn) -> StreamEvidence:
@@ -118,7 +125,7 @@ class Log:
         return [c for c in self.commits[stream, node] if c.high_watermark > after]
 
     def rebuild(self, away: Iterable[NodeId] = ()) -> Rebuilt:
-        return rebuild(LOG, 0, self.evidence(away))
+        return rebuild(LOG, 0, self.evidence(away), self.elsewhere)
 
     def give_up(self, away: Iterable[NodeId]) -> None:
         for stream in self.rounds.streams.values():
@@ -153,6 +160,46 @@ def test_a_log_that_everybody_has_heard_of_is_as_before() -> None:
 
 def test_an_empty_log_needs_no_rounds() -> None:
     assert Log({1: (1, 2)}).rebuild() == Rebuilt(0, (), ())
+
+
+def test_positions_of_other_protocols_are_nobodys() -> None:
+    log = Log({1: (1, 2), 2: (2, 3)})
+    log.skip(100)
+    log.append(1, 3)
+    log.skip(50)
+    log.append(2, 2)
+    rebuilt = log.rebuild()
+    assert not rebuilt.doubts
+    assert rebuilt.high_watermark == 155
+    assert ends(rebuilt) == {1: 4, 2: 3}
+
+
+def test_a_part_that_was_not_told_is_found_behind_positions_of_others() -> None:
+    log = Log({1: (1,), 2: (2,)})
+    log.append(1, 2)
+    log.skip(10)
+    log.write(1, 1)
+    log.write(2, 1)
+    log.decide()
+    log.tell(2, empty=True)  # it learns of position 14; 13 must be the other's
+    rebuilt = log.rebuild()
+    assert not rebuilt.doubts
+    assert ends(rebuilt) == {1: 4, 2: 2}
+    assert rebuilt.high_watermark == 14
+
+
+def test_without_word_of_other_protocols_positions_are_missed() -> None:
+    log = Log({1: (1, 2)})
+    log.skip(100)
+    log.append(1, 3)
+    log.elsewhere.clear()
+    (doubt,) = log.rebuild().doubts
+    assert "no stream has entries for them" in doubt.text
+
+
+def ends(rebuilt: Rebuilt) -> dict[StreamId, int]:
+    """Behind the last entry of each stream."""
+    return {part.stream_id: part.llsn + part.length for part in rebuilt.rounds[-1].parts}
 
 
 def test_a_round_that_nobody_heard_of_is_decided_again() -> None:
@@ -357,6 +404,7 @@ def _random_history(rng: random.Random) -> bool:
         return False
     log.give_up(away)
     log.restored(rebuilt)
+    log.rounds.begin_at(max((place.last for place in log.elsewhere), default=0) + 1)
     log.tell(empty=True)
     log.decide()
     log.tell(empty=True)
@@ -365,12 +413,15 @@ def _random_history(rng: random.Random) -> bool:
     for (stream, _), replica in log.replicas.items():
         assert replica.context.high_watermark == log.rounds.high_watermark
         assert replica.last_committed_llsn == log.rounds.streams[stream].committed_llsn_end - 1
-    positions = sorted(log.seen.values())
+    others = [p for place in log.elsewhere for p in range(place.first, place.last + 1)]
+    positions = sorted([*log.seen.values(), *others])
     assert positions == list(range(1, log.rounds.high_watermark + 1)), "dense, each once"
     return True
 
 
 def _random_step(rng: random.Random, log: Log) -> None:
+    if rng.random() < 0.1:
+        log.skip(rng.randint(1, 5))
     for stream in log.rounds.streams:
         if rng.random() < 0.5:
             log.write(stream, rng.randint(1, 3))

@@ -63,8 +63,14 @@ class ChainedCluster(SmallCluster):
         shutil.rmtree(self._directory / f"vsn-{node_id}")
 
     async def restart_repository(self) -> None:
+        await self.stop_repository()
+        await self._start()
+
+    async def stop_repository(self) -> None:
         await self.repository.stop()
         await self.client.until(lambda: self.client.connection is None)
+
+    async def start_repository(self) -> None:
         await self._start()
 
     async def no_chains_left(self, *nodes: int) -> None:

@@ -37,7 +37,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Hang:
 
 
 async def interrupted(
-    cluster: ChainedCluster, reached: asyncio.Event, undo: Callable[[], None], *switch: str
+    cluster: ChainedCluster, reached: asyncio.Event, undo: Callable[[], None], *switch: Any
 ) -> None:
     """A switch during which the metadata repository dies."""
 
@@ -104,7 +104,7 @@ async def test_when_it_is_lost_before_a_segment_begins(
         await cluster.chains.append(b"one", 3)
         reached = asyncio.Event()
         hang(ChainedSegments, "begin", reached)
-        await interrupted(cluster, reached, monkeypatch.undo, "chained", "events", 2)  # type: ignore[arg-type]
+        await interrupted(cluster, reached, monkeypatch.undo, "chained", "events", 2)
         await cluster.log_is(lambda log: protocols(log) == ["chained", "chained"])
         assert await cluster.chains.append(b"two") == 4
         assert await cluster.chains.entries() == {1: b"one", 4: b"two"}

@@ -2,7 +2,9 @@
 
 It rests on three facts (docs/adr/0010-rebuilding-rounds.md has the reasoning):
 
-    positions are dense   the entries of all streams of a log are as many as its high watermark
+    positions are dense   the entries of all streams of a log are as many as its high watermark,
+                          but for positions that are `elsewhere`: of segments that are trimmed,
+                          or of another protocol
     all or nothing        a round covers only what ALL replicas of a stream had written
     told means known      clients and readers learn a position only from a replica that was told
 
@@ -31,27 +33,41 @@ class Rebuilt:
     doubts: tuple[Doubt, ...]
 
 
-def commits_after(streams: Iterable[StreamEvidence]) -> dict[StreamId, Glsn]:
+class Elsewhere(NamedTuple):
+    """Positions that belong to none of the streams."""
+
+    first: Glsn
+    last: Glsn
+
+
+def commits_after(
+    streams: Iterable[StreamEvidence], elsewhere: Sequence[Elsewhere] = ()
+) -> dict[StreamId, Glsn]:
     """Above which high watermark the commits of each stream are needed: reports are enough to say.
 
     Only if positions are missing, it takes more than what the replicas are to be told.
     """
     streams = list(streams)
     high = _high_watermark(streams)
-    known = _known_whole(streams) if _missing(streams) else high
+    known = _known_whole(streams) if _missing(streams, elsewhere) else high
     return {stream.stream_id: min(known, stream.told_least()) for stream in streams}
 
 
-def rebuild(log_id: LogId, trimmed: Glsn, streams: Sequence[StreamEvidence]) -> Rebuilt:
+def rebuild(
+    log_id: LogId,
+    trimmed: Glsn,
+    streams: Sequence[StreamEvidence],
+    elsewhere: Sequence[Elsewhere] = (),
+) -> Rebuilt:
     """All that can be known of a log."""
     streams = sorted(streams, key=lambda stream: stream.stream_id)
     high = _high_watermark(streams)
     doubts = [doubt for stream in streams for doubt in doubts_about(stream)]
     if not doubts:
-        doubts = _contradictions(streams, trimmed, high)
+        doubts = _contradictions(streams, trimmed, elsewhere)
     pieces: dict[StreamId, list[CommitContext]] = {}
     if not doubts:
-        pieces, doubts = _fill(streams, _gaps(streams))
+        pieces, doubts = _fill(streams, _gaps(streams, elsewhere))
     if doubts:
         return Rebuilt(high, (), tuple(doubts))
     return Rebuilt(high, tuple(_rounds(log_id, streams, pieces)), ())
@@ -60,16 +76,19 @@ def rebuild(log_id: LogId, trimmed: Glsn, streams: Sequence[StreamEvidence]) -> 
 # ---- do the streams fit together?
 
 
-def _contradictions(streams: Sequence[StreamEvidence], trimmed: Glsn, high: Glsn) -> list[Doubt]:
-    if trimmed > high:
+def _contradictions(
+    streams: Sequence[StreamEvidence], trimmed: Glsn, elsewhere: Sequence[Elsewhere]
+) -> list[Doubt]:
+    high = _high_watermark(streams)
+    if trimmed > max([high, *(place.last for place in elsewhere)]):
         text = f"it was trimmed up to position {trimmed}, but no node knows of one above {high}"
         return [Doubt(0, text)]
-    for before, after in pairwise(sorted(_ranges(streams))):
+    for before, after in pairwise(sorted(_ranges(streams, elsewhere))):
         if after.first <= before.last:
-            both = f"in stream {before.stream_id} and in stream {after.stream_id}"
+            both = f"in {before.where} and in {after.where}"
             return [Doubt(0, f"position {after.first} is {both}")]
-    if _missing(streams) != sum(gap.length for gap in _gaps(streams)):
-        entries = high - _missing(streams)
+    if _missing(streams, elsewhere) != sum(gap.length for gap in _gaps(streams, elsewhere)):
+        entries = sum(stream.committed_end - 1 for stream in streams)
         text = f"its streams have {entries} entries, which do not fit its last position, {high}"
         return [Doubt(0, text)]
     return []
@@ -81,20 +100,26 @@ def _contradictions(streams: Sequence[StreamEvidence], trimmed: Glsn, high: Glsn
 class _Range(NamedTuple):
     first: Glsn
     last: Glsn
-    stream_id: StreamId = 0
+    stream_id: StreamId = 0  # 0: elsewhere
 
     @property
     def length(self) -> int:
         return self.last - self.first + 1
+
+    @property
+    def where(self) -> str:
+        return f"stream {self.stream_id}" if self.stream_id else "another segment"
 
 
 def _high_watermark(streams: Iterable[StreamEvidence]) -> Glsn:
     return max((stream.high_watermark for stream in streams), default=0)
 
 
-def _missing(streams: Sequence[StreamEvidence]) -> int:
+def _missing(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> int:
     """How many positions no stream knows to be its own."""
-    return _high_watermark(streams) - sum(stream.committed_end - 1 for stream in streams)
+    high = _high_watermark(streams)
+    others = sum(max(0, min(place.last, high) - place.first + 1) for place in elsewhere)
+    return high - others - sum(stream.committed_end - 1 for stream in streams)
 
 
 def _known_whole(streams: Iterable[StreamEvidence]) -> Glsn:
@@ -102,25 +127,26 @@ def _known_whole(streams: Iterable[StreamEvidence]) -> Glsn:
     return min((s.high_watermark for s in streams if s.may_have_more), default=0)
 
 
-def _ranges(streams: Iterable[StreamEvidence]) -> list[_Range]:
-    return [
+def _ranges(streams: Iterable[StreamEvidence], elsewhere: Iterable[Elsewhere]) -> list[_Range]:
+    known = [
         _Range(commit.glsn, last_place(commit).glsn, stream.stream_id)
         for stream in streams
         for commit in stream.commits()
     ]
+    return known + [_Range(*place) for place in elsewhere]
 
 
-def _gaps(streams: Sequence[StreamEvidence]) -> list[_Range]:
+def _gaps(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> list[_Range]:
     """Positions up to the high watermark that no stream knows to be its own."""
-    if _missing(streams) <= 0:
+    if _missing(streams, elsewhere) <= 0:
         return []
     gaps = []
     end = _known_whole(streams)
-    for known in sorted(_ranges(streams)):
-        if known.first > end + 1:
+    high = _high_watermark(streams)
+    for known in sorted(_ranges(streams, elsewhere)):
+        if end + 1 < known.first <= high:
             gaps.append(_Range(end + 1, known.first - 1))
         end = max(end, known.last)
-    high = _high_watermark(streams)
     return [*gaps, _Range(end + 1, high)] if high > end else gaps
 
 
