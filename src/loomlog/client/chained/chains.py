@@ -85,6 +85,15 @@ class Chains:
                 return found
         raise NotFound(f"log {self._log.name!r} has no stream {stream}")
 
+    async def learn(self, stream: StreamId) -> View:
+        """The same, for who may be the first to ask for it."""
+        await self._log.get()
+        try:
+            return self.view(stream)
+        except NotFound:
+            await self._log.refresh()
+            return self.view(stream)
+
     # ---- operations
 
     async def run(self, view: View, steps: Steps[Outcome]) -> Outcome:

@@ -10,7 +10,7 @@ from loomlog.client.chained.chains import Chains
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.messages import Ticket
-from loomlog.errors import AppendUnknown
+from loomlog.errors import AppendUnknown, NotFound
 from loomlog.types import Glsn, StreamId
 
 
@@ -22,16 +22,16 @@ class ReservedAppends:
 
     async def reserve(self, stream: StreamId, count: int) -> Ticket:
         """A place for so many records. Sealed: the stream's segment has ended."""
-        ticket, _ = await next_ticket(self._chains, self._chains.view(stream), count)
+        ticket, _ = await next_ticket(self._chains, await self._chains.learn(stream), count)
         return ticket
 
     async def append(self, stream: StreamId, ticket: Ticket, batch: bytearray) -> Glsn:
         """Its first position; 0: it is not there, and never will be."""
-        view = self._chains.view(stream)
         block = placed(batch, stream, ticket)
         try:
+            view = await self._chains.learn(stream)
             outcome, _ = await write(self._chains, view, ticket, block)
-        except AppendUnknown:
+        except (AppendUnknown, NotFound):
             # Nobody trims a reference before its writer knows of it: so it was not there.
             return 0
         return ticket.first if isinstance(outcome, Appended) else 0
