@@ -24,7 +24,7 @@ from loomlog.core.copyset.authority import Authority
 from loomlog.core.copyset.lsn import EPOCH_MAX, OFFSET_MAX, Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.messages import Delivered, LogState, Read
 from loomlog.core.copyset.reader_knowledge import Knowledge, Stretch, last_of, skip_zero
-from loomlog.core.copyset.reader_source import Finding
+from loomlog.core.copyset.reader_source import Finding, Source
 from loomlog.core.copyset.reader_sources import Sources
 from loomlog.core.copyset.reader_window import Piece, Room, Window
 from loomlog.core.copyset.reader_words import (
@@ -211,7 +211,8 @@ class Reader:
 
     def _unblock(self, now: float) -> bool:
         """Whether something was done about it."""
-        if not self._is_decided():
+        if not self._is_decided() or self._waits_for_consumer():
+            self._blocked_since = None
             return False
         if self._blocked_since is None:
             self._blocked_since = now
@@ -231,6 +232,14 @@ class Reader:
         is_waited_for = any(source.counts_at(self.head) for source in self._sources)
         is_clean = self._known.is_clean(epoch_of(self.head))
         return self._sources.is_passed(self.head) or (is_clean and not is_waited_for)
+
+    def _waits_for_consumer(self) -> bool:
+        """Somebody was not asked for the head, for want of room."""
+        return any(
+            not source.question and not self._room_for(source)
+            for source in self._sources
+            if not source.has_passed(self.head)
+        )
 
     def _conclude(self, is_grace_over: bool) -> bool:
         """Everybody sends all that it has. Whether that is known to be nothing."""
@@ -253,14 +262,16 @@ class Reader:
         """A gap inside an epoch is a loss: recovery leaves a mark wherever nothing was. One that
         reaches its end is none, unless somebody knows that the epoch ended later."""
         epoch = epoch_of(self.head)
-        last = min(finding.last, last_of(epoch))
+        last = finding.last
         if self._window.first is not None:
             last = min(last, self._window.first - 1)
         end = self._known.end_of(epoch)
         if end is not None:
             return Gap(self.head, min(last, make(epoch, end)), GapKind.DATALOSS)
-        is_end = last == last_of(epoch) and not finding.is_from_nobody
-        return Gap(self.head, last, GapKind.BRIDGE if is_end else GapKind.DATALOSS)
+        if last < make(epoch, OFFSET_MAX):
+            return Gap(self.head, last, GapKind.DATALOSS)
+        kind = GapKind.DATALOSS if finding.is_from_nobody else GapKind.BRIDGE
+        return Gap(self.head, last_of(epoch), kind)
 
     # ---- asking
 
@@ -269,13 +280,16 @@ class Reader:
         down = self._sources.known_down
         for source in self._sources.ready(now):
             first = max(source.next_lsn, self.head)
-            bytes_max = self._room.free_for(source.node, len(self._sources))
+            bytes_max = self._room_for(source)
             if first <= until and bytes_max:
                 self._questions += 1
                 source.question = self._questions
                 everything = self._sources.everybody_sends
                 request = Read(self._log, first, until, bytes_max, down, everything, self._batches)
                 self._effects.append(Ask(source.node, source.question, request))
+
+    def _room_for(self, source: Source) -> int:
+        return self._room.free_for(source.node, len(self._sources))
 
     def _asked_until(self) -> Lsn:
         """Where everybody sends all, up to the end of an epoch: to know a loss from the end."""

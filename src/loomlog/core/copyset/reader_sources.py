@@ -27,6 +27,7 @@ class Sources:
         self._by_node: dict[NodeId, Source] = {}
         self._authorities: Mapping[NodeId, Authority] = {}
         self._asked_with: frozenset[NodeId] = frozenset()  # known as down at the last questions
+        self._answers_are_stale = False
         self._all_send_all = 0  # for so many records more; 0: single copy delivery
 
     def __iter__(self) -> Iterator[Source]:
@@ -46,9 +47,12 @@ class Sources:
         self.rewind(head)
 
     def told_authorities(self, authorities: Mapping[NodeId, Authority]) -> None:
+        """One that is empty now has what it had copied to others, perhaps after they answered."""
         self._authorities = authorities
         for source in self:
-            source.authority = authorities.get(source.node, Authority.FULL)
+            authority = authorities.get(source.node, Authority.FULL)
+            self._answers_are_stale |= authority is not source.authority
+            source.authority = authority
 
     def asked(self, node: NodeId, question: int) -> Source | None:
         """Who was asked this; None: it does not matter any more."""
@@ -88,6 +92,7 @@ class Sources:
 
     def rewind(self, head: Lsn) -> None:
         self._asked_with = self.known_down
+        self._answers_are_stale = False
         for source in self:
             source.rewind(head)
 
@@ -125,7 +130,7 @@ class Sources:
         """Somebody has to send what it was not asked for. (Otherwise what is asked from now on
         leaves out what others were asked for already.)"""
         down = self.known_down
-        if not down <= self._asked_with:
+        if self._answers_are_stale or not down <= self._asked_with:
             return True
         self._asked_with = down
         return False
