@@ -147,6 +147,10 @@ class Log(Landmarks):
         staged for it. With a `lease` it publishes only while that is held."""
         return await self._publications.writer(self, name, lease)
 
+    async def published(self) -> None:
+        """Part of publishing."""
+        await self._publications.published(self)
+
     async def trim(self, position: Glsn) -> None:
         """Drop everything up to and with `position`, and what was staged for that part only."""
         _check_number("position", position)

@@ -15,6 +15,7 @@ from loomlog.client.leases import Lease
 from loomlog.client.nodes import Connections
 from loomlog.client.pinned import PinnedAppends
 from loomlog.client.publishing import Registry, Writer, writers_prefix
+from loomlog.client.retaining import Retaining
 from loomlog.client.staging import Stager
 from loomlog.client.trimming import trim_staged
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
@@ -49,6 +50,7 @@ class Publications:
         self._timeout_s = append_timeout_s
         self._rng = rng
         self._now_us = now_us
+        self._retaining = Retaining(now_us)
 
     def staging_log(self, name: str) -> Log:
         return self._home.log(name)
@@ -76,6 +78,10 @@ class Publications:
         appends = PinnedAppends(log.cached, self._connections, self._timeout_s, self._rng)
         reserved = ReservedAppends(log.chains)
         return Writer(log, name, self._home, appends, reserved, self._rng, self._now_us, lease)
+
+    async def published(self, log: Log) -> None:
+        """Somebody published there, and can do what has to be done now and then."""
+        await self._retaining.look_after(log)
 
     async def trim(self, log: Log, position: Glsn, cut: Callable[[], Awaitable[None]]) -> None:
         """Carry out `cut`, which trims the log itself, and what belongs to it."""

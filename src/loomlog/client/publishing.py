@@ -143,6 +143,11 @@ class Writer:
         rows are dropped, also if another process did it. Numbers grow; they may leave gaps. Rows
         must have been staged since the publication before the last one, or since `open`."""
         self._check(sequence, staged)
+        published = await self._publish(sequence, staged)
+        await self._log.published()
+        return published
+
+    async def _publish(self, sequence: int, staged: Staged) -> Published:
         decided = 0
         known: Known | None = None
         while True:

@@ -1,0 +1,114 @@
+"""Retention on a whole cluster: old entries go, their files too, and nothing that is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from loomlog import Log, errors
+from loomlog.config import StorageSettings
+from loomlog.limits import KIB
+from loomlog.testing import LocalCluster
+
+PATIENCE_S = 20.0
+SMALL = StorageSettings(segment_bytes=16 * KIB, commit_segment_bytes=16 * KIB)
+
+
+def rows(count: int, hours_old: float, size: int = 100) -> pa.RecordBatch:
+    moment = datetime.fromtimestamp(time.time(), UTC) - timedelta(hours=hours_old)
+    values = pa.array([b"x" * size] * count, pa.binary())
+    times = pa.array([moment] * count, pa.timestamp("us", tz="UTC"))
+    return pa.RecordBatch.from_arrays([values, times], names=["value", "timestamp"])
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await true():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
+async def head_is(log: Log, position: int) -> None:
+    async def looks_so() -> bool:
+        return await log.head() == position
+
+    await until(looks_so)
+
+
+async def test_what_is_too_old_goes_and_so_do_its_files(tmp_path: Path) -> None:
+    servers = LocalCluster(2, directory=tmp_path, storage=SMALL, retention_interval_s=0.02)
+    async with servers as cluster:
+        log = await cluster.create_log("events", streams=2, replicas=2)
+        for _ in range(60):
+            await log.append_arrow(rows(10, hours_old=30))
+        await log.append_arrow(rows(5, hours_old=23))
+        assert len(list(tmp_path.rglob("data/*.seg"))) > 8
+        assert (await log.describe()).retention_s is None
+        assert await log.head() == 1
+
+        info = await log.set_retention("1d")
+        assert info.retention_s == 86_400
+        await head_is(log, 601)
+        assert len([entry async for entry in log.subscribe(601, 605)]) == 5
+        with pytest.raises(errors.Trimmed):
+            await log.read(600)
+
+        async def is_small() -> bool:
+            return len(list(tmp_path.rglob("data/*.seg"))) == 4  # one of each replica
+
+        await until(is_small)
+
+
+async def test_a_log_can_be_made_with_it_and_lose_it_again() -> None:
+    async with LocalCluster(nodes=1, retention_interval_s=0.02) as cluster:
+        log = await cluster.create_log("events", replicas=1, retention=3600)
+        assert (await log.describe()).retention_s == 3600
+        assert (await log.set_retention(None)).retention_s is None
+        await log.append_arrow(rows(3, hours_old=2))
+        other = await cluster.create_log("other", replicas=1, retention="5s")
+        await other.append_arrow(rows(3, hours_old=2))
+        await head_is(other, 4)
+        assert await log.head() == 1
+
+
+async def test_over_a_switch() -> None:
+    async with LocalCluster(nodes=2, retention_interval_s=0.02) as cluster:
+        log = await cluster.create_log("events", streams=2, replicas=2)
+        await log.append_arrow(rows(10, hours_old=5))
+        await cluster.switch_log("events", streams=1)
+        await log.append_arrow(rows(10, hours_old=3))
+        await log.append_arrow(rows(10, hours_old=1))
+        await log.set_retention("2h")
+        await head_is(log, 21)
+        assert len((await log.describe()).segments) == 1
+
+
+async def test_who_publishes_looks_after_a_log_with_staged_rows() -> None:
+    servers = LocalCluster(nodes=1, retention_interval_s=0.02)
+    async with servers as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        first = await log.writer("job")
+        for sequence in range(1, 4):
+            await first.publish(sequence, await log.stage(rows(10, hours_old=5)))
+        await log.set_retention("2h")
+        there = (await servers.connect()).log("events")  # one that has not looked yet
+        second = await there.writer("job")
+        await second.publish(4, await there.stage(rows(10, hours_old=1)))
+        assert await there.head() == 31
+        assert [e.position async for e in log.subscribe(31, 40)] == list(range(31, 41))
+        assert await cluster.log("events.staged").head() > 1
+
+
+@pytest.mark.parametrize("retention", ["7", "7 days", "-1d", 0, -5, float("nan"), "1000000d"])
+async def test_what_is_no_retention_is_refused(retention: str | float) -> None:
+    async with LocalCluster(nodes=1) as cluster:
+        with pytest.raises(errors.InvalidArgument):
+            await cluster.create_log("events", replicas=1, retention=retention)
+        log = await cluster.create_log("events", replicas=1)
+        with pytest.raises(errors.InvalidArgument):
+            await log.set_retention(retention)
