@@ -1,6 +1,6 @@
 """Partitions of time: which one a record belongs to, and when a new one begins. Pure.
 
-A partition begins at a time and ends where the next one begins; the first begins with time itself.
+A partition begins at a time and ends where the next one begins; the oldest has what is older, too.
 A batch is kept where its timestamp belongs, so a record that is rebuilt or recovered joins those of
 its time. Marks of recovery have no time of their own and are kept in the newest partition.
 

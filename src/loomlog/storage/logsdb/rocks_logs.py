@@ -43,7 +43,6 @@ _LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself
 _FILES_OPEN_MAX: Final = 512  # of partitions that are hardly ever read
 _COMPACTED_BYTES_MIN: Final = MIB  # less is not worth the work
 _FIRST: Final = 1  # partition
-_BEGINNING_OF_TIME_US: Final = -(1 << 63)
 
 # How much of the space in blob files a compaction gives back: usually of the oldest quarter.
 _COLLECT_ALL: Final = {"blob_garbage_collection_age_cutoff": "1.0"}
@@ -87,24 +86,26 @@ class _Use:
 
 
 class RocksLogs:
-    """Opening and closing block."""
+    """Opening and closing block. `now_us` is when the first partition of an empty one begins."""
 
-    def __init__(self, path: str, settings: PartitionSettings | None = None) -> None:
+    def __init__(self, path: str, now_us: int, settings: PartitionSettings | None = None) -> None:
         self._settings = settings or PartitionSettings()
         self._synced = WriteOptions()
         self._synced.sync = True
         self._unsynced = WriteOptions()
         names = _families(path)
-        self._db = Rdict(path, _options(), {name: _options() for name in names})
+        self._db = _open(path, names)
         self._entries: dict[LogId, LogEntry] = {}
         self._uses: dict[PartitionId, _Use] = {}
         self._handles: dict[PartitionId, ColumnFamily] = {}
         self._cut: set[LogId] = set()  # trimmed since somebody looked what can be dropped
         self._drops = 0  # how often something was taken away
-        self._open_partitions(names)
-        if not self._uses:
-            self._begin(_FIRST, _BEGINNING_OF_TIME_US)
-        self._load_entries()
+        self._partitions = Partitions(Beginnings({}), {})
+        try:
+            self._load(names, now_us)
+        except BaseException:
+            self.close()
+            raise
 
     # ---- what is here
 
@@ -225,6 +226,12 @@ class RocksLogs:
 
     # ---- opening
 
+    def _load(self, names: list[str], now_us: int) -> None:
+        self._open_partitions(names)
+        if not self._uses:
+            self._begin(_FIRST, now_us)
+        self._load_entries()
+
     def _open_partitions(self, names: list[str]) -> None:
         starts_us = {
             rows.partition_of(key): rows.unpack_partition(value)
@@ -269,6 +276,15 @@ class RocksLogs:
         }
         self._uses = {partition: self._uses.get(partition, _Use()) for partition in tables}
         self._partitions = Partitions(Beginnings(starts_us), tables)
+
+
+def _open(path: str, names: list[str]) -> Rdict:
+    try:
+        return Rdict(path, _options(), {name: _options() for name in names})
+    except Exception as error:  # RocksDB's have no type of their own
+        if "Corruption" not in str(error):
+            raise OSError(f"{path} cannot be opened: {error}") from error
+        raise Corrupt(f"{path} is damaged, restore the volume: {error}") from error
 
 
 def _families(path: str) -> list[str]:

@@ -1,0 +1,303 @@
+"""Partitions in RocksDB: they begin, are read together, and go; and what the disk does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from logsdb_rig import LOG, OTHER, SECOND, SMALL, Rig, record
+from rocksdict import Options, Rdict
+
+from loomlog.core.copyset.lsn import LSN_MAX, make
+from loomlog.core.copyset.messages import Delivered, Forget, Read, Refused, Release, Trouble
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.errors import Corrupt
+from loomlog.limits import KIB, MIB
+from loomlog.storage.logsdb.partitions import PartitionSettings
+from loomlog.storage.logsdb.rocks_log import RocksLog
+from loomlog.storage.logsdb.rocks_logs import RocksLogs
+
+
+class RocksRig(Rig):
+    def __init__(self, path: Path, settings: PartitionSettings = SMALL) -> None:
+        self.path = path
+        self.settings = settings
+        self.logs = RocksLogs(str(path), 0, settings)
+        super().__init__(self.logs)
+
+    @property
+    def partitions(self) -> int:
+        return len(self.families())
+
+    def families(self) -> list[str]:
+        """As they are on disk."""
+        names = Rdict.list_cf(str(self.path), Options(raw_mode=True))
+        return sorted(name for name in names if name != "default")
+
+    def reopen(self) -> RocksRig:
+        self.logs.close()
+        return RocksRig(self.path, self.settings)
+
+    def fill(self, partitions: int, records: int = 3) -> list[Record]:
+        """Partitions of 10 s, with a few records each."""
+        stored: list[Record] = []
+        for partition in range(partitions):
+            start_s = partition * 10
+            self.tend(start_s)
+            new = [
+                record(len(stored) + at + 1, at_s=start_s + at, batch=b"%d" % partition)
+                for at in range(records)
+            ]
+            self.put(*new)
+            stored += new
+        return stored
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[RocksRig]:
+    opened = RocksRig(tmp_path / "db")
+    yield opened
+    opened.logs.close()
+
+
+def read(rig: Rig, first: int, bytes_max: int = MIB) -> Delivered:
+    found = rig.ask(Read(LOG, first, LSN_MAX, bytes_max, everything=True))
+    assert isinstance(found, Delivered)
+    return found
+
+
+# ---- they begin
+
+
+def test_a_partition_begins_with_time(rig: RocksRig) -> None:
+    rig.tend(15)
+    assert rig.partitions == 1  # nothing is in it
+    stored = rig.fill(5)
+    assert rig.partitions == 5
+    rig.tend(49)
+    assert rig.partitions == 5
+    assert rig.read() == stored
+    assert rig.read(4, 9) == stored[3:9]
+
+
+def test_a_partition_begins_when_the_last_one_is_large(rig: RocksRig) -> None:
+    rig.tend(1)
+    for offset in range(1, 5):
+        rig.put(record(offset, at_s=1 + offset / 10, batch=bytes(400 * KIB)))
+        rig.tend(1.05 + offset / 10)
+    assert rig.partitions == 2
+    assert [each.offset for each in rig.read()] == [1, 2, 3, 4]
+
+
+def test_a_record_goes_where_its_time_is(rig: RocksRig) -> None:
+    """As when it is rebuilt: it goes with the others of its time."""
+    rig.fill(3)
+    rig.put(record(100, at_s=3), record(101, at_s=13), record(102, at_s=23), record(103, at_s=99))
+    rig.trim(2)
+    rig.put(record(50, 3, kind=Kind.HOLE))
+    log = rig.logs.look(LOG)
+    assert [len(list(each)) for each in _by_partition(log)] == [4, 4, 6]
+    offsets = [each.offset for each in rig.read()]
+    assert offsets == sorted(offsets)
+    assert len(offsets) == 12
+
+
+def _by_partition(log: RocksLog) -> Iterator[Iterator[Record]]:
+    for partition in log._entry.shares:
+        yield log._rows(partition).covering_or_after(0)
+
+
+def test_a_copy_that_is_stored_again_is_in_one_place(rig: RocksRig) -> None:
+    """Whatever time its new copy has."""
+    stored = rig.fill(3)
+    for wave in (2, 3, 4):
+        again = stored[4]._replace(wave=wave, timestamp_us=(wave * 7 - 10) * SECOND)
+        rig.put(again)
+        assert [each for each in rig.read() if each.first == again.first] == [again]
+    assert sum(len(list(each)) for each in _by_partition(rig.logs.look(LOG))) == len(stored)
+
+
+def test_a_read_looks_only_where_it_must(rig: RocksRig) -> None:
+    rig.fill(20)
+    log = rig.logs.look(LOG)
+    assert log._runs(make(1, 1), make(1, 60)) == [[partition] for partition in range(1, 21)]
+    assert log._runs(make(1, 29), make(1, 31)) == [[10], [11]]
+    assert log._runs(make(1, 61), LSN_MAX) == []
+
+
+# ---- they go
+
+
+def test_partitions_that_are_trimmed_are_dropped(rig: RocksRig) -> None:
+    stored = rig.fill(5)
+    rig.trim(8)
+    rig.tend(41)
+    assert rig.partitions == 3  # two are trimmed, one in part
+    assert rig.read() == stored[8:]
+    assert rig.logs.stored_bytes(LOG) == 9
+    rig.trim(15)
+    rig.tend(42)
+    assert rig.partitions == 1  # the newest stays
+    assert rig.read() == []
+    rig.put(record(16, at_s=43))
+    assert rig.read() == [record(16, at_s=43)]
+
+
+def test_a_partition_stays_as_long_as_any_log_needs_it(rig: RocksRig) -> None:
+    stored = rig.fill(3)
+    rig.put(record(1, at_s=11), log=OTHER)
+    rig.trim(9)
+    rig.tend(21)
+    assert rig.partitions == 2
+    assert rig.read(log=OTHER) == [record(1, at_s=11)]
+    assert rig.ask(Forget(OTHER))
+    rig.tend(22)
+    assert rig.partitions == 1
+    assert len(stored) == 9
+
+
+def test_what_is_trimmed_gives_its_space_back(tmp_path: Path) -> None:
+    """A partition that another log needs is compacted."""
+    rig = RocksRig(tmp_path / "db", PartitionSettings())
+    batch = Random(1).randbytes(50_000)
+    for offset in range(1, 101):
+        rig.put(record(offset, batch=batch))
+        rig.put(record(offset, batch=batch[:9000]), log=OTHER)
+    rig = rig.reopen()
+    before = size(rig.path)
+    assert before > 100 * 59_000
+    rig.trim(100)
+    rig.tend(1)
+    rig = rig.reopen()
+    assert size(rig.path) < before / 3
+    assert len(rig.read(log=OTHER)) == 100
+    rig.logs.close()
+
+
+def size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.iterdir() if file.suffix in (".sst", ".blob"))
+
+
+def test_who_reads_while_a_partition_goes_learns_of_the_trim(rig: RocksRig) -> None:
+    """Else it would see less than there was, and believe that the records never were."""
+    rig.fill(3)
+    rig.ask(Release(LOG, LSN_MAX))
+    seen: list[tuple[int, int]] = []
+
+    def question(log: RocksLog) -> tuple[int, int]:
+        if not seen:
+            rig.trim(5)
+            rig.tend(21)
+        seen.append((log.standing.trimmed, sum(1 for _ in log.scan(0, LSN_MAX))))
+        return seen[-1]
+
+    assert rig.logs.ask(LOG, question) == (make(1, 5), 4)
+    assert len(seen) == 2
+    assert seen[0][0] == 0
+
+
+def test_partitions_older_than_a_time_can_be_trimmed(rig: RocksRig) -> None:
+    rig.fill(5)
+    expired = [rig.logs.expired(LOG, at_s * SECOND) for at_s in (5, 10, 19, 20, 39, 40, 1000)]
+    assert expired == [make(1, at) if at else 0 for at in (0, 3, 3, 6, 9, 12, 12)]
+    rig.put(record(2, wave=2, at_s=45))
+    assert rig.logs.expired(LOG, 40 * SECOND) == make(1, 1)
+    assert rig.logs.expired(OTHER, 40 * SECOND) == 0
+
+
+def test_a_time_is_found_by_partitions(rig: RocksRig) -> None:
+    rig.fill(30)
+    for partition in range(30):
+        found = rig.logs.look(LOG).find_time((partition * 10 + 1) * SECOND)
+        assert found == (make(1, partition * 3 + 1), make(1, partition * 3 + 2))
+        found = rig.logs.look(LOG).find_time((partition * 10 + 5) * SECOND)
+        last = partition == 29
+        assert found.until == (LSN_MAX if last else make(1, partition * 3 + 4))
+        assert found.after == make(1, partition * 3 + 3)
+
+
+# ---- starting again
+
+
+def test_many_partitions_are_there_after_a_restart(rig: RocksRig) -> None:
+    stored = rig.fill(40, records=1)
+    rig.trim(10)
+    again = rig.reopen()
+    assert again.read() == stored[10:]
+    again.tend(400)
+    assert again.partitions == 31
+    again = again.reopen()
+    assert again.read() == stored[10:]
+    assert again.partitions == 31
+    assert again.logs.expired(LOG, 300 * SECOND) == make(1, 30)
+    rig.logs = again.logs
+
+
+def test_a_partition_that_was_not_listed_yet_or_any_more_is_dropped(rig: RocksRig) -> None:
+    """The process ended between two steps."""
+    stored = rig.fill(2)
+    rig.logs._db.create_column_family("partition-0000000003", Options(raw_mode=True)).close()
+    again = rig.reopen()
+    assert again.partitions == 2
+    assert again.read() == stored
+    again.tend(20)
+    again.put(record(100, at_s=21))
+    assert again.partitions == 3
+    rig.logs = again.logs
+
+
+def test_a_missing_partition_is_noticed(tmp_path: Path) -> None:
+    rig = RocksRig(tmp_path / "db")
+    rig.fill(2)
+    rig.logs._db.drop_column_family("partition-0000000001")
+    rig.logs._partitions.tables.pop(1)  # type: ignore[attr-defined]
+    rig.logs.close()
+    with pytest.raises(Corrupt, match="partition-0000000001 is missing"):
+        RocksRig(tmp_path / "db")
+
+
+# ---- damage
+
+
+def reopen_damaged(rig: RocksRig, suffix: str, at: int) -> Rig:
+    """After a bit flipped in the file of the newest partition that has its batches or heads."""
+    rig.logs.close()
+    newest = max(file for file in rig.path.iterdir() if file.suffix == suffix)
+    content = bytearray(newest.read_bytes())
+    content[at] ^= 1
+    newest.write_bytes(content)
+    rig.logs = RocksLogs(str(rig.path), 0, SMALL)
+    return Rig(rig.logs)
+
+
+def test_a_damaged_batch_is_told(rig: RocksRig) -> None:
+    content = Random(1).randbytes(20_000)
+    rig.put(*(record(offset, batch=content) for offset in range(1, 4)))
+    again = reopen_damaged(rig, ".blob", 30_000)
+    log = rig.logs.look(LOG)
+    first, second, third = log.heads(0, LSN_MAX, 9)
+    assert log.load(first).batch == log.load(third).batch == content
+    with pytest.raises(Corrupt):
+        log.load(second)
+    again.put(record(4, batch=content))  # it goes on with what is well
+    assert again.read(3) == [record(3, batch=content), record(4, batch=content)]
+
+
+def test_damaged_heads_are_told(rig: RocksRig) -> None:
+    rig.put(*(record(offset) for offset in range(1, 100)))
+    rig.ask(Release(LOG, make(1, 99)))
+    rig.logs._db.flush()
+    again = reopen_damaged(rig, ".sst", 100)
+    answer = again.ask(Read(LOG, make(1, 1), make(1, 99), MIB, everything=True))
+    assert isinstance(answer, Refused)
+    assert answer.trouble is Trouble.DISABLED
+
+
+def test_damaged_standings_keep_it_from_opening(tmp_path: Path) -> None:
+    rig = RocksRig(tmp_path / "db")
+    rig.put(record(1))
+    rig.logs._partitions.tables[1].flush()
+    with pytest.raises(Corrupt):
+        reopen_damaged(rig, ".sst", 20)
