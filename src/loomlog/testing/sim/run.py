@@ -136,7 +136,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _chunks(options: argparse.Namespace) -> Iterator[list[Choice]]:
-    """All seeds at once, or some at a time until the time is over."""
+    """All seeds at once; or some at a time, at least once, until the time is over."""
 
     def choices(first: int, count: int) -> list[Choice]:
         return [
@@ -149,7 +149,7 @@ def _chunks(options: argparse.Namespace) -> Iterator[list[Choice]]:
         return
     end = time.perf_counter() + 60 * options.minutes if options.minutes else float("inf")
     first = options.seed
-    while time.perf_counter() < end:
+    while first == options.seed or time.perf_counter() < end:
         yield choices(first, SOAK_SEEDS)
         first += SOAK_SEEDS
 
