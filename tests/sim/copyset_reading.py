@@ -49,6 +49,7 @@ class Dangers(NamedTuple):
     outages: int = 4
     losses: int = 2  # of disks
     damages: int = 4  # of copies
+    tails: int = 1  # damages of all copies of the last records of an epoch
     trims: int = 1
 
 
@@ -65,7 +66,6 @@ class ReadingWorld:
         self.seen: list[Deliver | Gap] = []
         self.questions: dict[NodeId, int] = {}  # the newest
         self.asked = 0
-        self.lost_all = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._scheduled = 0
         self.reader = self._make_reader()
@@ -108,6 +108,8 @@ class ReadingWorld:
             self._at(self._some_time(), self._lose)
         for _ in range(self.pick.randint(0, dangers.damages)):
             self._at(self._some_time(), self._damage)
+        for _ in range(self.pick.randint(0, dangers.tails)):
+            self._at(self._some_time(), self._damage_tail)
         for _ in range(self.pick.randint(0, dangers.trims)):
             self._at(self._some_time(), self._trim)
         for number in range(40):
@@ -136,7 +138,6 @@ class ReadingWorld:
         if self.log.nodes[node].has_lost:
             return
         self.log.nodes[node].lose_all()
-        self.lost_all = True
         late = self.pick.uniform(0, 1)
         self._after(late, lambda: self._judge_node(node, Authority.UNDERREPLICATED))
         self._after(late + self.pick.uniform(0, 2), lambda: self._copy_again(node))
@@ -150,6 +151,13 @@ class ReadingWorld:
         if self.log.truth:
             record = self.pick.choice(self.log.truth)
             for node in self.pick.sample(NODES, 2):
+                self.log.nodes[node].unreadable.add(record.first)
+
+    def _damage_tail(self) -> None:
+        epoch = self.pick.randint(self.log.first_epoch, self.log.last_epoch)
+        records = [record for record in self.log.truth if record.epoch == epoch]
+        for record in records[-self.pick.randint(1, 3) :]:
+            for node in NODES:
                 self.log.nodes[node].unreadable.add(record.first)
 
     def _trim(self) -> None:
@@ -281,9 +289,11 @@ class ReadingWorld:
 
     def _may_be_bridge(self, seen: Gap, pieces: list[Record]) -> bool:
         """When nobody knows the end of the epoch any more, what was lost may look like it."""
+        epoch = epoch_of(seen.first)
         inside = [piece for piece in pieces if piece.kind is not Kind.BRIDGE]
-        reaches_end = seen.last in (self.until, last_of(epoch_of(seen.first)))
-        return not inside or (self.lost_all and reaches_end and self._all_gone(inside))
+        reaches_end = seen.last in (self.until, last_of(epoch))
+        is_end_known = any(epoch in node.records(LOG).ends for node in self.log.nodes.values())
+        return not inside or (reaches_end and self._all_gone(inside) and not is_end_known)
 
     def _is_loss(self, seen: Gap, pieces: list[Record]) -> bool:
         epoch = epoch_of(seen.first)
