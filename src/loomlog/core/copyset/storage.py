@@ -40,6 +40,7 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.shuffle import is_sender
+from loomlog.errors import Corrupt
 from loomlog.types import NodeId
 
 
@@ -104,7 +105,7 @@ class Records(Protocol):
         """The last one that begins at `last` or before."""
 
     def load(self, head: Record) -> Record:
-        """With its batch."""
+        """With its batch. `Corrupt`: the disk does not give back what was stored."""
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None: ...
 
@@ -339,6 +340,7 @@ def _clean_before(epoch: Epoch, standing: LogStanding, records: Records) -> Epoc
 
 def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) -> Delivered:
     sent: list[Record] = []
+    damaged: list[tuple[Lsn, Lsn]] = []
     size = 0
     next_lsn = max(request.first, standing.trimmed + 1)
     epochs = range(epoch_of(next_lsn), epoch_of(next_lsn) + SCAN_EPOCHS_MAX)
@@ -349,7 +351,11 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
             break
         next_lsn = max(next_lsn, head.last + 1)
         if request.everything or is_sender(me, head.copyset, head.first, request.known_down):
-            sent.append(records.load(head) if request.batches else head)
+            try:
+                sent.append(records.load(head) if request.batches else head)
+            except Corrupt:
+                damaged.append((head.first, head.last))
+                continue
             size += HEAD_BYTES + len(sent[-1].batch)
     else:
         if len(heads) < SCAN_RECORDS_MAX:
@@ -357,7 +363,9 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
     passed = min(epoch_of(next_lsn - 1), standing.last_clean)
     known = (records.end_of(epoch) for epoch in epochs if epoch <= passed)
     ends = tuple(end for end in known if end is not None)
-    return Delivered(sent, next_lsn, standing.trimmed, standing.released, ends=ends)
+    return Delivered(
+        sent, next_lsn, standing.trimmed, standing.released, ends=ends, damaged=damaged
+    )
 
 
 def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAnswer:

@@ -282,7 +282,10 @@ def test_a_damaged_batch_is_told(rig: RocksRig) -> None:
     with pytest.raises(Corrupt):
         log.load(second)
     again.put(record(4, batch=content))  # it goes on with what is well
-    assert again.read(3) == [record(3, batch=content), record(4, batch=content)]
+    again.ask(Release(LOG, make(1, 9)))
+    found = read(again, make(1, 1))
+    assert [each.offset for each in found.records] == [1, 3, 4]
+    assert found.damaged == [(make(1, 2), make(1, 2))]
 
 
 def test_damaged_heads_are_told(rig: RocksRig) -> None:
