@@ -364,7 +364,7 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
     known = (records.end_of(epoch) for epoch in epochs if epoch <= passed)
     ends = tuple(end for end in known if end is not None)
     return Delivered(
-        sent, next_lsn, standing.trimmed, standing.released, ends=ends, damaged=damaged
+        sent, next_lsn, standing.trimmed, standing.released, ends=ends, damaged=tuple(damaged)
     )
 
 

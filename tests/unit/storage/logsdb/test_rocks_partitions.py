@@ -285,7 +285,7 @@ def test_a_damaged_batch_is_told(rig: RocksRig) -> None:
     again.ask(Release(LOG, make(1, 9)))
     found = read(again, make(1, 1))
     assert [each.offset for each in found.records] == [1, 3, 4]
-    assert found.damaged == [(make(1, 2), make(1, 2))]
+    assert found.damaged == ((make(1, 2), make(1, 2)),)
 
 
 def test_damaged_heads_are_told(rig: RocksRig) -> None:
