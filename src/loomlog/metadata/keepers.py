@@ -60,6 +60,9 @@ class LoneKeeper(Keeper, Protocol):
     def can_leave(self, node: NodeId) -> bool:
         """There are spare nodes for all that it has."""
 
+    async def clean_up(self, node: NodeId) -> int:
+        """Delete what it has that nobody knows of: so many replicas."""
+
     def node_joined(self, node: NodeId) -> None:
         """It registered."""
 

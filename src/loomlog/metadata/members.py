@@ -35,6 +35,7 @@ class Member:
     reports: dict[StreamId, Report] = field(default_factory=dict)
     stored_bytes: dict[StreamId, int] = field(default_factory=dict)
     stored_bytes_total: int = 0
+    chain_replicas: Sequence[pb.ChainReplicaRef] = ()  # with which it registered
 
     def take(self, report: Report, stored_bytes: int) -> None:
         self.reports[report.stream_id] = report

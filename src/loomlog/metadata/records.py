@@ -61,6 +61,16 @@ class LogRecord:
         successor = _successor(self.successor) if self.successor else None
         return Chain(segments, self.trimmed, successor)
 
+    def segment_of(self, loglet: LogId) -> Segment | None:
+        """The segment that a loglet runs; of the successor, without a start; None: of neither."""
+        for segment in self.chain.segments:
+            if segment.loglet == loglet:
+                return segment
+        successor = self.chain.successor
+        if successor is not None and successor.loglet == loglet:
+            return Segment(loglet, successor.settings, 0)
+        return None
+
     def trim(self, position: Glsn) -> LogRecord:
         """Segments of which nothing is left are gone; their streams are still to be removed."""
         if self.segments:

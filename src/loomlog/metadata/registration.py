@@ -65,10 +65,9 @@ class Registration:
         self._members.joined(node, connection)
         self._committer.reconnected(node)
         self.take_reports(node, request.uncommit_reports)
-        logger.info(
-            "node %d registered from %s with %d replicas",
-            *(node, request.address, len(request.uncommit_reports)),
-        )
+        self._members.heard(node).chain_replicas = tuple(request.chain_replicas)
+        replicas = len(request.uncommit_reports) + len(request.chain_replicas)
+        logger.info("node %d registered from %s with %d replicas", node, request.address, replicas)
         # After the answer, which is sent in this turn of the loop.
         asyncio.get_running_loop().call_soon(self._joined, node)
 

@@ -159,7 +159,7 @@ class Requests(Service):
         return pb.Frame(changed=await self._term.operator.change_stream(frame.change_stream))
 
     async def _change_node(self, connection: Connection, frame: Frame) -> Frame:
-        return pb.Frame(changed=await self._term.operator.change_node(frame.change_node))
+        return pb.Frame(changed=await self._term.node_operator.change(frame.change_node))
 
     async def _change_metadata(self, connection: Connection, frame: Frame) -> Frame:
         changed = await self._term.change_members(self._term, frame.change_metadata)

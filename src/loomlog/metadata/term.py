@@ -31,6 +31,7 @@ from loomlog.metadata.keepers import Keeper, LoneKeeper
 from loomlog.metadata.leases import Leases
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import NodeChoice
+from loomlog.metadata.node_operator import NodeOperator
 from loomlog.metadata.operator import Operator
 from loomlog.metadata.ordered_segments import OrderedSegments
 from loomlog.metadata.ordered_times import OrderedTimes
@@ -99,7 +100,7 @@ class Term:
         self._orders = Orders(catalog, self.committer, self.members, self._background)
         self._wire_up_repair()
         self.view = View(
-            *(catalog, self.committer, self.members, self._reconciler, self.operator),
+            *(catalog, self.committer, self.members, self._reconciler, self.node_operator),
             *(self._keepers, mandate.leader, mandate.members),
         )
         self.registration = Registration(
@@ -144,7 +145,11 @@ class Term:
         self._relief = Relief(catalog, committer, members, self.admin, self._background)
         self.operator = Operator(
             *(catalog, committer, members, orders, self._nodes),
-            *(steps, self._reconciler, self.admin, self._keepers),
+            *(self._reconciler, self.admin, self._keepers),
+        )
+        self.node_operator = NodeOperator(
+            *(catalog, committer, members, orders, self._nodes, steps, self._reconciler),
+            *(self._keepers, self.operator.whole),
         )
 
         self.retention = Retention(

@@ -13,7 +13,7 @@ from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.keepers import LoneKeeper
 from loomlog.metadata.members import Members
-from loomlog.metadata.operator import Operator
+from loomlog.metadata.node_operator import NodeOperator
 from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.records import LogRecord, NodeRecord
 from loomlog.metadata.tails import Tails
@@ -31,7 +31,7 @@ class View:
         committer: Committer,
         members: Members,
         reconciler: Reconciler,
-        operator: Operator,
+        operator: NodeOperator,
         keepers: Mapping[str, LoneKeeper],
         leader: Leader,
         metadata_members: Callable[[], Sequence[pb.MetadataMember]],

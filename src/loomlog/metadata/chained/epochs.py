@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
+from weakref import WeakValueDictionary
 
 from loomlog.core.chained.projection import Projection
 from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
@@ -39,8 +39,8 @@ class Epochs:
         self._sequencers = sequencers
         self._driver = driver
         self._nodes = nodes
-        self._changed = changed
-        self._locks: defaultdict[LogId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.changed = changed
+        self._locks: WeakValueDictionary[LogId, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Semaphore(AT_ONCE)
         self._awaited: dict[LogId, list[asyncio.Future[None]]] = {}
         # Replicas may be sealed for an epoch that never came into force: it needs another try.
@@ -48,7 +48,7 @@ class Epochs:
 
     async def begin(self, segment: Segment) -> None:
         """Hand out positions from its start on. Fine if it began before."""
-        async with self._locks[segment.loglet]:
+        async with self._alone(segment.loglet):
             record = self._record(segment.loglet)
             if not record.begun:
                 projection = record.projection._replace(
@@ -62,18 +62,19 @@ class Epochs:
                 self._sequencers.begin(projection)
                 logger.info("segment %d begins at %d", segment.loglet, segment.start)
         self._tell(segment.loglet)
+        self.changed(segment.loglet)
 
     async def next(self, loglet: LogId, goal: Goal, reason: str) -> Projection:
         """As `attempt`; if that fails the loop is told, for the log may stand still."""
         try:
             return await self.attempt(loglet, goal, reason)
         except Unavailable:
-            self._changed(loglet)
+            self.changed(loglet)
             raise
 
     async def attempt(self, loglet: LogId, goal: Goal, reason: str) -> Projection:
         """The projection that came into force; Unavailable if that is not so for certain."""
-        async with self._locks[loglet]:
+        async with self._alone(loglet):
             before = self._record(loglet).projection
             if goal.close and before.closed:
                 return before
@@ -92,12 +93,16 @@ class Epochs:
             *(loglet, after.epoch, after.start, nodes_of(after), reason),
         )
         self._tell(loglet)
+        self.changed(loglet)
         return after
 
+    def _alone(self, loglet: LogId) -> asyncio.Lock:
+        return self._locks.setdefault(loglet, asyncio.Lock())
+
     def forget(self, loglet: LogId) -> None:
+        """It is gone, or about to be: who waits for it is told."""
         self._sequencers.end(loglet)
         self.unfinished.discard(loglet)
-        self._locks.pop(loglet, None)
         self._tell(loglet)
 
     async def newer_than(self, loglet: LogId, epoch: int) -> None:
@@ -111,11 +116,10 @@ class Epochs:
         for waiting in self._awaited.pop(loglet, ()):
             if not waiting.done():
                 waiting.set_result(None)
-        self._changed(loglet)
 
     def _record(self, loglet: LogId) -> ChainedRecord:
         record = self._catalog.get(loglet)
-        if record is None:
+        if record is None or not record.projection.chains:
             raise NotFound(f"segment {loglet} was deleted")
         return record
 

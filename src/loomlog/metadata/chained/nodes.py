@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from loomlog.core.chained.projection import Projection
+from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.chained.upkeep import Nodes
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.members import Members
@@ -54,6 +54,12 @@ class ChainNodes:
         """A new life of it."""
         self._reported = {key for key in self._reported if key[1] != node}
         self._unable = {key: until for key, until in self._unable.items() if key[1] != node}
+
+    def registered_with(self, node: NodeId) -> list[Replica]:
+        """The replicas of chains that it had when it registered."""
+        member = self._members.get(node)
+        refs = member.chain_replicas if member else ()
+        return [Replica(node, ref.loglet_id, ref.chain, ref.birth) for ref in refs]
 
     def replaced(self, node: NodeId) -> bool:
         return self._members.reachable(node) or self._choice.lost(node)

@@ -48,6 +48,7 @@ class ChainedSegments:
         self._placing = placing
         self.node_joined = upkeep.node_joined
         self.node_changed = upkeep.node_changed
+        self.clean_up = upkeep.removal.clean_up
 
     # ---- made
 
@@ -119,7 +120,7 @@ class ChainedSegments:
         self._upkeep.log_changed(log.log_id)
         try:
             async with asyncio.timeout(TRIM_WAIT_S):
-                await self._upkeep.trimmed(log.log_id)
+                await self._upkeep.trimming.done(log.log_id)
         except TimeoutError:
             pass
 

@@ -1,8 +1,9 @@
 """Keeps every chained loglet as it should be: asks core.chained.upkeep what to do, and does it.
 
 Three things go on beside each other for a loglet, each only while there is something to do: its
-chains are repaired; replicas that nobody needs are removed from their nodes; it is trimmed. Events
-wake them: a node registered, fell silent or came back, a log changed, a client cannot reach a node.
+chains are repaired; replicas that nobody needs are removed (removal.py); it is trimmed
+(trimming.py). Events wake them: a node registered, fell silent or came back, a log changed, a
+client cannot reach a node, a new epoch began.
 """
 
 from __future__ import annotations
@@ -15,12 +16,9 @@ from functools import partial
 from typing import Final
 
 from loomlog.core.chained import upkeep
-from loomlog.core.chained.messages import Check, Done, EpochOver, Refused, Remove
-from loomlog.core.chained.outcomes import Interrupted, Trimmed
+from loomlog.core.chained.messages import Check, EpochOver, Refused
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.reconfigure import Goal
-from loomlog.core.chained.replica import NOT_HERE
-from loomlog.core.chained.trimming import trim
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.background import Background
@@ -29,12 +27,14 @@ from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.filling import Filling
-from loomlog.metadata.chained.nodes import LOOK_S, ChainNodes
+from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.removal import Removal
 from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.chained.trimming import Trimming
 from loomlog.metadata.insisting import Insisting, Progress
 from loomlog.metadata.node_choice import UNABLE_S
 from loomlog.metadata.records import ChainedRecord
-from loomlog.types import Glsn, LogId, NodeId
+from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ class Upkeep:
         self.filling = Filling(chained, driver, self.epochs, nodes, sync_bytes_per_s)
         self._node_left = node_left
         self._repair = Insisting("upkeep of segment", self._repair_step, background)
-        self._removal = Insisting("removal of replicas of segment", self._remove_step, background)
-        self._trim = Insisting("trim of segment", self._trim_step, background)
+        self.removal = Removal(catalog, chained, driver, nodes, self.epochs, background)
+        self.trimming = Trimming(catalog, chained, driver, self.epochs, background)
         self._unfit: set[Replica] = set()
         self._joining: set[Replica] = set()  # by this leader
         self._checks = asyncio.Semaphore(CHECKS_MAX)
@@ -86,13 +86,10 @@ class Upkeep:
 
     def wake(self, loglet: LogId) -> None:
         record = self._chained.get(loglet)
-        if record is None:
-            return
-        self._repair.wake(loglet)
-        if record.dropping or self._segment(record) is None:
-            self._removal.wake(loglet)
-        if not self.is_trimmed(record):
-            self._trim.wake(loglet)
+        if record is not None:
+            self._repair.wake(loglet)
+            self.removal.look(record)
+            self.trimming.look(record)
 
     def log_changed(self, log_id: LogId) -> None:
         for record in self._chained.of_log(log_id):
@@ -109,6 +106,7 @@ class Upkeep:
     def node_joined(self, node: NodeId) -> None:
         """It registered: is what it should have there?"""
         self._nodes.came_back(node)
+        self._background.spawn(self.removal.node_joined(node), f"look at what node {node} has")
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
         for record in self._chained.on_node(node):
             self._background.spawn(self._verify(record, node), f"look at node {node}")
@@ -177,17 +175,8 @@ class Upkeep:
     # ---- what is wanted
 
     def _segment(self, record: ChainedRecord) -> Segment | None:
-        """Of its log; None: it is not, or not any more, a part of it."""
         log = self._catalog.log_of(record)
-        if log is None:
-            return None
-        chain = log.chain
-        for segment in chain.segments:
-            if segment.loglet == record.loglet:
-                return segment
-        if chain.successor is not None and chain.successor.loglet == record.loglet:
-            return Segment(record.loglet, chain.successor.settings, 0)
-        return None
+        return None if log is None else log.segment_of(record.loglet)
 
     def decide(self, record: ChainedRecord) -> upkeep.Action:
         segment = self._segment(record)
@@ -257,76 +246,3 @@ class Upkeep:
             self._joining.discard(replica)
             self.wake(replica.log_id)
             self._later(replica, UNABLE_S, partial(self.wake, replica.log_id))
-
-    # ---- replicas that nobody needs
-
-    async def _remove_step(self, loglet: LogId) -> Progress:
-        record = self._chained.get(loglet)
-        if record is None:
-            return Progress.IDLE
-        if self._segment(record) is None:
-            return await self._remove_all(record)
-        if not record.dropping:
-            return Progress.IDLE
-        return await self._remove(record, record.dropping)
-
-    async def _remove_all(self, record: ChainedRecord) -> Progress:
-        """Its segment is gone: the record stays until the last replica is."""
-        self._sequencers.end(record.loglet)
-        if any(record.projection.replicas) or record.joining:
-            emptied = record.projection._replace(chains=())
-            record = await self._chained.change(
-                record.loglet,
-                lambda r: replace(r, projection=emptied, joining=(), dropping=r.replicas),
-            )
-        if record.dropping:
-            return await self._remove(record, record.dropping)
-        await self._chained.forget(record.loglet)
-        self.epochs.forget(record.loglet)
-        logger.info("segment %d is gone", record.loglet)
-        return Progress.IDLE
-
-    async def _remove(self, record: ChainedRecord, replicas: tuple[Replica, ...]) -> Progress:
-        """From the nodes that can be reached, and from those that are forgotten."""
-        known = self._catalog.nodes
-        gone = [replica for replica in replicas if replica.node_id not in known]
-        there = [replica for replica in replicas if self._nodes.reachable(replica.node_id)]
-        answers = await asyncio.gather(*(self._driver.ask(r, Remove()) for r in there))
-        pairs = zip(there, answers, strict=True)
-        removed = [r for r, answer in pairs if isinstance(answer, Done) or answer == NOT_HERE]
-        if gone or removed:
-            await self._chained.removed(record.loglet, *gone, *removed)
-            self._repair.wake(record.loglet)  # it may be a spare now
-            return Progress.DONE
-        return Progress.FAILED if there else Progress.IDLE
-
-    # ---- trim
-
-    async def _trim_step(self, loglet: LogId) -> Progress:
-        record = self._chained.get(loglet)
-        target = 0 if record is None else self._trim_target(record)
-        if record is None or target <= record.trimmed or loglet in self.epochs.unfinished:
-            return Progress.IDLE
-        outcome = await self._driver.drive(loglet, trim(record.projection, target))
-        if isinstance(outcome, Trimmed):
-            await self._chained.change(loglet, lambda record: replace(record, trimmed=target))
-            logger.info("segment %d is trimmed up to position %d", loglet, target)
-            return Progress.DONE
-        if isinstance(outcome, Interrupted):
-            logger.info("segment %d is not trimmed yet: %s", loglet, outcome.reason)
-        return Progress.FAILED
-
-    def _trim_target(self, record: ChainedRecord) -> Glsn:
-        """How far it is to be trimmed; 0: nothing of it."""
-        segment, log = self._segment(record), self._catalog.log_of(record)
-        if segment is None or log is None or not record.begun or log.trimmed < segment.start:
-            return 0
-        return log.trimmed if segment.end is None else min(log.trimmed, segment.end)
-
-    async def trimmed(self, log_id: LogId) -> None:
-        """Wait until the segments of a log are trimmed as far as it is."""
-        while not all(map(self.is_trimmed, self._chained.of_log(log_id))):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)
-
-    def is_trimmed(self, record: ChainedRecord) -> bool:
-        return self._trim_target(record) <= record.trimmed
