@@ -1,6 +1,7 @@
 """A BlockTable in RocksDB: positions of chains come in any order, and holes matter.
 
-    block:     "B" replica last(8) count(4)  →  version(1) producer(8) sequence(8) batch
+    block:     "B" replica last(8) count(4)  →  batch, then version(1) producer(8) sequence(8)
+    extent:    "E" replica last(8) count(4)  →  nothing: a walk over blocks would read their batches
     standing:  "S" replica                   →  version(1) epoch(8) trimmed(8)
     replica:   log(4) chain(4) birth(8)
 
@@ -9,7 +10,8 @@ its LAST position: the first key at or behind a position is then the block that 
 next, its extent is in the key, and to trim is to delete one range, without a look at any value.
 
 Batches have checksums of their own, RocksDB one for each of its blocks and log records. Large
-batches go to blob files, which compactions leave alone.
+batches go to blob files, which compactions leave alone. What a killed process wrote without a sync
+is made durable when RocksDB opens, before anybody sees it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ _PLACE: Final = Struct(">QI")
 _BLOCK: Final = Struct(">BQQ")
 _STANDING: Final = Struct(">BQQ")
 _BLOCKS: Final = b"B"
+_EXTENTS: Final = b"E"
 _STANDINGS: Final = b"S"
 _PREFIX_BYTES: Final = _REPLICA.size
 _POSITION_MAX: Final = (1 << 64) - 1
@@ -67,12 +70,18 @@ class RocksReplica:
     def __init__(self, db: Rdict, replica: Replica) -> None:
         self._view = db.snapshot()
         self._replica = replica
-        self._prefix = _prefix(_BLOCKS, replica)
+        self._prefix = _prefix(_EXTENTS, replica)
 
     @property
     def standing(self) -> Standing | None:
-        value = self._get(_prefix(_STANDINGS, self._replica))
-        return None if value is None else _unpack_standing(value)
+        # Not by [key]: that raises the same for a missing key as for a bad disk.
+        key = _prefix(_STANDINGS, self._replica)
+        cursor = self._view.iter()
+        cursor.seek(key)
+        if not cursor.valid():
+            cursor.status()  # raises if it ended because of a bad disk
+            return None
+        return _unpack_standing(cursor.value()) if cursor.key() == key else None
 
     def find(self, position: Glsn) -> Extent | None:
         found = self.scan(position, 1)
@@ -94,22 +103,12 @@ class RocksReplica:
         return extents
 
     def load(self, extent: Extent) -> Block:
-        value = self._get(self._prefix + _PLACE.pack(extent.last, extent.count))
-        if value is None:
-            raise Corrupt(f"the block at {extent.first} is not where it was found: check the disk")
-        version, producer_id, sequence = _BLOCK.unpack_from(value)
+        key = _prefix(_BLOCKS, self._replica) + _PLACE.pack(extent.last, extent.count)
+        value: bytes = self._view[key]
+        batch, written_by = memoryview(value)[: -_BLOCK.size], value[-_BLOCK.size :]
+        version, producer_id, sequence = _BLOCK.unpack(written_by)
         _check_version(version)
-        batch = memoryview(value)[_BLOCK.size :]
         return Block(extent.first, extent.count, producer_id, sequence, batch)
-
-    def _get(self, key: bytes) -> bytes | None:
-        # A snapshot raises the same plain Exception for a missing key as for a bad disk.
-        cursor = self._view.iter()
-        cursor.seek(key)
-        if not cursor.valid():
-            cursor.status()
-            return None
-        return cursor.value() if cursor.key() == key else None
 
     def _before(self, key: bytes) -> Extent | None:
         cursor = self._view.iter()
@@ -118,7 +117,7 @@ class RocksReplica:
 
     def _extent(self, cursor: Any) -> Extent | None:
         if not cursor.valid():
-            cursor.status()  # raises if it ended because of a bad disk
+            cursor.status()
             return None
         key: bytes = cursor.key()
         if not key.startswith(self._prefix):
@@ -166,19 +165,27 @@ class RocksTable:
 
 
 def _add(batch: WriteBatch, replica: Replica, change: Change) -> None:
-    blocks = _prefix(_BLOCKS, replica)
     match change:
         case Put(block):
-            key = blocks + _PLACE.pack(block.last, block.count)
-            header = _BLOCK.pack(VERSION, block.producer_id, block.sequence)
-            batch.put(key, b"".join((header, block.batch)))
+            place = _PLACE.pack(block.last, block.count)
+            written_by = _BLOCK.pack(VERSION, block.producer_id, block.sequence)
+            # The batch comes first: copies of what is not aligned are slow.
+            batch.put(_prefix(_BLOCKS, replica) + place, b"".join((block.batch, written_by)))
+            batch.put(_prefix(_EXTENTS, replica) + place, b"")
         case Standing(epoch, trimmed):
             batch.put(_prefix(_STANDINGS, replica), _STANDING.pack(VERSION, epoch, trimmed))
             if trimmed:
-                batch.delete_range(blocks, blocks + _PLACE.pack(trimmed + 1, 0))
+                _delete_below(batch, replica, trimmed + 1)
         case Gone():
             batch.delete(_prefix(_STANDINGS, replica))
-            batch.delete_range(blocks, blocks + _PLACE.pack(_POSITION_MAX, 0))
+            _delete_below(batch, replica, _POSITION_MAX)
+
+
+def _delete_below(batch: WriteBatch, replica: Replica, position: Glsn) -> None:
+    """Blocks that end there are kept."""
+    for kind in (_BLOCKS, _EXTENTS):
+        prefix = _prefix(kind, replica)
+        batch.delete_range(prefix, prefix + _PLACE.pack(position, 0))
 
 
 def _unpack_standing(value: bytes) -> Standing:
