@@ -17,7 +17,7 @@ from loomlog.spark.archive import tasks_on
 from loomlog.spark.archive_job import Outcome
 from loomlog.spark.batch_reader import BatchReader, FilteringReader
 from loomlog.spark.options import read_options
-from loomlog.spark.ranges import ArchiveRange, StreamRange
+from loomlog.spark.ranges import PositionRange, StreamRange
 from loomlog.spark.source import COLUMNS
 
 Archive = Callable[..., Outcome]
@@ -102,7 +102,7 @@ def test_streams_of_the_archive_are_chosen(rig: Rig, archive: Archive) -> None:
     )
     reader.pushFilters([EqualTo(("stream",), stream)])
     parts = reader.partitions()
-    assert any(isinstance(part, ArchiveRange) for part in parts)
+    assert any(isinstance(part, PositionRange) for part in parts)
     found = [n for p in parts for batch in reader.read(p) for n in batch.column(0).to_pylist()]
     assert sorted(found) == wanted
 

@@ -23,12 +23,12 @@ FILES_PER_PAGE: Final = 1000  # a page is some 200 KB
 
 @dataclass(frozen=True, slots=True)
 class RangeFile:
-    """A Parquet file with the rows of a range of positions, all of them."""
+    """A Parquet file with the rows of a range of positions, all that there are."""
 
     name: str
     first: Glsn
     last: Glsn
-    rows: int
+    rows: int  # fewer than positions where the log has gaps
     size_bytes: int
     crc32c: int  # of the file
     footer_crc32c: int  # of what Parquet writes at its end: where everything is

@@ -1,8 +1,8 @@
 """A Parquet file with the rows of a range of positions, in order: writing, reading, checking it.
 
-Positions are dense, so a row's place in the file follows from its position, and one row is found by
-reading one row group. The footer and every page have checksums, which are checked on every read;
-`check` is for the whole file.
+A position without row is one of which the log said that nothing stands there. The footer says which
+positions each row group has, so one row is found by reading one row group. The footer and every
+page have checksums, which are checked on every read; `check` is for the whole file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loomlog.archive.location import Location
 from loomlog.archive.manifest import RangeFile
 from loomlog.columns import SCHEMA
 from loomlog.errors import Corrupt, DataLoss
-from loomlog.types import Glsn
+from loomlog.types import Gap, Glsn
 
 ROWS_PER_GROUP: Final = 64 * 1024  # what is read at once; also the largest batch a reader gets
 BYTES_PER_GROUP: Final = 16 * limits.MIB  # with large values rows are few
@@ -42,21 +42,24 @@ _LAYOUT: Final = {
 }
 
 
-def write(location: Location, first: Glsn, last: Glsn, batches: Iterable[Any]) -> RangeFile:
-    """A new file of these rows, which must be exactly those positions in order."""
+def write(location: Location, first: Glsn, last: Glsn, items: Iterable[Any]) -> RangeFile:
+    """A new file of these rows, which must be exactly those positions in order; a Gap among them
+    says that there are none."""
     name = f"positions-{first}-{last}.{secrets.token_hex(6)}.parquet"
     checksum = Checksum()
+    rows = 0
     with location.create(name) as sink:
         counted = _Counted(sink)
         with pq.ParquetWriter(pa.PythonFile(counted, mode="w"), SCHEMA, **_LAYOUT) as writer:
-            for group in _groups(dense(batches, first, last, f"log rows for {name}")):
+            for group in _groups(complete(items, first, last, f"log rows for {name}")):
+                rows += group.num_rows
                 checksum.update(group)
                 writer.write_batch(group, row_group_size=group.num_rows)
     return RangeFile(
         name=name,
         first=first,
         last=last,
-        rows=last - first + 1,
+        rows=rows,
         size_bytes=counted.size,
         crc32c=counted.crc,
         footer_crc32c=_footer_crc(location, name),
@@ -90,27 +93,46 @@ def check(location: Location, file: RangeFile, live: Iterable[Any] = ()) -> None
     whole, part = Checksum(), Checksum()
     for batch in read(location, file):
         whole.update(batch)
-        if live_first is not None and batch.column(0)[-1].as_py() >= live_first:
-            part.update(batch.slice(max(0, live_first - batch.column(0)[0].as_py())))
+        if live_first is not None:
+            part.update(batch.slice(_count_below(batch, live_first)))
     if whole.text() != file.checksum:
         raise Corrupt(f"{named} has other rows than its manifest says")
     if live_first is not None and part.text() != wanted:
         raise Corrupt(f"{named} differs from the log in: {difference(part.text(), wanted)}")
 
 
-def dense(batches: Iterable[Any], first: Glsn, last: Glsn, named: str) -> Iterator[Any]:
-    """The same batches; DataLoss if they are not exactly the positions from `first` to `last`."""
+def complete(items: Iterable[Any], first: Glsn, last: Glsn, named: str) -> Iterator[Any]:
+    """The batches of rows among them; DataLoss if these and the gaps are not exactly the positions
+    from `first` to `last`."""
     expected = first
-    for batch in batches:
-        if not batch.num_rows:
+    for item in items:
+        begin, end = _range_of(item)
+        if isinstance(item, Gap):
+            end = min(end, last + 1)
+        elif begin == end:
             continue
-        end = expected + batch.num_rows
-        if not pc.all(pc.equal(batch.column(0), pa.arange(expected, end))).as_py():
+        elif not pc.all(pc.equal(item.column(0), pa.arange(begin, end))).as_py():
+            raise DataLoss(f"{named}: positions from {begin} on are not in order")
+        if begin != expected:
             raise DataLoss(f"{named}: position {expected} is missing or out of order")
-        yield batch
+        if not isinstance(item, Gap):
+            yield item
         expected = end
     if expected != last + 1:
         raise DataLoss(f"{named}: it ends at {expected - 1} instead of {last}")
+
+
+def _range_of(item: Any) -> tuple[Glsn, Glsn]:
+    """The first position of a batch, or of a gap, and the one behind it."""
+    if isinstance(item, Gap):
+        return item.first, item.last + 1
+    begin = item.column(0)[0].as_py() if item.num_rows else 0
+    return begin, begin + item.num_rows
+
+
+def _count_below(batch: Any, position: Glsn) -> int:
+    """How many of its first rows stand before a position."""
+    return pc.sum(pc.less(batch.column(0), position)).as_py() or 0
 
 
 class _Counted(io.RawIOBase):
@@ -154,16 +176,27 @@ def _read_groups(
     source: Any, file: RangeFile, first: Glsn, last: Glsn, named: str
 ) -> Iterator[Any]:
     parquet = pq.ParquetFile(source, page_checksum_verification=True)
-    begin = file.first
+    if parquet.metadata.num_rows != file.rows:
+        raise Corrupt(f"the archive file {named} has not the rows that its manifest says")
+    expected = file.first
     for group in range(parquet.num_row_groups):
-        end = begin + parquet.metadata.row_group(group).num_rows
-        if begin <= last and end > first:
+        found = parquet.metadata.row_group(group).column(0).statistics
+        if found.min <= last and found.max >= first:
             batch = _one_batch(parquet.read_row_group(group))
-            if not pc.all(pc.equal(batch.column(0), pa.arange(begin, end))).as_py():
-                raise Corrupt(f"the archive file {named}: positions from {begin} on are not dense")
-            skip = max(0, first - begin)
-            yield batch.slice(skip, min(last + 1, end) - begin - skip)
-        begin = end
+            _check_order(batch, expected, file.last, named)
+            skip, end = _count_below(batch, first), _count_below(batch, last + 1)
+            if skip < end:
+                yield batch.slice(skip, end - skip)
+        expected = found.max + 1
+
+
+def _check_order(batch: Any, first: Glsn, last: Glsn, named: str) -> None:
+    positions = batch.column(0)
+    begin, end = positions[0].as_py(), positions[-1].as_py()
+    before, after = positions.slice(0, len(positions) - 1), positions.slice(1)
+    grows = pc.all(pc.less(before, after), min_count=0).as_py()
+    if not (first <= begin <= end <= last and grows):
+        raise Corrupt(f"the archive file {named}: positions from {first} on are not in order")
 
 
 def _footer_crc(location: Location, name: str) -> int:
@@ -205,12 +238,12 @@ def _checksum_of(live: Iterable[Any], file: RangeFile, named: str) -> tuple[str,
     """The checksum of the log's rows and the first of their positions; None: there are no rows."""
     checksum = Checksum()
     first: Glsn | None = None
-    expected = 0
-    for batch in live:
-        if first is None:
-            first = expected = batch.column(0)[0].as_py()
-        checksum.update(batch)
-        expected += batch.num_rows
-    if first is not None and expected != file.last + 1:
-        raise DataLoss(f"{named}: the log ends at {expected - 1}, before it")
+    end = 0
+    for item in live:
+        begin, end = _range_of(item)
+        first = begin if first is None else first
+        if not isinstance(item, Gap):
+            checksum.update(item)
+    if first is not None and end <= file.last:
+        raise DataLoss(f"{named}: the log ends at {end - 1}, before it")
     return checksum.text(), first

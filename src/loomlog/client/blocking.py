@@ -280,11 +280,13 @@ class BlockingLog(BlockingLandmarks):
         stop: Glsn | None = None,
         *,
         archived: bool = True,
+        gaps: bool = False,
         timeout_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA; raises Timeout when nothing
-        came for `timeout_s`. Without `archived` only what the log itself has."""
-        subscription = self._subscription(start, stop, archived=archived)
+        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA, with `Gap`s between them if
+        asked for; raises Timeout when nothing came for `timeout_s`. Without `archived` only what
+        the log itself has."""
+        subscription = self._subscription(start, stop, archived=archived, gaps=gaps)
         return self._iterate(subscription, _arrow, timeout_s)
 
     def subscribe_stream(
@@ -370,8 +372,8 @@ def _entries(piece: Rows | Gap) -> list[Any]:
     return [piece] if isinstance(piece, Gap) else piece.entries()
 
 
-def _arrow(piece: Rows | Gap) -> list[pa.RecordBatch]:
-    return [] if isinstance(piece, Gap) else [piece.to_arrow()]
+def _arrow(piece: Rows | Gap) -> list[Any]:
+    return [piece] if isinstance(piece, Gap) else [piece.to_arrow()]
 
 
 async def _chunk(subscription: Pieces, items: Callable[[Rows | Gap], list[T]]) -> list[T]:

@@ -198,11 +198,16 @@ class Log(Landmarks):
         return _entries(self.open_subscription(start, stop, gaps=gaps))
 
     def subscribe_arrow(
-        self, start: Glsn | str = 1, stop: Glsn | None = None, *, archived: bool = True
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        *,
+        archived: bool = True,
+        gaps: bool = False,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA. Without `archived` only
-        what the log itself has."""
-        return _arrow(self.open_subscription(start, stop, archived=archived))
+        """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA, with `Gap`s between them if
+        asked for. Without `archived` only what the log itself has."""
+        return _arrow(self.open_subscription(start, stop, archived=archived, gaps=gaps))
 
     def subscribe_stream(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
@@ -340,6 +345,7 @@ async def _arrow(subscription: Pieces) -> AsyncGenerator[Any, None]:
     try:
         while (piece := await subscription.next()) is not None:
             if isinstance(piece, Gap):
+                yield piece
                 continue
             yield piece.to_arrow()
             delivered += piece.rows

@@ -37,6 +37,7 @@ class Writing:
 
     @property
     def rows(self) -> int:
+        """At most: the log may have gaps."""
         return self.last - self.first + 1
 
 
@@ -64,7 +65,7 @@ class Checked:
 def write_file(task: Writing) -> RangeFile:
     with connect_sync(task.place.cluster) as cluster:
         rows = cluster.log(task.place.log).subscribe_arrow(
-            task.first, task.last, archived=False, timeout_s=SILENCE_S
+            task.first, task.last, archived=False, gaps=True, timeout_s=SILENCE_S
         )
         return range_file.write(Location(task.place.location), task.first, task.last, rows)
 
@@ -76,7 +77,7 @@ def check_file(task: Checking) -> Checked:
         if task.head <= task.file.last:
             first = max(task.head, task.file.first)
             live = cluster.log(task.place.log).subscribe_arrow(
-                first, task.file.last, archived=False, timeout_s=SILENCE_S
+                first, task.file.last, archived=False, gaps=True, timeout_s=SILENCE_S
             )
         try:
             range_file.check(location, task.file, live)

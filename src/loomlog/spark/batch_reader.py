@@ -18,7 +18,7 @@ from loomlog.errors import NotYetWritten
 from loomlog.spark.filters import Narrowing, narrowing
 from loomlog.spark.options import ReadOptions
 from loomlog.spark.positions import first_position
-from loomlog.spark.ranges import ArchiveRange, StreamRange, plan
+from loomlog.spark.ranges import PositionRange, StreamRange, plan
 from loomlog.spark.tasks import connect, read_range
 from loomlog.types import Glsn
 
@@ -38,7 +38,7 @@ class BatchReader(DataSourceReader):
             return list(plan(log, self._options, first, last, self._narrowing.streams))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, StreamRange | ArchiveRange):
+        if not isinstance(partition, StreamRange | PositionRange):
             return iter(())  # Spark's own partition, when there was nothing to plan
         return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
 

@@ -1,8 +1,8 @@
 """Which task reads what: a range of positions as ranges of its streams, and before them, where the
 log is trimmed, as ranges of its archive.
 
-Positions are dense, so the ranges of all streams together have exactly as many entries as the range
-of positions: checked on every plan.
+LLSNs are dense where they are not positions, so the ranges of all streams together are exactly as
+long as the range of positions: checked on every plan.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class StreamRange(InputPartition):
     last_llsn: Llsn
     first: Glsn
     last: Glsn
+    by_position: bool = False  # its LLSNs are positions
 
     @property
     def count(self) -> int:
@@ -43,8 +44,9 @@ class StreamRange(InputPartition):
 
 
 @dataclass(frozen=True)
-class ArchiveRange(InputPartition):
-    """What one task reads of an archive: positions, of these streams or of all."""
+class PositionRange(InputPartition):
+    """What one task reads by position, of these streams or of all: of an archive, or where the log
+    has one stream, whose LLSNs are positions. There may be gaps."""
 
     first: Glsn
     last: Glsn
@@ -54,11 +56,11 @@ class ArchiveRange(InputPartition):
     def count(self) -> int:
         return self.last - self.first + 1
 
-    def part(self, begin: int, end: int) -> ArchiveRange:
+    def part(self, begin: int, end: int) -> PositionRange:
         return replace(self, first=self.first + begin, last=self.first + end - 1)
 
 
-TaskRange: TypeAlias = StreamRange | ArchiveRange
+TaskRange: TypeAlias = StreamRange | PositionRange
 
 
 def plan(
@@ -77,7 +79,7 @@ def plan(
             found = _locate(log, live, last) if live <= last else []
         except Trimmed:
             continue  # just now: the next look at the head finds out
-        ranges += (r for r in found if streams is None or r.stream in streams)
+        ranges += (_to_read(r) for r in found if streams is None or r.stream in streams)
         return list(_split(ranges, options))
     raise Trimmed(f"log {log.name!r} is trimmed faster than a read of it can be planned")
 
@@ -100,7 +102,7 @@ def _archived(
     if options.fail_on_data_loss and end < last:
         raise lost(log.name, max(end + 1, first), last)
     if begin <= end:
-        whole = ArchiveRange(begin, end, streams)
+        whole = PositionRange(begin, end, streams)
         yield from _parts(whole, -(-whole.count // ARCHIVED_PER_TASK))
 
 
@@ -113,10 +115,11 @@ def lost(log: str, first: Glsn, last: Glsn) -> Trimmed:
 
 def _locate(log: BlockingLog, first: Glsn, last: Glsn) -> list[StreamRange]:
     begins, ends = log.locate(first), log.locate(last + 1)
+    counted = {s.id for s in log.describe().streams if s.protocol == "ordered"}
     if not begins.keys() <= ends.keys():
         raise Trimmed(f"log {log.name!r} was trimmed at {first} or later")
     ranges = [
-        StreamRange(stream, begin, ends[stream] - 1, first, last)
+        StreamRange(stream, begin, ends[stream] - 1, first, last, stream not in counted)
         for stream, begin in begins.items()  # a stream that came since begins above `last`
         if begin < ends[stream]
     ]
@@ -127,6 +130,12 @@ def _locate(log: BlockingLog, first: Glsn, last: Glsn) -> list[StreamRange]:
             f"not {expected}; see `loom status`"
         )
     return ranges
+
+
+def _to_read(found: StreamRange) -> TaskRange:
+    if found.by_position:
+        return PositionRange(found.first_llsn, found.last_llsn, None)
+    return found
 
 
 def _split(ranges: list[TaskRange], options: ReadOptions) -> Iterator[TaskRange]:

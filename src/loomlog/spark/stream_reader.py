@@ -24,7 +24,7 @@ from loomlog.client.blocking import BlockingCluster, BlockingLog
 from loomlog.errors import DataLoss
 from loomlog.spark.options import ReadOptions
 from loomlog.spark.positions import first_position
-from loomlog.spark.ranges import ArchiveRange, StreamRange, plan
+from loomlog.spark.ranges import PositionRange, StreamRange, plan
 from loomlog.spark.tasks import connect, read_range
 from loomlog.types import Glsn
 
@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan(self._log(), self._options, first, last) if first <= last else []
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, StreamRange | ArchiveRange)
+        assert isinstance(partition, StreamRange | PositionRange)
         return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
 
     def stop(self) -> None:

@@ -1,5 +1,5 @@
-"""What runs in a Python worker of Spark: one range of one stream, from its nodes, or a range of the
-archive, as Arrow.
+"""What runs in a Python worker of Spark: one range of one stream, from its nodes, or a range of
+positions, from the log or its archive, as Arrow.
 
 Batches of the log are joined or cut to sizes that Spark likes; no Python runs per record.
 """
@@ -7,6 +7,7 @@ Batches of the log are joined or cut to sizes that Spark likes; no Python runs p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from loomlog.client.blocking import BlockingCluster, BlockingLog, connect_sync
 from loomlog.columns import SCHEMA
 from loomlog.errors import NotFound, Trimmed
 from loomlog.spark.options import ReadOptions
-from loomlog.spark.ranges import ArchiveRange, StreamRange, TaskRange, lost
+from loomlog.spark.ranges import PositionRange, StreamRange, TaskRange, lost
 from loomlog.types import Glsn, Llsn
 
 ROWS_MIN: Final = 16 * 1024  # joined until there are so many: a batch has its price in Spark
@@ -38,21 +39,40 @@ def read_range(options: ReadOptions, wanted: TaskRange, schema: Any) -> Iterator
     """The rows of a range as Arrow batches of `schema`."""
     with connect(options) as cluster:
         log = cluster.log(options.log)
-        if isinstance(wanted, ArchiveRange):
-            batches = _archived(log, options, wanted)
+        if isinstance(wanted, PositionRange):
+            batches = _by_position(log, options, wanted)
         else:
             batches = _streamed(log, options, wanted)
         for batch in sized(_in_time(batches, options)):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _archived(log: BlockingLog, options: ReadOptions, wanted: ArchiveRange) -> Iterator[Any]:
+def _archived(log: BlockingLog, options: ReadOptions, wanted: PositionRange) -> Iterator[Any]:
     rows = log.subscribe_arrow(wanted.first, wanted.last, timeout_s=options.read_timeout_s)
     for batch in rows:
         if wanted.streams is not None:
             streams = pa.array(wanted.streams, SCHEMA.field("stream").type)
             batch = batch.filter(pc.is_in(batch.column(_STREAM), streams))
         yield batch
+
+
+def _by_position(log: BlockingLog, options: ReadOptions, wanted: PositionRange) -> Iterator[Any]:
+    """The same, and what a trim takes away meanwhile is data loss."""
+    position = wanted.first
+    while position <= wanted.last:
+        try:
+            for batch in _archived(log, options, replace(wanted, first=position)):
+                if batch.num_rows:
+                    position = batch.column(0)[-1].as_py() + 1
+                yield batch
+            return
+        except Trimmed:
+            head = log.head()
+            if head <= position:
+                raise  # a trim that the metadata repository does not know of
+            if options.fail_on_data_loss:
+                raise lost(log.name, position, min(wanted.last, head - 1)) from None
+            position = head
 
 
 def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> Iterator[Any]:
@@ -92,7 +112,7 @@ def _meanwhile_archived(
     info = log.archive()
     if info is None:
         return
-    rest = ArchiveRange(max(position, info.first), wanted.last, frozenset({wanted.stream}))
+    rest = PositionRange(max(position, info.first), wanted.last, frozenset({wanted.stream}))
     try:
         for batch in _archived(log, options, rest):
             llsn = batch.column(_LLSN)

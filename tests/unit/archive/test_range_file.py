@@ -17,6 +17,7 @@ from loomlog.archive.location import Location, uri_of
 from loomlog.archive.manifest import RangeFile
 from loomlog.columns import SCHEMA
 from loomlog.errors import Corrupt, DataLoss
+from loomlog.types import Gap
 
 
 @pytest.fixture
@@ -86,6 +87,30 @@ def test_large_values_make_small_row_groups(
     with location.open(file.name) as source:
         assert pq.ParquetFile(source).num_row_groups > 3
     assert table(*range_file.read(location, file)).equals(table(rows(1, 200)))
+
+
+def test_gaps_that_the_log_tells_of_are_none_of_the_rows(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_file, "ROWS_PER_GROUP", 10)
+    given = [Gap(1, 4, "hole"), rows(5, 30), Gap(31, 31, "hole"), rows(32, 48), Gap(49, 60, "hole")]
+    file = range_file.write(location, 1, 50, given)
+    assert (file.first, file.last, file.rows) == (1, 50, 43)
+    assert table(*range_file.read(location, file)).equals(table(rows(5, 30), rows(32, 48)))
+    for first, last in [(1, 5), (30, 32), (31, 31), (45, 50)]:
+        found = table(*range_file.read(location, file, first, last)).column(0).to_pylist()
+        assert found == [n for n in range(max(first, 5), min(last, 48) + 1) if n != 31]
+    range_file.check(location, file, given)
+    range_file.check(location, file, [Gap(31, 31, "hole"), rows(32, 48), Gap(49, 50, "hole")])
+    with pytest.raises(Corrupt, match="differs"):
+        range_file.check(location, file, [rows(31, 50)])
+
+
+def test_a_range_may_be_one_gap(location: Location) -> None:
+    file = range_file.write(location, 1, 50, [Gap(1, 50, "hole")])
+    assert file.rows == 0
+    assert list(range_file.read(location, file)) == []
+    range_file.check(location, file, [Gap(1, 50, "hole")])
 
 
 @pytest.mark.parametrize("given", [[(1, 5), (7, 10)], [(1, 5), (5, 10)], [(1, 9)], [(2, 10)]])
