@@ -242,7 +242,7 @@ class Reader:
         )
 
     def _conclude(self, is_grace_over: bool) -> bool:
-        """Everybody sends all that it has. Whether that is known to be nothing."""
+        """Everybody sends all that it has. Whether anything follows from it for the head."""
         epoch = epoch_of(self.head)
         decided = last_of(epoch) if self._known.is_clean(epoch) else 0
         finding = self._sources.find_nothing(self.head, decided)
@@ -252,7 +252,7 @@ class Reader:
         if gap.kind is GapKind.DATALOSS and self._suspected != self.head:
             self._suspected = self.head
             self._rewind()
-            return False
+            return True
         if not finding.at_once:
             self._sources.missed_grace(self.head)
         self._gap(gap.last, gap.kind)

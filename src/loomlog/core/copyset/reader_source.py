@@ -109,5 +109,5 @@ def find_nothing(
     if late:
         return None
     # Too few to be sure; but there is nobody else to ask, unless one of the others still answers.
-    at_once = all(source.has_passed(head) for source in others)
+    at_once = all(source.has_passed(head) for source in others or sources)
     return Finding(last, at_once, is_from_nobody=not counting)

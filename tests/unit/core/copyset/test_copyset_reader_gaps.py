@@ -1,0 +1,276 @@
+"""What a reader concludes when nothing comes, from whom, and what kind of gap it is."""
+
+from __future__ import annotations
+
+import pytest
+from copyset_reader_rig import START, ReaderRig, bridge, data, end, hole, lsns, metadata, state
+
+from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
+from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.reader_knowledge import last_of
+from loomlog.core.copyset.reader_source import Finding, Source, find_nothing
+from loomlog.core.copyset.reader_words import GapKind
+
+THREE = state(metadata(1, 2, 3))
+
+
+def at(offset: int) -> int:
+    return make(1, offset)
+
+
+def sources(*passed: int, **authorities: Authority) -> list[Source]:
+    """Of nodes 1 to 5 those have looked up to 9, and the others have not answered."""
+    made = [Source(node, at(10) if node in passed else START) for node in range(1, 6)]
+    for source in made:
+        source.authority = authorities.get(f"node{source.node}", Authority.FULL)
+    return made
+
+
+FIVE = metadata(1, 2, 3, 4, 5, replication=3)
+
+
+def find(found: list[Source], known: EpochMetadata = FIVE, decided: int = 0) -> Finding | None:
+    return find_nothing(START, decided, known, found, graces=2)
+
+
+# ---- who has to have answered
+
+
+def test_all_that_count_have_answered_so_it_is_decided_at_once() -> None:
+    assert find(sources(1, 2, 3, 4, 5)) == Finding(at(9), at_once=True)
+
+
+def test_an_f_majority_is_enough_after_a_grace() -> None:
+    assert find(sources(1, 2)) is None
+    assert find(sources(1, 2, 3)) == Finding(at(9), at_once=False)
+
+
+def test_nobody_waits_again_for_a_node_that_missed_more_than_two_graces() -> None:
+    found = sources(1, 2, 3, 4)
+    found[4].graces_missed = 3
+    assert find(found) == Finding(at(9), at_once=True)
+
+
+def test_domains_are_what_counts_not_nodes() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}
+    known = EpochMetadata(1, tuple(Member(node, rack) for node, rack in racks.items()), 2)
+    assert find(sources(1, 3, 5), known) is None  # one copy in rack a, one in rack b: not excluded
+    assert find(sources(1, 2, 3, 4), known) == Finding(at(9), at_once=False)
+
+
+def test_the_finding_reaches_as_far_as_all_have_looked() -> None:
+    found = sources(1, 2, 3, 4, 5)
+    found[2].next_lsn = at(5)
+    assert find(found) == Finding(at(4), at_once=True)
+
+
+def test_a_node_that_may_miss_records_does_not_count() -> None:
+    found = sources(1, 2, 3)
+    found[0].underreplicated = True
+    assert find(found) is None
+    assert find(sources(1, 2, 3, node1=Authority.UNDERREPLICATED)) is None
+
+
+def test_when_nobody_else_is_left_to_be_asked_it_is_decided_by_those_there_are() -> None:
+    lost = {f"node{node}": Authority.UNDERREPLICATED for node in (3, 4, 5)}
+    assert find(sources(1, 2, **lost)) == Finding(at(9), at_once=False)
+    assert find(sources(1, 2, 3, 4, 5, **lost)) == Finding(at(9), at_once=True)
+    assert find(sources(1, **lost)) is None
+
+
+def test_what_was_on_an_empty_node_is_elsewhere_so_it_counts_as_one_that_has_nothing() -> None:
+    assert find(sources(1, 2, node3=Authority.EMPTY)) == Finding(at(9), at_once=False)
+
+
+def test_where_records_cannot_be_copied_as_often_as_they_should_all_have_to_answer() -> None:
+    empty = {f"node{node}": Authority.EMPTY for node in (3, 4, 5)}
+    assert find(sources(1, **empty)) is None
+    assert find(sources(1, 2, **empty)) == Finding(at(9), at_once=True)
+
+
+def test_a_node_that_is_unavailable_is_waited_for() -> None:
+    unavailable = {f"node{node}": Authority.UNAVAILABLE for node in (3, 4, 5)}
+    assert find(sources(1, 2, **unavailable)) is None
+
+
+def test_with_no_node_left_only_the_metadata_says_that_there_was_something() -> None:
+    gone = {f"node{node}": Authority.EMPTY for node in range(1, 6)}
+    assert find(sources(**gone)) is None
+    expected = Finding(last_of(1), at_once=False, is_from_nobody=True)
+    assert find(sources(**gone), decided=last_of(1)) == expected
+
+
+# ---- what kind of gap it is
+
+
+def all_send_all(known: LogState = THREE, **wanted: int) -> ReaderRig:
+    """A reader at a head that nobody has sent, which has asked for everything."""
+    rig = ReaderRig(known, **wanted)  # type: ignore[arg-type]
+    for node in (1, 2, 3):
+        rig.answer(node, up_to=rig.reader.head)
+    assert rig.request(1).everything
+    return rig
+
+
+def test_a_gap_inside_an_epoch_is_a_loss() -> None:
+    rig = all_send_all()
+    for node in (1, 2, 3):
+        rig.answer(node, data(at(4)), up_to=4)
+    assert rig.gaps == [(at(1), at(3), GapKind.DATALOSS)]
+    assert rig.delivered == [lsns(4, 4)]
+
+
+def test_a_loss_is_believed_only_after_everybody_was_asked_again_for_everything() -> None:
+    rig = all_send_all()
+    for node in (1, 2, 3):
+        rig.answer(node, data(at(2)), up_to=3)
+    assert rig.gaps == [(at(1), at(1), GapKind.DATALOSS)]  # it was asked again for 1 before
+    assert rig.reader.head == at(3)
+    assert rig.request(1).first == at(3)  # now it is asked again for 3
+    rig.answer(1, data(at(3)), up_to=3)
+    assert rig.delivered == [lsns(2, 2), lsns(3, 3)]
+
+
+def test_a_loss_by_an_f_majority_is_told_after_a_grace() -> None:
+    rig = ReaderRig(THREE)
+    for node in (1, 2):
+        rig.answer(node, up_to=3)
+    rig.pass_grace()  # node 3 is late: the others shall send what it should
+    for node in (1, 2):
+        rig.answer(node, up_to=3)
+    for node in (1, 2):
+        rig.answer(node, up_to=3)  # everything, this time
+    assert rig.gaps == []
+    rig.pass_grace()
+    assert rig.gaps == [(at(1), at(3), GapKind.DATALOSS)]
+
+
+def test_with_fewer_than_an_f_majority_a_reader_waits() -> None:
+    rig = ReaderRig(THREE)
+    rig.answer(1, up_to=3)
+    for _ in range(5):
+        rig.pass_grace()
+        if 1 in rig.asks:
+            rig.answer(1, up_to=3)
+    rig.pass_time(100)
+    assert rig.gaps == []
+    rig.answer(3, data(at(1), 3), up_to=3)
+    assert rig.delivered == [lsns(1, 3)]
+
+
+def test_what_recovery_left_are_holes_and_bridges() -> None:
+    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2))
+    rig.answer(1, hole(at(1), at(2)), data(at(3)), bridge(at(4)), up_to=last_of(1))
+    assert rig.gaps == [
+        (at(1), at(2), GapKind.HOLE),
+        (at(4), last_of(1), GapKind.BRIDGE),
+    ]
+    assert rig.reader.head == make(2, 1)
+
+
+def test_what_is_left_of_a_bridge_that_was_overwritten_is_a_hole() -> None:
+    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2))
+    rig.answer(1, data(at(3), recovered=3), bridge(at(1)), up_to=5)
+    assert rig.gaps == [
+        (at(1), at(2), GapKind.HOLE),
+        (at(4), last_of(1), GapKind.BRIDGE),
+    ]
+
+
+def test_who_knows_the_end_of_an_epoch_needs_no_bridge() -> None:
+    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2))
+    rig.answer(1, data(at(1)), up_to=last_of(1), ends=(end(1, 1),))
+    assert rig.gaps == [(at(2), last_of(1), GapKind.BRIDGE)]
+
+
+def test_an_epoch_that_the_metadata_knows_as_empty_is_passed_at_once() -> None:
+    known = state(metadata(1, 2, 3), epoch=4, last_clean=3, tail=at(1))
+    rig = ReaderRig(known, first=at(2))
+    assert [kind for _, _, kind in rig.gaps] == [GapKind.BRIDGE] * 3
+    assert rig.reader.head == make(4, 1)
+
+
+def test_what_is_before_the_first_epoch_is_a_bridge() -> None:
+    rig = ReaderRig(state(metadata(1, 2, 3, since=5), epoch=5), first=7)
+    assert rig.gaps == [(7, last_of(0), GapKind.BRIDGE)] + [
+        (make(epoch, 1), last_of(epoch), GapKind.BRIDGE) for epoch in range(1, 5)
+    ]
+
+
+def test_an_epoch_of_which_nobody_knows_anything_was_empty() -> None:
+    rig = all_send_all(state(metadata(1, 2, 3), epoch=2))
+    for node in (1, 2, 3):
+        rig.answer(node, data(make(2, 1)), up_to=make(2, 1))
+    assert rig.gaps == [(at(1), last_of(1), GapKind.BRIDGE)]
+    assert rig.delivered == [lsns(1, 1, epoch=2)]
+
+
+def test_the_last_records_of_an_epoch_are_lost_if_somebody_knows_that_it_ended_later() -> None:
+    rig = all_send_all(state(metadata(1, 2, 3), epoch=2))
+    for node in (1, 2, 3):
+        rig.answer(node, up_to=make(2, 1), ends=(end(1, 5),))
+    assert rig.gaps == [
+        (at(1), at(5), GapKind.DATALOSS),
+        (at(6), last_of(1), GapKind.BRIDGE),
+    ]
+
+
+def test_where_reading_ends_inside_an_epoch_its_end_is_no_loss() -> None:
+    rig = all_send_all(state(metadata(1, 2, 3), epoch=2), until=at(8))
+    assert rig.request(1).until == last_of(1)  # farther than wanted, to see which it is
+    for node in (1, 2, 3):
+        rig.answer(node, up_to=last_of(1))
+    assert rig.gaps == [(at(1), at(8), GapKind.BRIDGE)]
+    assert rig.finished
+
+
+def test_when_all_nodes_of_an_epoch_are_gone_it_is_a_loss() -> None:
+    known = state(metadata(1, 2, 3), epoch=3, last_clean=2, tail=make(2, 9))
+    rig = ReaderRig(known)
+    gone = dict.fromkeys((1, 2, 3), Authority.EMPTY)
+    rig.do(rig.reader.told_authorities(gone, rig.now))
+    for _ in range(3):
+        rig.pass_grace()
+    assert rig.gaps[0] == (at(1), last_of(1), GapKind.DATALOSS)
+
+
+@pytest.mark.parametrize("is_told_by_metadata", [False, True])
+def test_what_is_trimmed_is_passed_at_once(is_told_by_metadata: bool) -> None:
+    rig = ReaderRig(THREE)
+    if is_told_by_metadata:
+        rig.tell(state(metadata(1, 2, 3), trimmed=at(5)))
+    else:
+        rig.answer(2, up_to=at(5), trimmed=at(5))
+    assert rig.gaps == [(at(1), at(5), GapKind.TRIM)]
+    assert rig.reader.head == at(6)
+
+
+def test_what_is_here_is_delivered_though_it_is_trimmed_meanwhile() -> None:
+    rig = ReaderRig(THREE)
+    rig.answer(1, data(at(2)), up_to=4)
+    rig.answer(2, data(at(1)), up_to=9, trimmed=at(4))
+    assert rig.delivered == [lsns(1, 1), lsns(2, 2)]
+    assert rig.gaps == [(at(3), at(4), GapKind.TRIM)]
+
+
+def test_a_gap_is_split_at_the_trim_point() -> None:
+    rig = all_send_all()
+    for node in (1, 2, 3):
+        rig.answer(node, data(at(9)), up_to=9, trimmed=at(4))
+    assert rig.gaps[0] == (at(1), at(4), GapKind.TRIM)
+    for node in (1, 2, 3):
+        if node in rig.asks and not rig.delivered:
+            rig.answer(node, data(at(9)), up_to=9)
+    assert rig.gaps[1:] == [(at(5), at(8), GapKind.DATALOSS)]
+
+
+def test_nothing_is_concluded_from_answers_from_before_records_were_copied_again() -> None:
+    rig = all_send_all()
+    for node in (1, 2):
+        rig.answer(node, up_to=3, underreplicated=node == 1)
+    rig.do(rig.reader.told_authorities({1: Authority.EMPTY}, rig.now))
+    assert rig.request(2).first == START
+    rig.answer(2, data(at(1), 3), up_to=3)
+    assert rig.delivered == [lsns(1, 3)]
