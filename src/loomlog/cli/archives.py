@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from loomlog.cli.connection import connected_sync
 from loomlog.cli.failures import UsageError
 from loomlog.cli.output import console, new_table, plain, print_json, size
 from loomlog.cli.spark_session import start_spark
 from loomlog.cli.waiting import Progress, bar
-from loomlog.errors import Corrupt
+from loomlog.client.moments import duration_s
+from loomlog.errors import Corrupt, InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from loomlog import BlockingCluster
     from loomlog.archive.record import ArchiveInfo
     from loomlog.spark.archive_job import Outcome, Report, RunTasks
-
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,10 @@ def seconds(text: str | None) -> float | None:
     """ "7d" -> 604800.0"""
     if text is None:
         return None
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
-    if parts is None:
-        raise UsageError(f"--older-than {text}: write a number and s, m, h, d or w, e.g. 7d")
-    return float(parts[1]) * _UNITS[parts[2]]
+    try:
+        return duration_s(text)
+    except InvalidArgument as error:
+        raise UsageError(f"--older-than: {error}") from error
 
 
 def run(

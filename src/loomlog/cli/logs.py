@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 from loomlog.cli.archives import print_archives
 from loomlog.cli.changes import say
 from loomlog.cli.connection import connected
+from loomlog.cli.failures import UsageError
 from loomlog.cli.output import as_fields, print_json, print_logs, print_segments, print_streams
 
 
 async def create(
-    address: str, name: str, *, protocol: str, streams: int, replicas: int, as_json: bool
+    address: str,
+    name: str,
+    *,
+    protocol: str,
+    streams: int,
+    replicas: int,
+    retention: str | None,
+    as_json: bool,
 ) -> None:
     async with connected(address) as cluster:
-        log = await cluster.create_log(name, protocol=protocol, streams=streams, replicas=replicas)
+        log = await cluster.create_log(name, protocol, streams, replicas, retention=retention)
         if as_json:
             print_json(as_fields(await log.describe()))
-        else:
-            print(f"created {name}: {protocol}, streams: {streams}, replicas of each: {replicas}")
+            return
+    kept = f", entries stay for {retention}" if retention else ""
+    print(f"created {name}: {protocol}, streams: {streams}, replicas of each: {replicas}{kept}")
 
 
 async def list_all(address: str, *, as_json: bool) -> None:
@@ -62,6 +72,30 @@ async def switch(
     say(change, as_json=as_json)
 
 
+async def set_retention(address: str, name: str, retention: str | None, *, as_json: bool) -> None:
+    async with connected(address) as cluster:
+        info = await cluster.log(name).set_retention(retention)
+    if as_json:
+        print_json({"log": name, "retention_s": info.retention_s})
+    elif retention:
+        print(f"entries of {name} stay for {retention} from now on")
+    else:
+        print(f"entries of {name} stay for ever from now on")
+
+
+async def find_time(address: str, name: str, moment: datetime, *, as_json: bool) -> None:
+    async with connected(address) as cluster:
+        log = cluster.log(name)
+        position = await log.find_time(moment)
+        found = position <= await log.tail()
+    if as_json:
+        print_json({"log": name, "time": moment.isoformat(), "position": position, "found": found})
+    elif found:
+        print(f"{moment.isoformat()} begins in {name} at {position}")
+    else:
+        print(f"{name} has nothing from {moment.isoformat()} on: it would begin at {position}")
+
+
 async def trim(address: str, name: str, position: int, *, as_json: bool) -> None:
     async with connected(address) as cluster:
         log = cluster.log(name)
@@ -80,3 +114,12 @@ async def delete(address: str, name: str, *, as_json: bool) -> None:
         print_json({"deleted": name})
     else:
         print(f"deleted {name}")
+
+
+def moment(text: str) -> datetime:
+    """As ISO 8601 has it; in UTC unless it says so."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no time: write it as 2026-11-16T03:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -13,6 +13,7 @@ from loomlog import limits
 from loomlog.cli import (
     archive_commands,
     bench_command,
+    checkpoint_commands,
     failures,
     metadata_commands,
     node_commands,
@@ -26,6 +27,7 @@ from loomlog.cli.options import (
     Json,
     LogName,
     ReplaceAfter,
+    Retention,
     SyncRate,
     Yes,
 )
@@ -34,6 +36,7 @@ from loomlog.types import SyncMode
 app = typer.Typer(help="A distributed shared log.", add_completion=False)
 log_app = typer.Typer(help="Make, list, describe, switch, trim and delete logs.")
 app.add_typer(log_app, name="log")
+app.add_typer(checkpoint_commands.app, name="checkpoint")
 app.add_typer(archive_commands.app, name="archive")
 app.add_typer(pipeline_commands.app, name="pipeline")
 app.add_typer(node_commands.app, name="node")
@@ -149,6 +152,14 @@ def tail(
     positions: Annotated[
         bool, typer.Option("--positions", "-p", help="Begin each line with the position.")
     ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Go on behind this checkpoint, and move it on. After a crash the last lines may "
+            "come again; none is missed.",
+        ),
+    ] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -156,11 +167,21 @@ def tail(
     from loomlog.cli import event_loop
     from loomlog.cli import tail as printing
 
+    if start is not None and checkpoint is not None:
+        raise typer.BadParameter("give --from or --checkpoint, not both", param_hint="--from")
     show = printing.as_text_with_position if positions else printing.as_text
     if as_json:
         show = printing.as_json
     event_loop.run(
-        printing.tail(cluster, log, start=start, follow=follow, count_max=count_max, show=show)
+        printing.tail(
+            cluster,
+            log,
+            start=start,
+            follow=follow,
+            count_max=count_max,
+            checkpoint=checkpoint,
+            show=show,
+        )
     )
 
 
@@ -211,6 +232,7 @@ def log_create(
     streams: Annotated[int, typer.Option(min=1, help="More streams, more bandwidth.")] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="Nodes that hold each entry.")] = 3,
     protocol: Annotated[str, typer.Option(help="How order is decided.")] = "ordered",
+    retention: Retention = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -219,7 +241,13 @@ def log_create(
 
     event_loop.run(
         logs.create(
-            cluster, log, protocol=protocol, streams=streams, replicas=replicas, as_json=as_json
+            cluster,
+            log,
+            protocol=protocol,
+            streams=streams,
+            replicas=replicas,
+            retention=retention,
+            as_json=as_json,
         )
     )
 
@@ -259,6 +287,37 @@ def log_switch(
             cluster, log, protocol=protocol, streams=streams, replicas=replicas, as_json=as_json
         )
     )
+
+
+@log_app.command("retention")
+def log_retention(
+    log: LogName,
+    retention: Annotated[
+        str, typer.Argument(metavar="TIME|none", help="How long entries stay: 12h, 7d, or none.")
+    ],
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Change how long entries stay; none: for ever."""
+    from loomlog.cli import event_loop, logs
+
+    wanted = None if retention == "none" else retention
+    event_loop.run(logs.set_retention(cluster, log, wanted, as_json=as_json))
+
+
+@log_app.command("find-time")
+def log_find_time(
+    log: LogName,
+    moment: Annotated[
+        str, typer.Argument(metavar="TIME", help="As 2026-11-16T03:00, in UTC unless it says so.")
+    ],
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Show the first position of a time, by the writers' clocks."""
+    from loomlog.cli import event_loop, logs
+
+    event_loop.run(logs.find_time(cluster, log, logs.moment(moment), as_json=as_json))
 
 
 @log_app.command("trim")

@@ -38,6 +38,15 @@ WaitMax = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
+Retention = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        show_default="for ever",
+        help="Entries go when they are so old, by the writers' clocks: 12h, 7d.",
+    ),
+]
+
 HeartbeatTimeout = Annotated[
     float,
     typer.Option(min=0.1, metavar="S", help="Seconds of silence until a node counts as dead."),

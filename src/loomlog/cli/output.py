@@ -133,12 +133,16 @@ def member_table(status: ClusterStatus) -> Table:
 
 def _log_table(logs: Sequence[LogInfo]) -> Table:
     table = new_table("log", "protocol", "streams", "replicas", "first", "last")
+    retained = any(info.retention_s for info in logs)
+    if retained:
+        table.add_column("entries stay")
     for info in logs:
         running = sum(stream.state == "running" for stream in info.active_streams)
         streams = f"{running}/{len(info.active_streams)} running"
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
         numbers = _numbers(info.replicas, info.head, info.tail)
-        table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers)
+        stay = [age(info.retention_s) if info.retention_s else "for ever"] if retained else []
+        table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
     return table
 
 
@@ -229,6 +233,14 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} m" if hours else f"{minutes} m {rest} s"
+
+
+def age(seconds: int) -> str:
+    """604800 -> 7d"""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds % length == 0:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
 
 
 def new_table(*columns: str) -> Table:

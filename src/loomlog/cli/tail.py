@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Final
 
 from loomlog.cli.connection import connected
 from loomlog.cli.output import entry_fields, visible
 
 if TYPE_CHECKING:
-    from loomlog import Log
-    from loomlog.types import Entry
+    from loomlog import Checkpoint, Log
+    from loomlog.types import Entry, Glsn
 
 Show = Callable[["Entry"], str]
+
+SAVE_S: Final = 1.0  # how often a checkpoint moves on
 
 
 async def tail(
@@ -24,19 +27,71 @@ async def tail(
     start: int | None,
     follow: bool,
     count_max: int | None,
+    checkpoint: str | None,
     show: Show,
 ) -> None:
-    """Print from `start` (default: the first entry of the log or its archive) to the last, or for
-    ever."""
+    """Print from `start` (default: behind the checkpoint, or the first entry of the log or its
+    archive) to the last, or for ever."""
     async with connected(address) as cluster:
         log = cluster.log(name)
-        first = start if start is not None else await log.earliest()
+        moving = _Moving(log.checkpoint(checkpoint) if checkpoint else None)
+        first = start if start is not None else await moving.first(log)
         last = None if follow else await log.tail()
-        async with aclosing(_wanted(log, first, last, count_max)) as entries:
+        async with moving.on(), aclosing(_wanted(log, first, last, count_max)) as entries:
             async for entry in entries:
                 sys.stdout.write(show(entry) + "\n")
-                if follow:
-                    sys.stdout.flush()
+                moving.show(entry.position, at_once=follow)
+
+
+class _Moving:
+    """A checkpoint, if there is one, that follows what was shown. It moves on when that has left
+    this process, so that nothing is missed: what was shown just before a crash is shown again."""
+
+    def __init__(self, checkpoint: Checkpoint | None) -> None:
+        self._checkpoint = checkpoint
+        self._written: Glsn = 0
+        self._shown: Glsn = 0
+        self._saved: Glsn = 0
+
+    async def first(self, log: Log) -> Glsn:
+        """Where to begin."""
+        earliest = await log.earliest()
+        at = await self._checkpoint.get() if self._checkpoint else None
+        if at is not None and at + 1 < earliest:
+            print(f"positions {at + 1} to {earliest - 1} were trimmed unread", file=sys.stderr)
+        return earliest if at is None else max(earliest, at + 1)
+
+    def show(self, position: Glsn, *, at_once: bool) -> None:
+        """It was written."""
+        self._written = position
+        if at_once:
+            self._flush()
+
+    def _flush(self) -> None:
+        sys.stdout.flush()
+        self._shown = self._written
+
+    @asynccontextmanager
+    async def on(self) -> AsyncIterator[None]:
+        """While this lasts, and once more at its end."""
+        saving = asyncio.create_task(self._save_again_and_again())
+        try:
+            yield
+            self._flush()
+        finally:
+            saving.cancel()
+            await self._save()
+
+    async def _save_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            await self._save()
+
+    async def _save(self) -> None:
+        if self._checkpoint is not None and self._shown > self._saved:
+            shown = self._shown
+            await self._checkpoint.set(shown)
+            self._saved = shown
 
 
 async def _wanted(

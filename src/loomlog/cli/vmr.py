@@ -77,6 +77,10 @@ def start(
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
     sync_rate: SyncRate = 0.0,
+    retention_interval: Annotated[
+        float,
+        typer.Option(min=0.01, metavar="S", help="How often to look for entries to be trimmed."),
+    ] = limits.RETENTION_INTERVAL_S,
     log_format: LogFormat = LOG_FORMAT,
     log_level: LogLevel = LOG_LEVEL,
     end_with_parent: EndWithParent = False,
@@ -100,6 +104,7 @@ def start(
             heartbeat_s=min(limits.HEARTBEAT_S, heartbeat_timeout / 3),
             replace_after_s=replace_after,
             sync_bytes_per_s=int(sync_rate * 1e6),
+            retention_interval_s=retention_interval,
             member_id=member_id,
             peers=_peers(peers, member_id),
             leader_silence_s=leader_timeout,

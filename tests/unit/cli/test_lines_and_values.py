@@ -10,7 +10,9 @@ import pytest
 
 from loomlog import limits
 from loomlog.cli.append import batches, split_key
-from loomlog.cli.output import duration, entry_fields, size, visible
+from loomlog.cli.failures import UsageError
+from loomlog.cli.logs import moment
+from loomlog.cli.output import age, duration, entry_fields, size, visible
 from loomlog.cli.standard_input import lines_as_they_come
 from loomlog.errors import InvalidArgument
 from loomlog.types import Entry
@@ -94,3 +96,28 @@ def test_an_entry_as_json_says_when_bytes_are_not_text() -> None:
 def test_sizes_and_durations_as_people_read_them() -> None:
     assert [size(n) for n in (0, 1536, 5 << 30)] == ["0 B", "1.5 KiB", "5.0 GiB"]
     assert [duration(s) for s in (0.25, 93, 7300)] == ["0.2 s", "1 m 33 s", "2 h 1 m"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2026-11-16T03:00", "2026-11-16T03:00:00+00:00"),
+        ("2026-11-16T03:00:01.5+01:00", "2026-11-16T03:00:01.500000+01:00"),
+        ("2026-11-16", "2026-11-16T00:00:00+00:00"),
+        ("2026-11-16T03:00Z", "2026-11-16T03:00:00+00:00"),
+    ],
+)
+def test_a_time_is_in_utc_unless_it_says_so(text: str, found: str) -> None:
+    assert moment(text).isoformat() == found
+
+
+def test_what_is_no_time_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="2026-11-16T03:00"):
+        moment("noon")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7 * 86_400, "7d"), (5400, "90m"), (7200, "2h"), (61, "61s")]
+)
+def test_how_long_entries_stay(seconds: int, text: str) -> None:
+    assert age(seconds) == text

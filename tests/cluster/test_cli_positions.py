@@ -1,0 +1,84 @@
+"""Commands about positions: checkpoints, times, retention; and where nodes are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+from cli_rig import Loom
+
+from loomlog.testing import LocalCluster
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+
+
+async def with_loom(story: Callable[[Loom], None], servers: LocalCluster) -> None:
+    await asyncio.to_thread(story, Loom(servers.address))
+
+
+async def test_a_reader_that_goes_on_behind_its_checkpoint() -> None:
+    def story(loom: Loom) -> None:
+        tail = ("tail", "events", "--checkpoint", "printer")
+        assert loom.says(*tail, "--max", "2") == "1\n2\n"
+        assert loom.says(*tail) == "3\n4\n5\n"
+        (found,) = loom.json("checkpoint", "list", "events")
+        assert (found["name"], found["position"]) == ("printer", 5)
+        assert loom.json("checkpoint", "set", "events", "printer", "3")["position"] == 3
+        assert "printer" in loom.says("checkpoint", "list", "events")
+        assert loom.says(*tail) == "4\n5\n"
+        assert loom.json("checkpoint", "delete", "events", "printer")["deleted"] == "printer"
+        assert "no checkpoint 'printer'" in loom.fails("checkpoint", "delete", "events", "printer")
+
+    servers = LocalCluster(nodes=1)
+    async with servers as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append_many([b"%d" % n for n in range(1, 6)])
+        await with_loom(story, servers)
+
+
+async def test_what_was_trimmed_unread_is_said() -> None:
+    def story(loom: Loom) -> None:
+        done = loom.run("tail", "events", "--checkpoint", "printer")
+        assert (done.returncode, done.stdout) == (0, b"5\n")
+        assert done.stderr == b"positions 2 to 4 were trimmed unread\n"
+
+    servers = LocalCluster(nodes=1)
+    async with servers as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append_many([b"%d" % n for n in range(1, 6)])
+        await log.checkpoint("printer").set(1)
+        await log.trim(4)
+        await with_loom(story, servers)
+
+
+async def test_times_and_retention() -> None:
+    def story(loom: Loom) -> None:
+        assert "7d" in loom.says("log", "create", "kept", "--replicas", "1", "--retention", "7d")
+        assert "7d" in loom.says("log", "list")
+        assert loom.json("log", "retention", "kept", "none")["retention_s"] is None
+        assert "no duration" in loom.fails("log", "retention", "kept", "soon")
+        found = loom.json("log", "find-time", "events", "2026-11-16T12:01")
+        assert (found["position"], found["found"]) == (2, True)
+
+    servers = LocalCluster(nodes=1)
+    async with servers as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        times = [NOON + timedelta(minutes=n) for n in range(3)]
+        columns = [pa.array([b"x"] * 3, pa.binary()), pa.array(times, pa.timestamp("us", "UTC"))]
+        await log.append_arrow(pa.RecordBatch.from_arrays(columns, names=["value", "timestamp"]))
+        await with_loom(story, servers)
+
+
+async def test_locations_show_and_count() -> None:
+    def story(loom: Loom) -> None:
+        assert "rack=b" in loom.says("node", "list")
+        assert [node["location"] for node in loom.json("node", "list")] == ["rack=a", "rack=b"] * 2
+
+    servers = LocalCluster(nodes=4, locations=["rack=a", "rack=b"])
+    async with servers as cluster:
+        log = await cluster.create_log("events", streams=4, replicas=2)
+        for stream in (await log.describe()).streams:
+            assert {replica.node % 2 for replica in stream.replicas} == {0, 1}
+        await with_loom(story, servers)
