@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loomlog import limits
+from loomlog.core.chained.projection import Replica
 from loomlog.errors import Unavailable
 from loomlog.net.connection import Connection
 from loomlog.types import Buffer, NodeId, Report, StreamId
@@ -35,7 +36,7 @@ class Member:
     reports: dict[StreamId, Report] = field(default_factory=dict)
     stored_bytes: dict[StreamId, int] = field(default_factory=dict)
     stored_bytes_total: int = 0
-    chain_replicas: Sequence[pb.ChainReplicaRef] = ()  # with which it registered
+    chain_replicas: set[Replica] = field(default_factory=set)  # with which it registered
 
     def take(self, report: Report, stored_bytes: int) -> None:
         self.reports[report.stream_id] = report

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from loomlog.core.chained.projection import Replica
 from loomlog.errors import AlreadyExists, InvalidArgument, Unauthorized, Unavailable
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
@@ -65,7 +66,9 @@ class Registration:
         self._members.joined(node, connection)
         self._committer.reconnected(node)
         self.take_reports(node, request.uncommit_reports)
-        self._members.heard(node).chain_replicas = tuple(request.chain_replicas)
+        self._members.heard(node).chain_replicas = {
+            Replica(node, ref.loglet_id, ref.chain, ref.birth) for ref in request.chain_replicas
+        }
         replicas = len(request.uncommit_reports) + len(request.chain_replicas)
         logger.info("node %d registered from %s with %d replicas", node, request.address, replicas)
         # After the answer, which is sent in this turn of the loop.

@@ -109,7 +109,10 @@ class ChainedClient:
         except LoomError:
             await self._report(replica)
             return Lost()
-        return answer_from_wire(answer.chain_answer, content)
+        found = answer_from_wire(answer.chain_answer, content)
+        if isinstance(found, Refused):
+            await self._report(replica)
+        return found
 
     async def _node(self, address: str) -> Peer:
         node = self._nodes.setdefault(address, Peer())

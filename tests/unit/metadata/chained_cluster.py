@@ -14,7 +14,9 @@ from scripted_node import PATIENCE_S
 from small_cluster import SmallCluster
 
 from loomlog.config import NodeSettings
+from loomlog.metadata.chained.driver import Driver
 from loomlog.node import StorageNode
+from loomlog.storage.write_once import WriteOnceStore
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -22,8 +24,10 @@ class ChainedCluster(SmallCluster):
     """`async with ChainedCluster(path, nodes=3) as cluster:`"""
 
     def __init__(self, directory: Path, nodes: int = 3, **settings: Any) -> None:
+        slowly = settings.pop("sync_bytes_per_s", 0)
         settings = {"failure_detection_s": 1.0, "heartbeat_s": 0.1, **settings}
         super().__init__(directory / "vmr", **settings)
+        self.settings = replace(self.settings, sync_bytes_per_s=slowly)
         self._directory = directory
         self._count = nodes
         self.storage: dict[int, StorageNode] = {}
@@ -75,7 +79,23 @@ class ChainedCluster(SmallCluster):
 
     async def no_chains_left(self, *nodes: int) -> None:
         """Wait until nodes have no replicas of chains."""
-        await until(lambda: not any(self.storage[node]._chained.found() for node in nodes))
+        await until(lambda: not any(map(self.replicas_of, nodes)))
+
+    def replicas_of(self, node: int) -> list[pb.ChainReplicaRef]:
+        """Of chains."""
+        return self.storage[node]._chained.found()
+
+    def stores(self, node: int) -> list[WriteOnceStore]:
+        """Where its replicas of chains are."""
+        volumes = self.storage[node]._disks.chains
+        found = {volumes.store_of(replica) for replica in volumes.replicas}
+        return [store for store in found if store is not None]
+
+    @property
+    def driver(self) -> Driver:
+        """Asks replicas as the metadata repository does."""
+        assert self.repository.term is not None
+        return self.repository.term.upkeep._driver
 
     async def no_records_left(self) -> None:
         """Wait until nothing is known of any chained segment."""

@@ -6,8 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
+from chained_cluster import ChainedCluster, chained, is_whole, nodes_of, until
 
+from loomlog.core.chained.messages import Create, Done, Refused
+from loomlog.core.chained.projection import Replica
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -159,3 +161,83 @@ async def test_appends_go_on_while_nodes_die_and_come_back(tmp_path: Path) -> No
         over.set()
         await writing
         assert await cluster.chains.entries() == cluster.chains.acknowledged
+
+
+async def test_a_replica_whose_disk_failed_leaves(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        log = await cluster.create_chained()
+        await cluster.chains.append(b"one")
+        ill = nodes_of(log.streams[0])[0][1]
+        for store in cluster.stores(ill):
+            store._failed = Refused("the disk failed")
+        await cluster.chains.append(b"two")
+        log = await cluster.log_is(is_whole)
+        assert ill not in nodes_of(chained(log))[0]
+        assert await cluster.chains.entries() == {1: b"one", 2: b"two"}
+
+
+async def test_a_spare_that_dies_while_it_is_filled_is_replaced(tmp_path: Path) -> None:
+    slow = {"sync_bytes_per_s": 1_000_000}
+    async with ChainedCluster(tmp_path, nodes=5, **slow) as cluster:
+        log = await cluster.create_chained()
+        for _ in range(10):
+            await cluster.chains.append(b"x" * 100_000)
+        await cluster.stop_node(nodes_of(log.streams[0])[0][0])
+        log = await cluster.log_is(lambda log: "% copied" in chained(log).condition)
+        assert chained(log).condition.startswith("runs with 2 of 3 replicas; node ")
+        first = chained(log).joining_node
+        await cluster.stop_node(first)
+        await cluster.log_is(lambda log: chained(log).joining_node not in (0, first))
+        log = await cluster.log_is(is_whole)
+        assert first not in nodes_of(chained(log))[0]
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+
+
+async def test_a_log_is_switched_and_deleted_while_a_spare_is_filled(tmp_path: Path) -> None:
+    slow = {"sync_bytes_per_s": 1_000_000}
+    async with ChainedCluster(tmp_path, nodes=4, **slow) as cluster:
+        log = await cluster.create_chained()
+        for _ in range(10):
+            await cluster.chains.append(b"x" * 100_000)
+        await cluster.stop_node(nodes_of(log.streams[0])[0][0])
+        await cluster.log_is(lambda log: "% copied" in chained(log).condition)
+        await cluster.switch("ordered", streams=1, replicas=2)
+        log = await cluster.log_is(is_whole)
+        assert chained(log).projection.closed
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.delete()
+        await cluster.no_chains_left(*cluster.storage)
+
+
+async def test_a_node_has_its_time_to_come_back_before_it_is_replaced(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, nodes=4, replace_after_s=60.0) as cluster:
+        log = await cluster.create_chained()
+        await cluster.chains.append(b"one")
+        away = nodes_of(log.streams[0])[0][0]
+        await cluster.stop_node(away)
+        words = f"runs with 2 of 3 replicas; node {away} may come back before it is replaced"
+        await cluster.log_is(lambda log: chained(log).condition == words)
+        await cluster.chains.append(b"two")
+        await cluster.start_node(away)
+        await cluster.log_is(is_whole)
+        assert await cluster.chains.entries() == {1: b"one", 2: b"two"}
+
+
+async def test_what_a_node_has_of_a_chain_that_goes_on_without_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        log = await cluster.create_chained()
+        (nodes,) = nodes_of(log.streams[0])
+        (other,) = {1, 2, 3, 4} - set(nodes)
+        loglet = log.streams[0].loglet_id
+        late, foreign = Replica(other, loglet, 0, 1), Replica(other, 77, 0, 1)
+        driver = cluster.driver
+        for replica in (late, foreign):  # an order that came late; metadata of another time
+            assert await driver.ask(replica, Create()) == Done()
+        await cluster.stop_node(other)
+        await cluster.start_node(other)
+        await until(lambda: [r.loglet_id for r in cluster.replicas_of(other)] == [77])
+        changed = await cluster.change_node(pb.ChangeNode.CLEANUP, other)
+        assert changed.done == (f"node {other} deleted 1 replicas of chains that nobody knows")
+        assert not cluster.replicas_of(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from loomlog.core.chained.projection import Projection, Replica
@@ -56,10 +57,15 @@ class ChainNodes:
         self._unable = {key: until for key, until in self._unable.items() if key[1] != node}
 
     def registered_with(self, node: NodeId) -> list[Replica]:
-        """The replicas of chains that it had when it registered."""
+        """The replicas of chains that it had when it registered, but those removed since."""
         member = self._members.get(node)
-        refs = member.chain_replicas if member else ()
-        return [Replica(node, ref.loglet_id, ref.chain, ref.birth) for ref in refs]
+        return list(member.chain_replicas) if member else []
+
+    def removed(self, replicas: Iterable[Replica]) -> None:
+        """They are not on their nodes any more."""
+        for replica in replicas:
+            if (member := self._members.get(replica.node_id)) is not None:
+                member.chain_replicas.discard(replica)
 
     def replaced(self, node: NodeId) -> bool:
         return self._members.reachable(node) or self._choice.lost(node)

@@ -89,7 +89,9 @@ class Removal:
         """Those that are gone."""
         answers = await asyncio.gather(*(self._driver.ask(r, Remove()) for r in replicas))
         pairs = zip(replicas, answers, strict=True)
-        return [r for r, answer in pairs if isinstance(answer, Done) or answer == NOT_HERE]
+        gone = [r for r, answer in pairs if isinstance(answer, Done) or answer == NOT_HERE]
+        self._nodes.removed(gone)
+        return gone
 
     # ---- what nobody knows of
 
