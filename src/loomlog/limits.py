@@ -44,6 +44,7 @@ TICKETS_REMEMBERED: Final = 100_000  # by which a sequencer knows how long a hol
 CHAIN_LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
 CHAIN_WAITING_BYTES_MAX: Final = 128 * MIB  # blocks that wait for the disk; more are refused
 CHAIN_LOOK_UPS_MAX: Final = 4096  # that wait for the disk; more are refused
+CHAIN_RECLAIM_AFTER_S: Final = 10.0  # of a trim its space is freed, together with others' space
 CHAIN_WAIT_S_MAX: Final = 30.0  # a fetch waits no longer for more, whatever it asks for
 
 # Copysets

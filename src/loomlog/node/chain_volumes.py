@@ -16,10 +16,12 @@ from typing import TypeAlias
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.errors import Unavailable
+from loomlog.node.reclaiming import Reclaiming
 from loomlog.node.workers import off_loop
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.write_once import WriteOnceStore
+from loomlog.types import Glsn
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class ChainVolumes:
         self._new_worker = new_worker
         self._stores: dict[str, WriteOnceStore] = {}  # by path
         self._tables: list[BlockTable] = []
+        self._reclaiming: dict[WriteOnceStore, Reclaiming] = {}
         self._broken: set[str] = set()  # paths
 
     @property
@@ -79,6 +82,15 @@ class ChainVolumes:
                 return store
         raise Unavailable("no disk of this node can take chains: see its log, and restart it")
 
+    def reclaim_soon(self, store: WriteOnceStore, replica: Replica, position: Glsn) -> None:
+        """What the replica had up to this position is gone."""
+        self._reclaiming[store].soon(replica, position)
+
+    def stop(self) -> None:
+        """Before the workers finish."""
+        for reclaiming in self._reclaiming.values():
+            reclaiming.stop()
+
     def close(self) -> None:
         """When the workers have finished."""
         for table in self._tables:
@@ -96,7 +108,9 @@ class ChainVolumes:
         table = self._open_table(path)
         self._tables.append(table)
         self._files.sync_directory(path.rpartition("/")[0])
-        return WriteOnceStore(table, commits, look_ups)
+        store = WriteOnceStore(table, commits, look_ups)
+        self._reclaiming[store] = Reclaiming(table, self._new_worker)
+        return store
 
     def _give_up(self, path: str, error: Exception) -> None:
         logger.error("the chains at %s cannot be opened: %s", path, error)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from loomlog import limits
+from loomlog.core.chained.block import POSITION_MAX
 from loomlog.core.chained.messages import (
     Answer,
     Create,
@@ -26,6 +27,7 @@ from loomlog.core.chained.messages import (
     Request,
     SealedAt,
     Stored,
+    Trim,
 )
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import NOT_HERE
@@ -33,7 +35,7 @@ from loomlog.errors import LoomError, Unauthorized
 from loomlog.net.connection import Connection, Frame
 from loomlog.node.chain_volumes import ChainVolumes
 from loomlog.node.waiting_fetches import WaitingFetches
-from loomlog.storage.write_once import Answered
+from loomlog.storage.write_once import Answered, WriteOnceStore
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import ORDERS, answer_to_wire, request_from_wire
@@ -100,14 +102,25 @@ class ChainedReplicas:
         if store is None:
             done(Done() if isinstance(request, Remove) else NOT_HERE)
         else:
-            store.ask(replica, request, partial(self._answered, replica, request, done))
+            store.ask(replica, request, partial(self._answered, store, replica, request, done))
 
-    def _answered(self, replica: Replica, request: Request, done: Answered, answer: Answer) -> None:
+    def _answered(
+        self,
+        store: WriteOnceStore,
+        replica: Replica,
+        request: Request,
+        done: Answered,
+        answer: Answer,
+    ) -> None:
         done(answer)
         if isinstance(answer, Stored | SealedAt | Done):
             self._waiting.changed(replica)
-        if isinstance(request, Remove) and isinstance(answer, Done):
-            logger.info("%s left this node", _name(replica))
+        match request, answer:
+            case Trim(_, position), Done():
+                self._volumes.reclaim_soon(store, replica, position)
+            case Remove(), Done():
+                self._volumes.reclaim_soon(store, replica, POSITION_MAX)
+                logger.info("%s left this node", _name(replica))
 
     async def _create(self, replica: Replica) -> Frame:
         async with self._creations:

@@ -124,6 +124,8 @@ class Disks:
         self._opened.forget(store.meta.stream_id)
 
     def close(self) -> None:
+        if self._chains is not None:
+            self._chains.stop()
         for journal in self._journals.values():
             journal.close()
         for worker in self._workers:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Blocks, Change, Standing
+from loomlog.types import Glsn
 
 
 class StoredReplica(Blocks, Protocol):
@@ -32,5 +33,12 @@ class BlockTable(Protocol):
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
         """All of it or nothing, in order; with `sync` it survives a power loss once this returns.
         Nobody sees a change before."""
+
+    def reclaim(self, replica: Replica, position: Glsn) -> None:
+        """Free the space of what was deleted up to this position. May take long; in a worker of
+        its own, beside everything else."""
+
+    def interrupt(self) -> None:
+        """Give up a `reclaim` that is under way: the table is about to be closed."""
 
     def close(self) -> None: ...

@@ -77,6 +77,12 @@ class MemoryTable:
         if self._durable is not None:
             self._replicas, self._durable = self._durable, None
 
+    def reclaim(self, replica: Replica, position: Glsn) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

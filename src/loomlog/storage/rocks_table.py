@@ -17,6 +17,7 @@ is made durable when RocksDB opens, before anybody sees it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
@@ -160,8 +161,17 @@ class RocksTable:
             _add(batch, replica, change)
         self._db.write(batch, self._synced if sync else self._unsynced)
 
+    def reclaim(self, replica: Replica, position: Glsn) -> None:
+        for kind in (_BLOCKS, _EXTENTS):
+            prefix = _prefix(kind, replica)
+            self._db.compact_range(prefix, prefix + _PLACE.pack(position, 0))
+
+    def interrupt(self) -> None:
+        self._db.cancel_all_background(False)
+
     def close(self) -> None:
-        self._db.close()
+        with suppress(Exception):  # what it cannot flush any more is in its log
+            self._db.close()
 
 
 def _add(batch: WriteBatch, replica: Replica, change: Change) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from chained_node_rig import EPOCH, LOGLET, ChainNodes, block, replica
+from node_rig import PATIENCE_S
 
+from loomlog import limits
 from loomlog.config import StorageSettings
-from loomlog.core.chained.block import Extent
+from loomlog.core.chained.block import POSITION_MAX, Extent
 from loomlog.core.chained.messages import (
     Before,
     Check,
@@ -36,6 +38,7 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
+from loomlog.core.chained.projection import Replica
 from loomlog.errors import InvalidArgument, Unauthorized
 from loomlog.limits import MIB
 from loomlog.types import SyncMode
@@ -202,3 +205,51 @@ async def test_new_replicas_go_where_the_fewest_are(tmp_path: Path) -> None:
         assert sorted(found[1] for found in nodes.found()) == [0, 1, 2, 3]
         assert await nodes.ask(Read(EPOCH, 1), replica(chain=3)) == Found(block(1))
         assert len(list(tmp_path.glob("*/cid=test/snid=1/chains"))) == 2
+
+
+# ---- space
+
+
+async def test_the_space_of_what_was_trimmed_and_removed_is_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loomlog.storage.rocks_table import RocksTable
+
+    loop = asyncio.get_running_loop()
+    freed: asyncio.Queue[tuple[Replica, int]] = asyncio.Queue()
+
+    def reclaim(_: RocksTable, found: Replica, position: int) -> None:
+        loop.call_soon_threadsafe(freed.put_nowait, (found, position))
+
+    monkeypatch.setattr(RocksTable, "reclaim", reclaim)
+    monkeypatch.setattr(limits, "CHAIN_RECLAIM_AFTER_S", 0.0)
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        await nodes.ask(Write(EPOCH, block(1, 9)))
+        await nodes.order_chain(Trim(EPOCH, 4))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await freed.get() == (replica(), 4)
+            await nodes.order_chain(Remove())
+            assert await freed.get() == (replica(), POSITION_MAX)
+
+
+async def test_a_node_that_stops_does_not_wait_for_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loomlog.storage.rocks_table import RocksTable
+
+    under_way, given_up = threading.Event(), threading.Event()
+
+    def reclaim(*_: object) -> None:
+        under_way.set()
+        assert given_up.wait(PATIENCE_S)
+
+    monkeypatch.setattr(RocksTable, "reclaim", reclaim)
+    monkeypatch.setattr(RocksTable, "interrupt", lambda _: given_up.set())
+    monkeypatch.setattr(limits, "CHAIN_RECLAIM_AFTER_S", 0.0)
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        await nodes.order_chain(Trim(EPOCH, 4))
+        await asyncio.to_thread(under_way.wait, PATIENCE_S)
+        await nodes.restart(1)
+        assert given_up.is_set()

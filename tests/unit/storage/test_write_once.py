@@ -286,6 +286,7 @@ class Counting:
         self.commits = 0
         self.broken = False
         self.replicas, self.look, self.close = table.replicas, table.look, table.close
+        self.reclaim, self.interrupt = table.reclaim, table.interrupt
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
         if self.broken:
@@ -452,6 +453,27 @@ def test_what_a_killed_process_left_is_durable_when_it_is_seen_again(tmp_path: P
     rig = Rig(RocksTable(str(path), NODE))
     assert list(path.glob("*.sst"))  # RocksDB syncs these when it makes them
     assert rig.ask(Read(EPOCH, 1)) == Found(batch(1))
+    rig.table.close()
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.iterdir())
+
+
+@pytest.mark.parametrize("size", [1000, 10_000])  # small batches, and those in files of their own
+def test_the_space_of_what_was_trimmed_is_freed(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "db"
+    rig = Rig(RocksTable(str(path), NODE)).sealed(HERE, THERE)
+    blocks = [batch(first, content=os.urandom(size)) for first in range(1, 1001)]
+    rig.write(*blocks)
+    rig.ask(Trim(EPOCH, 900))
+    assert size_of(path) >= 1000 * size
+    rig.table.reclaim(HERE, 900)
+    assert size_of(path) < 300 * size
+    assert rig.ask(Read(EPOCH, 901)) == Found(blocks[900])
+    rig.ask(Remove())
+    rig.table.reclaim(HERE, 1000)
+    assert size_of(path) < 50 * size + MIB
     rig.table.close()
 
 

@@ -11,6 +11,7 @@ from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Change, Standing
 from loomlog.storage.memory_table import MemoryReplica, MemoryTable
 from loomlog.testing.sim.disk import SimFiles
+from loomlog.types import Glsn
 
 
 class SimTable:
@@ -33,6 +34,12 @@ class SimTable:
         self._files.changing(self._path)
         self._files.disk.note("commit", self._path, len(changes))
         self._table.commit(changes, sync=sync)
+
+    def reclaim(self, replica: Replica, position: Glsn) -> None:
+        self._files.check(self._path)
+
+    def interrupt(self) -> None:
+        pass
 
     def close(self) -> None:
         self._table.close()
