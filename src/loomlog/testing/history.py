@@ -12,13 +12,14 @@ Plain data: nothing of the simulator here, so that it judges real clusters too; 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from loomlog.types import Entry, Glsn, Llsn, Position, StreamId
+from loomlog.types import Entry, Gap, Glsn, Llsn, Position, StreamId
 
 OpId = int | str
 
@@ -40,7 +41,7 @@ class Rule(StrEnum):
     ACK_CLASH = "no position is acknowledged twice"
     REAL_TIME = "an append that began after another was acknowledged stands behind it"
     READER_ORDER = "a reader sees positions one after the other, from its start"
-    AGREEMENT = "all readers see the same entry at a position"
+    AGREEMENT = "all readers see the same entry at a position, or all of them a gap"
     ONCE = "no value is seen at two positions"
     INVENTED = "no value is seen that nobody appended"
     FAILED_SEEN = "an append that failed for certain is never seen"
@@ -81,6 +82,8 @@ class Reader:
 
     start: Glsn
     seen: list[tuple[Glsn, StreamId, Llsn, bytes]] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    passed: list[tuple[Glsn, Glsn]] = field(default_factory=list)  # both, from here to there
     final: bool = False
 
 
@@ -138,11 +141,21 @@ class History:
 
     def see(self, reader: str, position: Glsn, stream: StreamId, llsn: Llsn, value: bytes) -> None:
         self.readers[reader].seen.append((position, stream, llsn, value))
+        self.readers[reader].passed.append((position, position))
         self._events.append(["see", reader, position, stream, llsn, value.hex()])
 
-    def see_entries(self, reader: str, entries: Iterable[Entry]) -> None:
+    def see_gap(self, reader: str, first: Glsn, last: Glsn, kind: str) -> None:
+        """The reader was told that no entry stands there."""
+        self.readers[reader].gaps.append(Gap(first, last, kind))
+        self.readers[reader].passed.append((first, last))
+        self._events.append(["see_gap", reader, first, last, kind])
+
+    def see_entries(self, reader: str, entries: Iterable[Entry | Gap]) -> None:
         for entry in entries:
-            self.see(reader, entry.position, entry.stream, entry.llsn, entry.value)
+            if isinstance(entry, Gap):
+                self.see_gap(reader, *entry)
+            else:
+                self.see(reader, entry.position, entry.stream, entry.llsn, entry.value)
 
     def final(self, reader: str) -> None:
         """This reader began at the head when all appends had ended, and read up to the tail."""
@@ -179,7 +192,7 @@ class History:
                 self.ack(op, [Position(*at) for at in positions])
             case "see", (reader, position, stream, llsn, value):
                 self.see(reader, position, stream, llsn, bytes.fromhex(value))
-            case (("fail" | "unknown" | "trim" | "reader" | "final"), _):
+            case (("fail" | "unknown" | "trim" | "reader" | "see_gap" | "final"), _):
                 getattr(self, kind)(*args)
             case _:
                 raise ValueError(f"unknown event {kind!r} in a history")
@@ -204,6 +217,7 @@ class _Checker:
         for name, reader in self.history.readers.items():
             yield from self._check_reader(name, reader)
         yield from self._merge()
+        yield from self._check_gaps()
         yield from self._check_values()
         for append in self.history.appends.values():
             yield from self._check_append(append)
@@ -234,13 +248,13 @@ class _Checker:
 
     def _check_reader(self, name: str, reader: Reader) -> Iterator[Violation]:
         expected = reader.start
-        for position, *_ in reader.seen:
+        for position, last in reader.passed:
             skipped_trimmed = expected < position <= self.history.trimmed + 1
             if position != expected and not skipped_trimmed:
                 yield Violation(
                     Rule.READER_ORDER, f"reader {name} saw {position} instead of {expected}"
                 )
-            expected = position + 1
+            expected = last + 1
 
     def _merge(self) -> Iterator[Violation]:
         first: dict[Glsn, str] = {}
@@ -254,6 +268,19 @@ class _Checker:
                         Rule.AGREEMENT,
                         f"position {position}: reader {other} saw {_sight(known)}, "
                         f"reader {name} saw {_sight(sight)}",
+                    )
+
+    def _check_gaps(self) -> Iterator[Violation]:
+        """What is a gap for one is nothing else for anybody."""
+        places = sorted(self.log)
+        for name, reader in self.history.readers.items():
+            for gap in reader.gaps:
+                at = bisect_left(places, gap.first)
+                if at < len(places) and places[at] <= gap.last:
+                    yield Violation(
+                        Rule.AGREEMENT,
+                        f"position {places[at]}: reader {name} saw a gap from {gap.first} to "
+                        f"{gap.last}, others {_sight(self.log[places[at]])}",
                     )
 
     def _check_values(self) -> Iterator[Violation]:
@@ -310,7 +337,7 @@ class _Checker:
 
     def _was_passed(self, position: Glsn) -> bool:
         return any(
-            reader.final or (reader.seen and reader.start <= position <= reader.seen[-1][0])
+            reader.final or (reader.passed and reader.start <= position <= reader.passed[-1][1])
             for reader in self.history.readers.values()
         )
 
@@ -341,8 +368,8 @@ class _Checker:
         if not finals:
             yield Violation(Rule.COMPLETE, f"no final read, though {tail} was acknowledged")
         for name, reader in finals.items():
-            first = reader.seen[0][0] if reader.seen else None
-            last = reader.seen[-1][0] if reader.seen else None
+            first = reader.passed[0][0] if reader.passed else None
+            last = reader.passed[-1][1] if reader.passed else None
             if first is None or first > self.history.trimmed + 1 or last is None or last < tail:
                 yield Violation(
                     Rule.COMPLETE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loomlog.testing.history import History, Rule, check
-from loomlog.types import Entry, Position
+from loomlog.types import Entry, Gap, Position
 
 Sight = tuple[int, int, int, bytes]  # position, stream, LLSN, value
 
@@ -276,3 +276,47 @@ def test_a_history_travels_as_text_and_is_judged_the_same() -> None:
     assert check(loaded) == check(history)
     assert broken(loaded) == {Rule.FAILED_SEEN}
     assert "op-4" in str(check(loaded)[0])
+
+
+def with_gap() -> tuple[History, list[Entry | Gap]]:
+    """One value, positions that nobody wrote, another value: of a stream that counts positions."""
+    history = History()
+    history.invoke("alice", 1, [b"a"])
+    history.ack(1, [Position(1, 1, 1)])
+    history.invoke("alice", 2, [b"b"])
+    history.ack(2, [Position(5, 1, 5)])
+    seen: list[Entry | Gap] = [
+        Entry(1, 1, 1, 0, None, b"a"),
+        Gap(2, 4, "hole"),
+        Entry(5, 1, 5, 0, None, b"b"),
+    ]
+    return history, seen
+
+
+def test_a_gap_that_readers_are_told_of_is_no_violation() -> None:
+    history, seen = with_gap()
+    history.reader("final", 1)
+    history.see_entries("final", seen)
+    history.final("final")
+    assert check(history) == []
+    assert check(History.load(history.dump())) == []
+
+
+def test_what_is_a_gap_for_one_reader_is_one_for_all() -> None:
+    history, seen = with_gap()
+    history.invoke("bob", 3, [b"late"])
+    history.reader("final", 1)
+    history.see_entries("final", seen)
+    history.final("final")
+    read(history, "other", [(1, 1, 1, b"a"), (2, 1, 2, b"late")])
+    assert broken(history) == {Rule.AGREEMENT}
+
+
+def test_an_acknowledged_value_is_in_no_gap() -> None:
+    history, seen = with_gap()
+    history.invoke("bob", 3, [b"c"])
+    history.ack(3, [Position(6, 1, 6)])
+    history.reader("final", 1)
+    history.see_entries("final", [*seen, Gap(6, 6, "hole")])
+    history.final("final")
+    assert broken(history) == {Rule.ACKED_LOST}
