@@ -15,10 +15,9 @@ from typing import NamedTuple
 from copyset_written import LOG, NODES, WrittenLog
 
 from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.lsn import Lsn, epoch_of, make, words
+from loomlog.core.copyset.lsn import LSN_MAX, Lsn, epoch_of, last_of, make, skip_zero, words
 from loomlog.core.copyset.messages import Trim
-from loomlog.core.copyset.reader import FOR_EVER, Reader
-from loomlog.core.copyset.reader_knowledge import last_of, skip_zero
+from loomlog.core.copyset.reader import Reader
 from loomlog.core.copyset.reader_words import (
     Ask,
     Deliver,
@@ -87,7 +86,7 @@ class ReadingWorld:
     def _make_reader(self) -> Reader:
         truth = self.log.truth
         last = truth[-1].last if truth else 0
-        until = FOR_EVER if self.log.closed else last
+        until = LSN_MAX if self.log.closed else last
         firsts = [1, make(self.log.first_epoch, 1)]
         if truth:
             some = self.pick.choice(truth)

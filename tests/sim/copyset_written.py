@@ -6,9 +6,8 @@ import random
 from collections.abc import Collection, Iterable
 
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, epoch_of, make
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
-from loomlog.core.copyset.reader_knowledge import last_of
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import Put
 from loomlog.testing.copyset_node import CopysetNode

@@ -77,7 +77,9 @@ def test_nobody_waits_for_a_node_that_is_unavailable(monkeypatch: Patch) -> None
 
 
 def test_a_simple_majority_is_thought_to_be_enough(monkeypatch: Patch) -> None:
-    def is_majority(metadata: EpochMetadata, nodes: Collection[NodeId]) -> bool:
+    def is_majority(
+        metadata: EpochMetadata, nodes: Collection[NodeId], _empty: Collection[NodeId]
+    ) -> bool:
         return 2 * len(nodes) > len(metadata.nodeset)
 
     monkeypatch.setattr(EpochMetadata, "is_f_majority", is_majority)

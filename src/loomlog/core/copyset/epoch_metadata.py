@@ -43,6 +43,10 @@ class EpochMetadata(NamedTuple):
         domains = {member.domain for member in members}
         return len(members) >= self.replication and len(domains) >= self.domains_spanned
 
-    def is_f_majority(self, nodes: Collection[NodeId]) -> bool:
-        """Every record that is fully stored has a copy on one of these."""
-        return not self.can_hold_a_copyset(set(self.nodes).difference(nodes))
+    def is_f_majority(self, nodes: Collection[NodeId], empty: Collection[NodeId] = ()) -> bool:
+        """Every record that is fully stored has a copy on one of these. What was on nodes that are
+        `empty` by now was copied to the rest; if the rest is too small to hold all copies of a
+        record, no part of it will do."""
+        rest = set(self.nodes).difference(empty)
+        is_rest_enough = not empty or self.can_hold_a_copyset(rest)
+        return is_rest_enough and not self.can_hold_a_copyset(rest.difference(nodes))

@@ -36,6 +36,16 @@ def first_epoch_above(position: Glsn) -> Epoch:
     return epoch_of(position) + 1
 
 
+def last_of(epoch: Epoch) -> Lsn:
+    """Where one ends who reads on: what comes next is the first offset of the next epoch."""
+    return make(epoch + 1, 0)
+
+
+def skip_zero(lsn: Lsn) -> Lsn:
+    """No epoch has anything at offset 0."""
+    return lsn if offset_of(lsn) else lsn + 1
+
+
 def words(lsn: Lsn) -> str:
     """For people."""
     return f"e{epoch_of(lsn)}n{offset_of(lsn)}"

@@ -21,9 +21,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.lsn import EPOCH_MAX, OFFSET_MAX, Epoch, Lsn, epoch_of, make
+from loomlog.core.copyset.lsn import (
+    LSN_MAX,
+    OFFSET_MAX,
+    Epoch,
+    Lsn,
+    epoch_of,
+    last_of,
+    make,
+    skip_zero,
+)
 from loomlog.core.copyset.messages import Delivered, LogState, Read
-from loomlog.core.copyset.reader_knowledge import Knowledge, Stretch, last_of, skip_zero
+from loomlog.core.copyset.reader_knowledge import Knowledge, Stretch
 from loomlog.core.copyset.reader_source import Finding, Source
 from loomlog.core.copyset.reader_sources import Sources
 from loomlog.core.copyset.reader_window import Piece, Room, Window
@@ -41,7 +50,6 @@ from loomlog.core.copyset.reader_words import (
 from loomlog.core.copyset.record import Kind
 from loomlog.types import LogId, NodeId
 
-FOR_EVER: Final = last_of(EPOCH_MAX - 1)
 DEFAULTS: Final = ReadSettings()
 
 
@@ -53,7 +61,7 @@ class Reader:
         self,
         log: LogId,
         first: Lsn,
-        until: Lsn = FOR_EVER,
+        until: Lsn = LSN_MAX,
         *,
         batches: bool = True,
         settings: ReadSettings = DEFAULTS,

@@ -5,29 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from loomlog.core.copyset.epoch_metadata import EpochMetadata
-from loomlog.core.copyset.lsn import (
-    Epoch,
-    Lsn,
-    Offset,
-    epoch_of,
-    make,
-    offset_of,
-)
+from loomlog.core.copyset.lsn import Epoch, Lsn, Offset, epoch_of, offset_of
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState
-
-
-def first_of(epoch: Epoch) -> Lsn:
-    return make(epoch, 1)
-
-
-def skip_zero(lsn: Lsn) -> Lsn:
-    """No epoch has anything at offset 0."""
-    return lsn if offset_of(lsn) else lsn + 1
-
-
-def last_of(epoch: Epoch) -> Lsn:
-    """All up to the first LSN of the next epoch belongs to it, for who reads on."""
-    return first_of(epoch + 1) - 1
 
 
 class Stretch(NamedTuple):

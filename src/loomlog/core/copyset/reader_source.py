@@ -102,12 +102,11 @@ def find_nothing(
     late = [source for source in counting if not source.has_passed(head)]
     lacking = {source.node for source in counting if source.has_passed(head)}
     empty = {source.node for source in sources if source.authority is Authority.EMPTY}
-    others = [source for source in sources if source.node not in empty]
-    can_all_be_copied = metadata.can_hold_a_copyset([source.node for source in others])
-    if lacking and can_all_be_copied and metadata.is_f_majority(lacking | empty):
+    if metadata.is_f_majority(lacking, empty):
         return Finding(last, at_once=all(source.graces_missed > graces for source in late))
     if late:
         return None
+    others = [source for source in sources if source.node not in empty]
     # Too few to be sure; but there is nobody else to ask, unless one of the others still answers.
     at_once = all(source.has_passed(head) for source in others or sources)
     return Finding(last, at_once, is_from_nobody=not counting)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, make
+from loomlog.core.copyset.lsn import LSN_MAX, OFFSET_MAX, Epoch, Lsn, make
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
-from loomlog.core.copyset.reader import FOR_EVER, Reader
+from loomlog.core.copyset.reader import Reader
 from loomlog.core.copyset.reader_words import (
     Ask,
     Deliver,
@@ -72,7 +72,7 @@ class ReaderRig:
         known: LogState | None = None,
         *,
         first: Lsn = START,
-        until: Lsn = FOR_EVER,
+        until: Lsn = LSN_MAX,
         batches: bool = True,
         settings: ReadSettings | None = None,
     ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, lsns, metadata, state
 
 from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.lsn import make
-from loomlog.core.copyset.reader_knowledge import last_of
+from loomlog.core.copyset.lsn import last_of, make
 from loomlog.core.copyset.reader_words import Deliver, GapKind, ReadSettings
 
 THREE = state(metadata(1, 2, 3))

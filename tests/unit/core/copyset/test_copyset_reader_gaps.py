@@ -7,9 +7,8 @@ from copyset_reader_rig import START, ReaderRig, bridge, data, end, hole, lsns, 
 
 from loomlog.core.copyset.authority import Authority
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.lsn import last_of, make
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.reader_knowledge import last_of
 from loomlog.core.copyset.reader_source import Finding, Source, find_nothing
 from loomlog.core.copyset.reader_words import GapKind
 
