@@ -303,10 +303,12 @@ def test_a_gap_that_readers_are_told_of_is_no_violation() -> None:
 
 
 def test_what_is_a_gap_for_one_reader_is_one_for_all() -> None:
-    history, seen = with_gap()
-    history.invoke("bob", 3, [b"late"])
+    history = History()
+    history.invoke("bob", 0, [b"late"])
+    history.invoke("alice", 1, [b"a"])
+    history.ack(1, [Position(1, 1, 1)])
     history.reader("final", 1)
-    history.see_entries("final", seen)
+    history.see_entries("final", [Entry(1, 1, 1, 0, None, b"a"), Gap(2, 4, "hole")])
     history.final("final")
     read(history, "other", [(1, 1, 1, b"a"), (2, 1, 2, b"late")])
     assert broken(history) == {Rule.AGREEMENT}
