@@ -28,9 +28,16 @@ class LogEntry(NamedTuple):
     last: Lsn = 0  # nothing is stored above it
 
 
-def get(db: Rdict, key: bytes) -> bytes | None:
+class Partitions(NamedTuple):
+    """All that there are; replaced as a whole when one begins or goes."""
+
+    beginnings: Beginnings
+    tables: Mapping[PartitionId, Rdict]
+
+
+def get(table: Rdict, key: bytes) -> bytes | None:
     try:
-        value: bytes | None = db.get(key)
+        value: bytes | None = table.get(key)
     except Exception as error:  # RocksDB's have no type of their own
         raise Corrupt(f"{error}: check the disk") from error
     return value
@@ -45,61 +52,53 @@ def check(cursor: Any) -> None:
 
 
 class LogRows:
-    """The rows of one log in one partition."""
+    """The rows of one log in one partition, as of the first look at them."""
 
-    def __init__(self, db: Rdict, log: LogId) -> None:
-        self._db = db
+    def __init__(self, table: Rdict, log: LogId) -> None:
+        self._view = table.snapshot()
         self._log = log
-
-    def head(self, first: Lsn) -> rows.Head | None:
-        value = get(self._db, rows.place_key(rows.HEADS, self._log, first))
-        return None if value is None else rows.unpack_head(first, value)
 
     def batch(self, head: rows.Head) -> bytes:
         if not head.size:
             return b""
-        value = get(self._db, rows.place_key(rows.BATCHES, self._log, head.record.first))
+        try:
+            value: bytes = self._view[rows.place_key(rows.BATCHES, self._log, head.record.first)]
+        except Exception as error:  # it is unreadable, or not there
+            raise Corrupt(f"{error}: check the disk") from error
         return rows.checked_batch(head, value)
 
-    def covering_or_after(self, lsn: Lsn) -> Iterator[Record]:
+    def covering_or_after(self, lsn: Lsn) -> Iterator[rows.Head]:
         """From the head of the copy that covers `lsn` on, or that comes next."""
-        cursor = self._db.iter()
+        cursor = self._view.iter()
         cursor.seek_for_prev(rows.place_key(rows.HEADS, self._log, lsn))
         before = self._read(cursor)
-        if before is not None and before.last >= lsn:
+        if before is not None and before.record.last >= lsn:
             yield before
         cursor.seek(rows.place_key(rows.HEADS, self._log, lsn + 1))
         while (head := self._read(cursor)) is not None:
             yield head
             cursor.next()
 
-    def before(self, last: Lsn) -> Iterator[Record]:
+    def before(self, last: Lsn) -> Iterator[rows.Head]:
         """Those that begin at `last` or before, the last one first."""
-        cursor = self._db.iter()
+        cursor = self._view.iter()
         cursor.seek_for_prev(rows.place_key(rows.HEADS, self._log, last))
         while (head := self._read(cursor)) is not None:
             yield head
             cursor.prev()
 
-    def _read(self, cursor: Any) -> Record | None:
+    def _read(self, cursor: Any) -> rows.Head | None:
         if not cursor.valid():
             check(cursor)
             return None
         key: bytes = cursor.key()
         if not key.startswith(rows.log_key(rows.HEADS, self._log)):
             return None
-        return rows.unpack_head(rows.place_of(key), cursor.value()).record
-
-
-class Partitions(NamedTuple):
-    """All that there are; replaced as a whole when one begins or goes."""
-
-    beginnings: Beginnings
-    tables: Mapping[PartitionId, Rdict]
+        return rows.unpack_head(rows.place_of(key), cursor.value())
 
 
 class RocksLog:
-    """A log as of one commit. Partitions that were dropped meanwhile can still be read."""
+    """A log as of one commit. Its copies may be newer than that, but none is missing."""
 
     def __init__(self, log: LogId, entry: LogEntry, partitions: Partitions, meta: Rdict) -> None:
         self._log = log
@@ -107,6 +106,8 @@ class RocksLog:
         self._trimmed = entry.standing.trimmed
         self._partitions = partitions
         self._meta = meta
+        self._rows: dict[PartitionId, LogRows] = {}
+        self._found: dict[Lsn, tuple[LogRows, rows.Head]] = {}
 
     @property
     def standing(self) -> LogStanding:
@@ -119,12 +120,9 @@ class RocksLog:
         return next(self.scan_back(last), None)
 
     def load(self, head: Record) -> Record:
-        for partition, share in self._entry.shares.items():
-            if share.overlaps(head.first, head.first):
-                found = self._rows(partition)
-                if (stored := found.head(head.first)) is not None:
-                    return head._replace(batch=found.batch(stored))
-        raise Corrupt(f"the record at {head.first} is not where it was found: check the disk")
+        """As it was found by a scan."""
+        found, stored = self._found[head.first]
+        return stored.record._replace(batch=found.batch(stored))
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         value = get(self._meta, rows.place_key(rows.ENDS, self._log, epoch))
@@ -133,17 +131,19 @@ class RocksLog:
     def scan(self, first: Lsn, last: Lsn) -> Iterator[Record]:
         first = max(first, self._trimmed + 1)
         for run in self._runs(first, last):
-            for head in merge(*(self._rows(part).covering_or_after(first) for part in run)):
-                if head.first > last:
+            for head, found in merge(*(self._ahead(partition, first) for partition in run)):
+                if head.record.first > last:
                     return
-                yield head
+                self._found[head.record.first] = found, head
+                yield head.record
 
     def scan_back(self, last: Lsn) -> Iterator[Record]:
         for run in reversed(self._runs(self._trimmed + 1, last)):
-            for head in merge(*(self._rows(part).before(last) for part in run), reverse=True):
-                if head.last <= self._trimmed:
+            found = [self._rows_in(partition).before(last) for partition in run]
+            for head in merge(*found, reverse=True):
+                if head.record.last <= self._trimmed:
                     return
-                yield head
+                yield head.record
 
     def find_time(self, timestamp_us: int) -> TimeRange:
         after, until = self._partitions_before(timestamp_us), LSN_MAX
@@ -170,10 +170,18 @@ class RocksLog:
     def _first_batch(self, first: Lsn, last: Lsn) -> Record | None:
         return next((head for head in self.scan(first, last) if head.kind is Kind.DATA), None)
 
+    def _ahead(self, partition: PartitionId, lsn: Lsn) -> Iterator[tuple[rows.Head, LogRows]]:
+        found = self._rows_in(partition)
+        return ((head, found) for head in found.covering_or_after(lsn))
+
     def _runs(self, first: Lsn, last: Lsn) -> list[list[PartitionId]]:
         if first > self._entry.last:
             return []  # as most that is stored: no look at the shares
         return runs(item for item in self._entry.shares.items() if item[1].overlaps(first, last))
 
-    def _rows(self, partition: PartitionId) -> LogRows:
-        return LogRows(self._partitions.tables[partition], self._log)
+    def _rows_in(self, partition: PartitionId) -> LogRows:
+        found = self._rows.get(partition)
+        if found is None:
+            found = LogRows(self._partitions.tables[partition], self._log)
+            self._rows[partition] = found
+        return found

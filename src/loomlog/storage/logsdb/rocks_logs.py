@@ -20,7 +20,7 @@ from typing import Final
 from rocksdict import ColumnFamily, DBCompressionType, Options, Rdict, WriteOptions
 
 from loomlog.core.copyset.lsn import Lsn
-from loomlog.core.copyset.storage import Change, LogStanding
+from loomlog.core.copyset.storage import Change, Gone, LogStanding
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
 from loomlog.storage.logsdb import rows
@@ -99,7 +99,7 @@ class RocksLogs:
         self._uses: dict[PartitionId, _Use] = {}
         self._handles: dict[PartitionId, ColumnFamily] = {}
         self._cut: set[LogId] = set()  # trimmed since somebody looked what can be dropped
-        self._drops = 0  # how often something was taken away
+        self._drops = 0  # grows before anything is taken away
         self._partitions = Partitions(Beginnings({}), {})
         try:
             self._load(names, now_us)
@@ -124,9 +124,11 @@ class RocksLogs:
     def ask(self, log: LogId, question: Callable[[RocksLog], Found]) -> Found:
         while True:
             drops = self._drops
-            found = question(self.look(log))
-            if drops == self._drops:
-                return found
+            stored = self.look(log)
+            if drops == self._drops:  # the partitions are those of the entry
+                found = question(stored)
+                if drops == self._drops:
+                    return found
 
     def expired(self, log: LogId, before_us: int) -> Lsn:
         over = self._partitions.beginnings.over_by(before_us)
@@ -138,10 +140,11 @@ class RocksLogs:
         writing = self._writing()
         for log, change in changes:
             writing.add(log, change)
-        self._write(writing, sync=sync)
-        for log, change in changes:
             if isinstance(change, LogStanding) and change.trimmed:
                 self._cut.add(log)
+        if any(isinstance(change, Gone) for _, change in changes):
+            self._drops += 1
+        self._write(writing, sync=sync)
 
     def _writing(self) -> Writing:
         return Writing(self._entries, self._partitions, self._handles)
@@ -201,11 +204,12 @@ class RocksLogs:
                 if share.last <= entry.standing.trimmed:
                     writing.drop_share(log, partition)
         if writing.logs:
-            self._drops += 1  # before anything goes: who looks at it meanwhile looks again
+            self._drops += 1
             self._write(writing, sync=True)
 
     def _drop(self, partition: PartitionId) -> None:
         """With no logs in it. Should the power fail before it is gone, the next start drops it."""
+        self._drops += 1
         self._db.delete(rows.partition_key(partition), self._synced)
         starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}
         del starts_us[partition], tables[partition]

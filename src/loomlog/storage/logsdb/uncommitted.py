@@ -37,7 +37,7 @@ class UncommittedLog:
     def load(self, head: Record) -> Record:
         if head.first in self._added.by_first:
             return self._added.load(head)
-        return self._stored.load(head)
+        return head._replace(batch=self._stored.load(head).batch)
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         return self._added.end_of(epoch) or self._stored.end_of(epoch)

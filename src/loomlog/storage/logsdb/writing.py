@@ -14,7 +14,7 @@ from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, 
 from loomlog.errors import Corrupt
 from loomlog.storage.logsdb import rows
 from loomlog.storage.logsdb.partitions import PartitionId, Share, share_of
-from loomlog.storage.logsdb.rocks_log import LogEntry, LogRows, Partitions
+from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions, get
 from loomlog.types import LogId
 
 
@@ -124,9 +124,9 @@ class Writing:
             return put
         for partition, share in changed.shares.items():
             if share.overlaps(first, first):
-                head = LogRows(self._partitions.tables[partition], log).head(first)
-                if head is not None:
-                    return partition, head
+                key = rows.place_key(rows.HEADS, log, first)
+                if (value := get(self._partitions.tables[partition], key)) is not None:
+                    return partition, rows.unpack_head(first, value)
         raise Corrupt(f"there is no copy at {first} of log {log} to be changed: check the disk")
 
     def _erase(self, log: LogId, changed: ChangedLog, first: Lsn, last: Lsn) -> None:

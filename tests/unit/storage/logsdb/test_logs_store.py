@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -44,10 +43,8 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import Change, LogStanding
 from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB
-from loomlog.storage.disk import ThreadWorker
 from loomlog.storage.logsdb.memory_logs import MemoryLogs
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
-from loomlog.storage.logsdb.store import LogsStore
 from loomlog.storage.logsdb.table import LogsTable, StoredLog
 
 
@@ -480,30 +477,3 @@ def test_both_tables_answer_alike(tmp_path: Path, seed: int) -> None:
         for log in (LOG, OTHER) if round_ % 5 == 0 else ():
             assert_alike(rocks.table.look(log), memory.table.look(log))
     rocks.table.close()
-
-
-async def test_in_threads_of_its_own(tmp_path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    commits, look_ups, upkeep = (ThreadWorker(loop, name) for name in ("one", "two", "three"))
-    table = RocksLogs(str(tmp_path / "db"), 0, SMALL)
-    store = LogsStore(ME, table, commits, look_ups, upkeep, lambda: 1 << 40)
-
-    async def ask(request: NodeRequest) -> NodeAnswer:
-        answer: asyncio.Future[NodeAnswer] = loop.create_future()
-        store.ask(request, answer.set_result)
-        return await answer
-
-    stored = [record(offset, at_s=offset / 10, batch=bytes(500)) for offset in range(1, 400)]
-    shuffled = Random(1).sample(stored, len(stored))
-    for at_s in range(4):
-        part = shuffled[at_s::4]
-        answers = await asyncio.gather(*(ask(Store(LOG, each)) for each in part))
-        assert answers == [Stored()] * len(part)
-        store.tend((at_s + 1) * 10_000_000)
-    await ask(Release(LOG, make(1, 400)))
-    found = await ask(Read(LOG, make(1, 1), make(1, 400), MIB, everything=True))
-    assert isinstance(found, Delivered)
-    assert list(found.records) == stored
-    for worker in (commits, look_ups, upkeep):
-        worker.close()
-    table.close()

@@ -18,6 +18,7 @@ from loomlog.limits import KIB, MIB
 from loomlog.storage.logsdb.partitions import PartitionSettings
 from loomlog.storage.logsdb.rocks_log import RocksLog
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
+from loomlog.storage.logsdb.rows import Head
 
 
 class RocksRig(Rig):
@@ -104,9 +105,9 @@ def test_a_record_goes_where_its_time_is(rig: RocksRig) -> None:
     assert len(offsets) == 12
 
 
-def _by_partition(log: RocksLog) -> Iterator[Iterator[Record]]:
+def _by_partition(log: RocksLog) -> Iterator[Iterator[Head]]:
     for partition in log._entry.shares:
-        yield log._rows(partition).covering_or_after(0)
+        yield log._rows_in(partition).covering_or_after(0)
 
 
 def test_a_copy_that_is_stored_again_is_in_one_place(rig: RocksRig) -> None:
