@@ -15,7 +15,7 @@ from loomlog.core.copyset.effects import (
     Token,
 )
 from loomlog.core.copyset.epoch_metadata import EpochMetadata
-from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, offset_of, words
+from loomlog.core.copyset.lsn import EPOCH_MAX, Epoch, Lsn, Offset, epoch_of, make, offset_of, words
 from loomlog.core.copyset.messages import Amend, Read, Release, Store
 from loomlog.core.copyset.record import Record
 from loomlog.testing.copyset_node import CopysetNode
@@ -35,17 +35,24 @@ class Judge:
         self.recovered: set[Epoch] = set()  # sequencers who know that all below is
         self._metadata = metadata
         self._nodes = {node.node_id: node for node in nodes}
-        self._good: dict[Epoch, int] = {}  # all offsets up to here are acknowledged
+        self._good: dict[Epoch, Offset] = {}  # all offsets up to here are stored
+        self._floors: dict[Token, Lsn] = {}  # what was acknowledged when an append began
         self._over: set[Epoch] = set()
         self._frozen: dict[tuple[NodeId, Epoch], list[Record]] = {}
 
     # ---- what sequencers do
+
+    def began(self, token: Token) -> None:
+        self._floors[token] = max(self.acknowledged, default=0)
 
     def saw(self, epoch: Epoch, effect: Effect) -> None:
         match effect:
             case Acknowledge(token, lsn):
                 self._ends(token, effect)
                 self._acknowledged(epoch, lsn)
+                self._demand(
+                    lsn > self._floors[token], f"{words(lsn)} came late, and stands before"
+                )
             case Reject(token) | LeaveOpen(token):
                 self._ends(token, effect)
             case StepDown():
@@ -54,8 +61,8 @@ class Judge:
                 self._released(epoch, lsn)
             case Send(_, Store(_, record) | Amend(_, record)):
                 self._demand(
-                    record.lng <= self._good.get(epoch, 0),
-                    f"LNG of {words(record.first)} passes what is not acknowledged",
+                    self._is_good(epoch, record.lng),
+                    f"LNG of {words(record.first)} passes what is not stored",
                 )
 
     def _ends(self, token: Token, effect: Effect) -> None:
@@ -68,27 +75,33 @@ class Judge:
         copies = self._copies(lsn)
         self._demand(bool(copies), f"{words(lsn)} is nowhere")
         newest = max(copies.values(), key=lambda copy: copy.precedence)
-        holders = {node for node, copy in copies.items() if copy == newest}
         self._demand(
-            holders >= set(newest.copyset) and len(holders) >= self._metadata.replication,
-            f"{words(lsn)} is on {sorted(holders)} in wave {newest.wave}, not on {newest.copyset}",
+            self._is_stored(lsn),
+            f"{words(lsn)} is on {sorted(copies)}, in wave {newest.wave} not on {newest.copyset}",
         )
         self._demand(
             self._metadata.can_hold_a_copyset(newest.copyset),
             f"{newest.copyset} is not spread over the failure domains",
         )
         self.acknowledged[lsn] = newest
-        while (good := self._next_good(epoch)) is not None:
-            self._good[epoch] = offset_of(good.last)
 
-    def _next_good(self, epoch: Epoch) -> Record | None:
-        return self.acknowledged.get((epoch << 32) + self._good.get(epoch, 0) + 1)
+    def _is_stored(self, lsn: Lsn) -> bool:
+        """On all nodes of its newest wave."""
+        copies = self._copies(lsn)
+        newest = max(copies.values(), key=lambda copy: copy.precedence, default=None)
+        return newest is not None and all(copies.get(node) == newest for node in newest.copyset)
+
+    def _is_good(self, epoch: Epoch, lng: Offset) -> bool:
+        """All up to it is stored."""
+        good = self._good.get(epoch, 0)
+        while good < lng and self._is_stored(lsn := make(epoch, good + 1)):
+            good += next(iter(self._copies(lsn).values())).count
+        self._good[epoch] = good
+        return lng <= good
 
     def _released(self, epoch: Epoch, lsn: Lsn) -> None:
         self._demand(epoch in self.recovered, f"{words(lsn)} is released before recovery")
-        self._demand(
-            offset_of(lsn) <= self._good.get(epoch, 0), f"{words(lsn)} is released, not stored"
-        )
+        self._demand(self._is_good(epoch, offset_of(lsn)), f"{words(lsn)} is released, not stored")
 
     # ---- what nodes do
 
@@ -96,25 +109,22 @@ class Judge:
         """After every answer of it."""
         records = node.records(LOG)
         copies, standing = records.all(), records.standing
-        for before, after in pairwise(copies):
-            self._demand(before.last < after.first, f"{before} overlaps {after}")
-        unclean = [copy.epoch for copy in copies if records.end_of(copy.epoch) is None]
-        self._demand(
-            epoch_of(standing.released) <= min(unclean, default=1 << 31),
-            f"node {node.node_id} released {words(standing.released)} over an unclean epoch",
-        )
+        if any(before.last >= after.first for before, after in pairwise(copies)):
+            raise Violation(f"copies of node {node.node_id} overlap")
+        unclean = (copy.epoch for copy in copies if records.end_of(copy.epoch) is None)
+        if epoch_of(standing.released) > next(unclean, EPOCH_MAX):
+            raise Violation(f"node {node.node_id} released something over an unclean epoch")
         if standing.seal:
             sealed = [copy for copy in copies if copy.epoch <= standing.seal]
-            frozen = self._frozen.setdefault((node.node_id, standing.seal), sealed)
-            self._demand(sealed == frozen, f"node {node.node_id} took something that was sealed")
+            if sealed != self._frozen.setdefault((node.node_id, standing.seal), sealed):
+                raise Violation(f"node {node.node_id} took something that was sealed")
 
     def _copies(self, lsn: Lsn) -> dict[NodeId, Record]:
-        found = {
-            node: records.by_first.get(lsn)
+        return {
+            node: copy
             for node, each in self._nodes.items()
-            if (records := each.records(LOG))
+            if (copy := each.records(LOG).by_first.get(lsn)) is not None
         }
-        return {node: copy for node, copy in found.items() if copy is not None}
 
     # ---- in the end
 

@@ -18,17 +18,19 @@ from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.messages import (
     NodeAnswer,
     NodeRequest,
+    Preempted,
     Refused,
     Release,
     Seal,
     Store,
     Trouble,
 )
-from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings
+from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, State
 from loomlog.testing.copyset_node import CopysetNode
 from loomlog.types import NodeId
 
 TROUBLED_S: Final = 10.0  # from then on all is well
+ENDED_S: Final = 100.0  # by then nothing happens any more
 APPENDS: Final = 40
 SETTINGS: Final = SequencerSettings(window_records=12, store_timeout_s=0.2)
 
@@ -49,6 +51,7 @@ class Host:
             Random(world.random.random()),
             SETTINGS,
         )
+        self.sealed: set[NodeId] = set()
         self._alarm: float | None = None
 
     def heed(self, effects: list[Effect]) -> None:
@@ -59,6 +62,7 @@ class Host:
         self._set_alarm()
 
     def append(self, token: str, records: int) -> None:
+        self.world.judge.began(token)
         batch = token.encode()
         self.heed(self.sequencer.append(batch, records, token, 0, self.world.now))
 
@@ -114,7 +118,7 @@ class World:
             for _ in range(times):
                 self.at(self.random.uniform(0, TROUBLED_S), action)
         self.at(TROUBLED_S, self._heal)
-        while self._events:
+        while self._events and self.now < ENDED_S:
             self.now, _, action = heappop(self._events)
             action()
         self._finish()
@@ -124,24 +128,35 @@ class World:
     def _start(self, epoch: Epoch) -> None:
         host = Host(self, epoch)
         self.hosts.append(host)
-        if epoch == 1 or self.random.random() < 0.5:
-            self.at(self.now + self.random.uniform(0, 2), host.recovered)
+        self.at(self.now + self.random.choice([0.0, 2.0]), partial(self._fence, host))
 
     def _succeed(self) -> None:
-        """A new sequencer: the one before may drain, or not know; recovery may begin to seal."""
+        """A new sequencer. The one before may drain, or not know."""
         before = self.hosts[-1]
         if self.random.random() < 0.3:
             before.heed(before.sequencer.drain(self.now))
         self._start(before.epoch + 1)
-        if self.random.random() < 0.5:
-            for node in self.nodes.values():
-                seal = partial(self._seal, node, before.epoch)
-                self.at(self.now + self._delay(node.node_id), seal)
 
-    def _seal(self, node: CopysetNode, epoch: Epoch) -> None:
-        if node.node_id not in self._away:
-            node.answer(Seal(LOG, epoch))
-            self.judge.look_at(node)
+    def _fence(self, host: Host) -> None:
+        """Again and again, until all nodes are sealed."""
+        for node in self.nodes.keys() - host.sealed:
+            self.at(self.now + self._delay(node), partial(self._seal, self.nodes[node], host))
+        if len(host.sealed) < len(self.nodes) and host.sequencer.state is not State.OVER:
+            self.at(self.now + 1.0, partial(self._fence, host))
+
+    def _seal(self, node: CopysetNode, host: Host) -> None:
+        if node.node_id in self._away:
+            return
+        answer = node.answer(Seal(LOG, host.epoch - 1))
+        self.judge.look_at(node)
+        if isinstance(answer, Preempted):
+            host.heed(host.sequencer.preempted(answer.seal))
+        else:
+            host.sealed.add(node.node_id)
+        if self.metadata.is_f_majority(host.sealed):
+            host.heed(host.sequencer.fenced())
+            if host.epoch == 1 or self.random.random() < 0.3:
+                self.at(self.now + self.random.uniform(0, 2), host.recovered)
 
     def _append(self) -> None:
         self.tokens.append(f"append {len(self.tokens)}")

@@ -23,10 +23,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The record is on R nodes, and stays at `lsn` for ever."""
+    """The record is on R nodes, and stays at [lsn, last] for ever."""
 
     token: Token
     lsn: Lsn
+    last: Lsn
     timestamp_us: int
 
 

@@ -4,9 +4,10 @@ It is told what happens and answers with effects. Nothing of it is stored: when 
 epoch's sequencer recovers from the nodes what it left. What must hold:
 
 - An LSN is given once. A record is acknowledged once, when all nodes of one wave have stored it,
-  and never after somebody else was found to be the sequencer.
-- LNG passes only what is acknowledged. Nothing of this epoch is released before all epochs below
-  it are recovered.
+  not before the sequencers of older epochs are fenced (fencing.py), and never after a later one is
+  found to be there.
+- LNG passes only what is stored so. Nothing of this epoch is released before all epochs below it
+  are recovered.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class Sequencer:
         self._underway: dict[Lsn, Underway] = {}  # those that are not done
         self._bytes = 0
         self._alarms: list[tuple[float, Lsn, int]] = []  # (when, record, wave); may be out of date
+        self._fenced = False
+        self._held: list[Acknowledge] = []  # until it is
         self._recovered = False
         self._told = dict.fromkeys(sorted(everybody), 0)  # what was released to each node
         self._tell_all_at = 0.0
@@ -157,7 +160,7 @@ class Sequencer:
         if underway is None:
             return []
         if isinstance(answer, Stored):
-            return self._done(underway, now) if underway.stored_by(node, wave) else []
+            return self._done(underway) if underway.stored_by(node, wave) else []
         if wave != underway.wave or underway.given_up:
             return []
         if isinstance(answer, NotHere):
@@ -179,12 +182,20 @@ class Sequencer:
             effects += self._release(self._told, now)
         return effects
 
+    def fenced(self) -> list[Effect]:
+        """No sequencer of an older epoch can have a record acknowledged any more."""
+        if self._fenced or self.state is State.OVER:
+            return []
+        self._fenced = True
+        held, self._held = self._held, []
+        return [*(effect for each in held for effect in self._acknowledge(each)), *self._ended()]
+
     def recovered_up_to(self, epoch: Epoch, now: float) -> list[Effect]:
         """All epochs up to this one are clean, in the epoch store."""
         if epoch + 1 < self.epoch or self._recovered or self.state is State.OVER:
             return []
         self._recovered = True
-        return self._release(self._told, now)
+        return [*self._release(self._told, now), *self.fenced()]
 
     def returned(self, node: NodeId) -> list[Effect]:
         """It was started anew, or the connection was: it may have missed a release."""
@@ -203,7 +214,7 @@ class Sequencer:
             return []
         self.state = State.DRAINING
         self._drained_at = now + self._settings.drain_s
-        return self._end(Drained()) if not self._underway else []
+        return self._ended()
 
     # ---- waves
 
@@ -211,7 +222,7 @@ class Sequencer:
         settings = self._settings
         if self.state is not State.RUNNING:
             return Rejection.STEPPED_DOWN
-        if len(self._window) >= settings.window_records:
+        if len(self._window) + len(self._held) >= settings.window_records:
             return Rejection.BUSY
         if self._bytes and self._bytes + size > settings.window_bytes:
             return Rejection.BUSY
@@ -257,22 +268,32 @@ class Sequencer:
 
     # ---- ends
 
-    def _done(self, underway: Underway, now: float) -> list[Effect]:
+    def _done(self, underway: Underway) -> list[Effect]:
         record = underway.record
         del self._underway[record.first]
         self._bytes -= len(underway.batch)
         underway.finish()
-        self.last_acknowledged = max(self.last_acknowledged, record.last)
-        effects: list[Effect] = [Acknowledge(underway.token, record.first, record.timestamp_us)]
+        effects = self._acknowledge(
+            Acknowledge(underway.token, record.first, record.last, record.timestamp_us)
+        )
         holders: set[NodeId] = set()
         while self._window and self._window[0].done:
             good = self._window.popleft().record
             self.lng = offset_of(good.last)
             holders.update(good.copyset)
-        effects += self._release_to(sorted(holders))
-        if self._draining and not self._underway:
-            effects += self._end(Drained())
-        return effects
+        return [*effects, *self._release_to(sorted(holders)), *self._ended()]
+
+    def _acknowledge(self, acknowledgement: Acknowledge) -> list[Effect]:
+        if not self._fenced:
+            self._held.append(acknowledgement)
+            return []
+        self.last_acknowledged = max(self.last_acknowledged, acknowledgement.last)
+        return [acknowledgement]
+
+    def _ended(self) -> list[Effect]:
+        """If it drains, and nothing is left to do."""
+        left = self._underway or self._held
+        return self._end(Drained()) if self._draining and not left else []
 
     def _release(self, nodes: Iterable[NodeId], now: float) -> list[Effect]:
         self._tell_all_at = now + self._settings.release_s
@@ -289,10 +310,10 @@ class Sequencer:
 
     def _end(self, why: StepDown | Drained) -> list[Effect]:
         self.state = State.OVER
-        effects: list[Effect] = [
-            LeaveOpen(underway.token, lsn) for lsn, underway in self._underway.items()
-        ]
+        open_ends = [(held.token, held.lsn) for held in self._held]
+        open_ends += [(underway.token, lsn) for lsn, underway in self._underway.items()]
+        self._held.clear()
         self._underway.clear()
         self._window.clear()
         self._alarms.clear()
-        return [*effects, why]
+        return [*(LeaveOpen(token, lsn) for token, lsn in open_ends), why]

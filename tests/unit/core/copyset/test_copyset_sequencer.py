@@ -53,19 +53,25 @@ def record_of(send: Send) -> Record:
     return send.request.record
 
 
+def acknowledged(token: str, offset: int, count: int = 1) -> Acknowledge:
+    return Acknowledge(token, make(EPOCH, offset), make(EPOCH, offset + count - 1), 7)
+
+
 class Rig:
     """A sequencer, and what it has sent and not been answered."""
 
-    def __init__(self, settings: SequencerSettings = SETTINGS, recovered: bool = True) -> None:
+    def __init__(self, *, fenced: bool = True, recovered: bool = True) -> None:
         self.now = 100.0
         self.exclusions = Exclusions(ExclusionTimes())
         everybody = [*METADATA.nodes, 9]
         self.sequencer = Sequencer(
-            LOG, METADATA, EPOCH, everybody, self.exclusions, Random(1), settings
+            LOG, METADATA, EPOCH, everybody, self.exclusions, Random(1), SETTINGS
         )
         self.sent: list[Send] = []
         self.released: list[tuple[int, int]] = []  # (node, LSN)
-        if recovered:
+        if fenced:
+            self.heed(self.sequencer.fenced())
+        if fenced and recovered:
             self.heed(self.sequencer.recovered_up_to(EPOCH - 1, self.now))
             self.released.clear()
 
@@ -119,7 +125,7 @@ def test_a_record_goes_to_a_copyset_and_is_acknowledged_once_all_have_it() -> No
     assert rig.answer(rig.sent[0]) == []
     assert rig.answer(rig.sent[0]) == []
     last = rig.sent[0]
-    assert rig.answer(last) == [Acknowledge("a", make(EPOCH, 1), 7)]
+    assert rig.answer(last) == [acknowledged("a", 1, count=3)]
     assert rig.late(last, Stored()) == []
     assert rig.sequencer.next_lsn == make(EPOCH, 4)
     assert rig.sequencer.last_acknowledged == make(EPOCH, 3)
@@ -129,7 +135,7 @@ def test_acknowledgements_may_overtake_and_lng_does_not() -> None:
     rig = Rig()
     rig.append("a")
     rig.append("b")
-    assert of_kind(Acknowledge, rig.store_all(2)) == [Acknowledge("b", make(EPOCH, 2), 7)]
+    assert of_kind(Acknowledge, rig.store_all(2)) == [acknowledged("b", 2)]
     assert rig.sequencer.lng == 0
     assert rig.released == []
     rig.append("c")
@@ -175,7 +181,7 @@ def test_a_used_up_epoch_needs_another_one() -> None:
     rig.append("a", count=OFFSET_LAST - 1)
     assert rig.append("b", count=2) == [Reject("b", Rejection.OFFSETS_USED_UP), Reactivate()]
     assert rig.append("c") == [Reject("c", Rejection.STEPPED_DOWN)]
-    assert rig.store_all(1) == [Acknowledge("a", make(EPOCH, 1), 7), Drained()]
+    assert rig.store_all(1) == [acknowledged("a", 1, count=OFFSET_LAST - 1), Drained()]
 
 
 # ---- waves
@@ -194,9 +200,7 @@ def test_a_refusal_starts_another_wave_without_that_node() -> None:
     assert [send.node for send in amends] == [holder.node]  # it has the batch
     assert record_of(amends[0]).batch == b""
     rig.late(third, Stored())
-    assert [effect for send in wave for effect in rig.answer(send)] == [
-        Acknowledge("a", make(EPOCH, 1), 7)
-    ]
+    assert [effect for send in wave for effect in rig.answer(send)] == [acknowledged("a", 1)]
 
 
 def test_answers_of_an_older_wave_do_not_count() -> None:
@@ -221,8 +225,8 @@ def test_a_node_that_lost_its_copy_gets_the_batch_again_in_the_same_wave() -> No
     assert rig.answer(amend, NotHere()) == []
     assert isinstance(rig.sent[-1].request, Store)
     assert rig.sent[-1].request.record.batch == b"batch"
-    acknowledged = [effect for send in rig.of_wave(2) for effect in rig.answer(send)]
-    assert acknowledged == [Acknowledge("a", make(EPOCH, 1), 7)]
+    effects = [effect for send in rig.of_wave(2) for effect in rig.answer(send)]
+    assert effects == [acknowledged("a", 1)]
 
 
 def test_silent_nodes_are_left_out_of_the_next_waves() -> None:
@@ -303,7 +307,7 @@ def test_a_release_goes_to_those_who_have_the_record_and_later_to_all() -> None:
 def test_nothing_is_released_before_the_epochs_below_are_recovered() -> None:
     rig = Rig(recovered=False)
     rig.append("a")
-    assert rig.store_all(1) == [Acknowledge("a", make(EPOCH, 1), 7)]
+    assert rig.store_all(1) == [acknowledged("a", 1)]
     rig.wait(100.0)
     rig.heed(rig.sequencer.recovered_up_to(EPOCH - 2, rig.now))
     assert rig.released == []
@@ -323,6 +327,47 @@ def test_a_node_that_returns_is_told_again() -> None:
     rig.heed(rig.sequencer.returned(3))
     rig.heed(rig.sequencer.returned(77))
     assert rig.released == [(3, make(EPOCH, 0))]
+
+
+# ---- older sequencers
+
+
+def test_nothing_is_acknowledged_before_older_sequencers_are_fenced() -> None:
+    rig = Rig(fenced=False)
+    for token in "abcd":
+        rig.append(token)
+    assert rig.store_all(2) == rig.store_all(1) == []
+    assert rig.sequencer.lng == 2
+    assert rig.sequencer.last_acknowledged == make(EPOCH, 0)
+    assert rig.append("e") == [Reject("e", Rejection.BUSY)]  # what is held counts, too
+    assert rig.heed(rig.sequencer.fenced()) == [acknowledged("b", 2), acknowledged("a", 1)]
+    assert rig.sequencer.last_acknowledged == make(EPOCH, 2)
+    assert rig.heed(rig.sequencer.fenced()) == []
+    assert rig.store_all(3) == [acknowledged("c", 3)]
+
+
+def test_recovered_epochs_have_no_sequencers() -> None:
+    rig = Rig(fenced=False)
+    rig.append("a")
+    rig.store_all(1)
+    effects = rig.heed(rig.sequencer.recovered_up_to(EPOCH - 1, rig.now))
+    assert effects == [acknowledged("a", 1)]
+
+
+def test_what_is_held_stays_open_when_a_later_sequencer_is_there() -> None:
+    rig = Rig(fenced=False)
+    rig.append("a")
+    rig.store_all(1)
+    assert rig.sequencer.preempted(EPOCH) == [LeaveOpen("a", make(EPOCH, 1)), StepDown(EPOCH)]
+    assert rig.sequencer.fenced() == []
+
+
+def test_draining_waits_for_the_fence() -> None:
+    rig = Rig(fenced=False)
+    rig.append("a")
+    rig.store_all(1)
+    assert rig.heed(rig.sequencer.drain(rig.now)) == []
+    assert rig.heed(rig.sequencer.fenced()) == [acknowledged("a", 1), Drained()]
 
 
 # ---- ends
@@ -351,7 +396,7 @@ def test_seals_of_older_epochs_do_not_matter() -> None:
     rig = Rig()
     rig.append("a")
     assert rig.sequencer.preempted(EPOCH - 1) == []
-    assert rig.store_all(1) == [Acknowledge("a", make(EPOCH, 1), 7)]
+    assert rig.store_all(1) == [acknowledged("a", 1)]
 
 
 def test_a_draining_sequencer_finishes_what_is_under_way() -> None:
@@ -363,7 +408,7 @@ def test_a_draining_sequencer_finishes_what_is_under_way() -> None:
     requests = [send.request for send in rig.of_wave(2)]
     assert all(isinstance(request, Store) and request.draining for request in requests)
     assert [effect for send in rig.of_wave(2) for effect in rig.answer(send)] == [
-        Acknowledge("a", make(EPOCH, 1), 7),
+        acknowledged("a", 1),
         Drained(),
     ]
 

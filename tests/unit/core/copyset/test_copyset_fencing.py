@@ -1,0 +1,77 @@
+"""Before a sequencer acknowledges anything, those before it cannot any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from loomlog.core.copyset.asking import Answer, Ask, Lost
+from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
+from loomlog.core.copyset.fencing import fence
+from loomlog.core.copyset.messages import LogState, Preempted, Seal
+from loomlog.testing.copyset_node import CopysetNode
+
+LOG = 1
+OLD = EpochMetadata(1, tuple(Member(node) for node in (1, 2, 3, 4, 5)), 3)
+NEW = EpochMetadata(4, tuple(Member(node) for node in (6, 7, 8)), 2)
+
+
+def run(
+    nodes: Mapping[int, CopysetNode],
+    *,
+    last_clean: int = 2,
+    silent: Collection[int] = (),
+    authority: Mapping[int, Authority] | None = None,
+) -> bool | Preempted:
+    """By a sequencer of epoch 5; epochs from 4 on have another nodeset."""
+
+    def answer(ask: Ask) -> Answer:
+        assert isinstance(ask.target, int)
+        assert isinstance(ask.request, Seal)
+        return Lost() if ask.target in silent else nodes[ask.target].answer(ask.request)
+
+    state = LogState(5, 1, (OLD, NEW), last_clean, 0)
+    steps = fence(LOG, 5, state, authority or {})
+    try:
+        asked = next(steps)
+        steps.send([answer(ask) for ask in asked.asks])
+    except StopIteration as ended:
+        outcome: bool | Preempted = ended.value
+        return outcome
+    raise AssertionError("it asks only once")
+
+
+def make_nodes() -> dict[int, CopysetNode]:
+    return {node: CopysetNode(node) for node in range(1, 9)}
+
+
+def test_all_nodesets_of_epochs_that_are_not_clean_are_sealed() -> None:
+    nodes = make_nodes()
+    assert run(nodes) is True
+    assert {node.records(LOG).standing.seal for node in nodes.values()} == {4}
+    nodes = make_nodes()
+    assert run(nodes, last_clean=3) is True
+    assert {number for number, node in nodes.items() if node.logs} == {6, 7, 8}
+
+
+def test_nodes_may_be_silent_as_long_as_no_copyset_is_among_them() -> None:
+    assert run(make_nodes(), silent=[1, 2, 6]) is True
+    assert run(make_nodes(), silent=[1, 2, 3]) is False
+    assert run(make_nodes(), silent=[7, 8]) is False
+
+
+def test_nodes_that_are_given_up_take_no_records() -> None:
+    given_up = {1: Authority.UNAVAILABLE, 2: Authority.EMPTY}
+    assert run(make_nodes(), silent=[3, 4], authority=given_up) is True
+    underreplicated = {1: Authority.UNDERREPLICATED}
+    assert run(make_nodes(), silent=[1, 2, 3], authority=underreplicated) is False
+
+
+def test_a_later_sequencer_comes_first() -> None:
+    nodes = make_nodes()
+    nodes[3].answer(Seal(LOG, 9))
+    assert run(nodes) == Preempted(9)
+
+
+def test_there_may_be_nobody_to_fence() -> None:
+    assert run({}, last_clean=4) is True
