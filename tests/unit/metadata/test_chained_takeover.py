@@ -72,8 +72,9 @@ async def test_when_it_is_lost_while_chains_are_made(
         await cluster.create(streams=1, replicas=3)
         monkeypatch.setattr(Driver, "ask", ask)
         await interrupted(cluster, reached, monkeypatch.undo, "chained")
-        log = await cluster.log_is(lambda log: protocols(log) == ["ordered", "chained"])
+        await cluster.log_is(lambda log: protocols(log) == ["ordered", "chained"])
         assert await cluster.chains.append(b"one") == 1
+        log = await cluster.describe()
         assert {r.birth for c in chained(log).projection.chains for r in c.replicas} == {2}
         nodes = cluster.storage.values()
         await until(lambda: all(len(node._chained.found()) == 1 for node in nodes))

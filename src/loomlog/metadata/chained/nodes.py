@@ -11,6 +11,7 @@ from loomlog.core.chained.upkeep import Nodes
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.members import Members
 from loomlog.metadata.node_choice import UNABLE_S, NodeChoice
+from loomlog.metadata.placement import neighbours
 from loomlog.metadata.records import ChainedRecord
 from loomlog.types import LogId, NodeId
 
@@ -83,14 +84,21 @@ class ChainNodes:
         self._unable[loglet, node] = self._loop.time() + UNABLE_S
 
     def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
-        """The one with the least to carry that holds nothing of the chain."""
+        """The one with the least to carry that holds nothing of the chain; before that, one where
+        no replica that stays is."""
         taken = {replica.node_id for replica in record.replicas if replica.chain == chain}
         fit = [
             node
             for node in self._members.all_reachable()
             if node not in taken and not self.leaving(node) and self._able(record.loglet, node)
         ]
-        return min(fit, key=self._burden, default=None)
+        staying = [n for n in taken if not self.leaving(n) and not self.silent(record.loglet, n)]
+        locations = self._catalog.locations
+
+        def burden(node: NodeId) -> tuple[int, int, int, NodeId]:
+            return neighbours(node, staying, locations), *self._burden(node)
+
+        return min(fit, key=burden, default=None)
 
     def _able(self, loglet: LogId, node: NodeId) -> bool:
         return self._unable.get((loglet, node), 0.0) <= self._loop.time()

@@ -150,11 +150,13 @@ class ChainedSegments:
         return [
             self._stream(record, segments[record.loglet])
             for record in sorted(records, key=lambda record: record.stream_id)
-            if record.loglet in segments and record.begun
+            if record.loglet in segments
         ]
 
     def _stream(self, record: ChainedRecord, segment: Segment) -> pb.LogStream:
         projection = record.projection
+        if not record.begun:  # it is about to: nothing is there
+            projection = projection._replace(first=segment.start, start=segment.start)
         addresses = {node.node_id: node.address for node in self._catalog.nodes.values()}
         nodes = dict.fromkeys(replica.node_id for replica in projection.replicas)
         return pb.LogStream(

@@ -108,7 +108,7 @@ class Upkeep:
         self._nodes.came_back(node)
         self._background.spawn(self.removal.node_joined(node), f"look at what node {node} has")
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
-        for record in self._chained.on_node(node):
+        for record in filter(lambda record: record.made, self._chained.on_node(node)):
             self._background.spawn(self._verify(record, node), f"look at node {node}")
         self.node_changed(node, alive=True)
 
