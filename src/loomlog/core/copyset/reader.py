@@ -144,11 +144,11 @@ class Reader:
         epoch = epoch_of(self.head)
         if self.head > self._last_wanted:
             self._finish()
-        elif (stretch := self._known.stretch_of(epoch)) is None:
-            self._want(epoch, now)
         elif (piece := self._window.pop(self.head)) is not None:
             self._deliver(piece)
             return True
+        elif (stretch := self._known.stretch_of(epoch)) is None:
+            self._want(epoch, now)
         elif self._known.trimmed >= self.head:
             self._gap(self._known.trimmed, GapKind.TRIM)
             return True
@@ -291,10 +291,10 @@ class Reader:
             bytes_max = self._room_for(source)
             if first <= until and bytes_max:
                 self._questions += 1
-                source.question = self._questions
+                self._sources.put(source, self._questions)
                 everything = self._sources.everybody_sends
                 request = Read(self._log, first, until, bytes_max, down, everything, self._batches)
-                self._effects.append(Ask(source.node, source.question, request))
+                self._effects.append(Ask(source.node, self._questions, request))
 
     def _room_for(self, source: Source) -> int:
         return self._room.free_for(source.node, len(self._sources))

@@ -26,7 +26,7 @@ class Sources:
         self._settings = settings
         self._by_node: dict[NodeId, Source] = {}
         self._authorities: Mapping[NodeId, Authority] = {}
-        self._asked_with: frozenset[NodeId] = frozenset()  # known as down at the last questions
+        self._asked_with: frozenset[NodeId] = frozenset()  # down in all questions since a rewind
         self._answers_are_stale = False
         self._all_send_all = 0  # for so many records more; 0: single copy delivery
 
@@ -127,17 +127,17 @@ class Sources:
     # ---- questions
 
     def must_rewind(self) -> bool:
-        """Somebody has to send what it was not asked for. (Otherwise what is asked from now on
-        leaves out what others were asked for already.)"""
-        down = self.known_down
-        if self._answers_are_stale or not down <= self._asked_with:
-            return True
-        self._asked_with = down
-        return False
+        """Somebody has to send what it was not asked for, or may have more by now."""
+        return self._answers_are_stale or not self.known_down <= self._asked_with
 
     def ready(self, now: float) -> list[Source]:
         """Who may be asked something."""
         return [source for source in self if not source.question and source.not_before <= now]
+
+    def put(self, source: Source, question: int) -> None:
+        """It is being asked, with those `known_down` who are."""
+        source.question = question
+        self._asked_with &= self.known_down
 
     def next_time(self, now: float) -> float | None:
         """When somebody may be asked again who may not now."""

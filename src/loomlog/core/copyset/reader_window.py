@@ -80,6 +80,9 @@ class Window:
             return
         piece = Piece(max(record.first, head), record.last, record, node)
         others = self._overlapping(piece.first, piece.last)
+        if not others:
+            self._insert(piece)
+            return
         stronger = [other for other in others if other.record.precedence >= record.precedence]
         if stronger and record.kind is Kind.DATA:
             return

@@ -360,7 +360,7 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
     else:
         if len(heads) < SCAN_RECORDS_MAX:
             next_lsn = max(next_lsn, until + 1)
-    passed = min(epoch_of(next_lsn - 1), standing.last_clean)
+    passed = min(epoch_of(next_lsn - 1), epoch_of(standing.released) - 1)  # those are recovered
     known = (records.end_of(epoch) for epoch in epochs if epoch <= passed)
     ends = tuple(end for end in known if end is not None)
     return Delivered(
