@@ -148,5 +148,8 @@ class MemoryLogs:
     def compact(self) -> None:
         pass
 
+    def interrupt(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -179,11 +180,14 @@ class RocksLogs:
                 use.freed = 0
                 self._compact(partition)
 
+    def interrupt(self) -> None:
+        self._db.cancel_all_background(False)
+
     def close(self) -> None:
         self._handles = {}
-        for table in self._partitions.tables.values():
-            table.close()
-        self._db.close()
+        for table in (*self._partitions.tables.values(), self._db):
+            with suppress(Exception):  # what it cannot flush any more is in its log
+                table.close()
 
     def _begin(self, partition: PartitionId, start_us: int) -> None:
         tables = self._partitions.tables

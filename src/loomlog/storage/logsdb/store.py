@@ -204,6 +204,11 @@ class LogsStore:
         self._tending = True
         self._commits.run([partial(self._table.tend, now_us)], self._tended)
 
+    def stop(self) -> None:
+        """Before the workers finish."""
+        if self._tending:
+            self._table.interrupt()
+
     def _tended(self, error: BaseException | None) -> None:
         if error is not None:
             self._fail(error)

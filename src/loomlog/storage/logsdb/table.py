@@ -74,6 +74,10 @@ class LogsTable(Protocol):
         """Between commits: begin a new partition if it is time, drop what is trimmed."""
 
     def compact(self) -> None:
-        """Give back what was dropped out of partitions that stay. In a worker of its own."""
+        """Give back what was dropped out of partitions that stay. May take long; in a worker of its
+        own, beside everything else."""
+
+    def interrupt(self) -> None:
+        """Give up a `compact` that is under way: the table is about to be closed."""
 
     def close(self) -> None: ...

@@ -301,6 +301,7 @@ class Counting:
         self.logs, self.standing, self.look = table.logs, table.standing, table.look
         self.stored_bytes, self.expired, self.ask = table.stored_bytes, table.expired, table.ask
         self.tend, self.compact, self.close = table.tend, table.compact, table.close
+        self.interrupt = table.interrupt
 
     def commit(self, changes: Sequence[tuple[int, Change]], *, sync: bool) -> None:
         if self.broken:
