@@ -48,7 +48,7 @@ class Rule(StrEnum):
     ACKED_PLACE = "an acknowledged value is seen where it was acknowledged"
     ACKED_LOST = "every acknowledged value is seen"
     WHOLE = "the values of one append are seen together, in order, or not at all"
-    STREAM_ORDER = "in a stream, LLSNs grow one by one with the position"
+    STREAM_ORDER = "in a stream, LLSNs grow one by one with the position, or are positions"
     COMPLETE = "a final read goes from the head of the log to its last acknowledged position"
 
 
@@ -349,7 +349,7 @@ class _Checker:
             if position != previous + 1:
                 hole_end = position
             before, llsn_before = last.get(stream, (0, 0))
-            dense = before >= hole_end
+            dense = before >= hole_end and llsn != position  # else it counts positions
             if llsn <= llsn_before or (dense and llsn != llsn_before + 1):
                 yield Violation(
                     Rule.STREAM_ORDER,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from loomlog.testing.sim.run import Workload
 from loomlog.testing.sim.workloads.cluster import cluster
+from loomlog.testing.sim.workloads.protocols import protocols
 from loomlog.testing.sim.workloads.publishing import publishing
 from loomlog.testing.sim.workloads.rounds import rounds
 from loomlog.testing.sim.workloads.switches import switches
@@ -15,6 +16,7 @@ from loomlog.testing.sim.workloads.toy import toy
 
 WORKLOADS: Mapping[str, Workload] = {
     "cluster": cluster,
+    "protocols": protocols,
     "publishing": publishing,
     "rounds": rounds,
     "switches": switches,

@@ -30,7 +30,7 @@ from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.workloads.operators import RestlessOperator
 from loomlog.testing.sim.workloads.replicas import check_replicas_alike
-from loomlog.types import Entry, Glsn, Llsn, Position, StreamId
+from loomlog.types import Entry, Gap, Glsn, Llsn, Position, StreamId
 
 LOG = "log"
 TROUBLE_S = 3.0  # how long the nemesis is at work
@@ -43,6 +43,7 @@ TRIM_PAUSE_MAX_S = 1.5
 SET_UP_WITHIN_S = 30.0
 ENDED_WITHIN_S = 60.0  # operations that were under way when the faults stopped
 HEALED_WITHIN_S = 60.0
+HOLE_TIMEOUT_S = 0.2  # so short that writers are overtaken now and then
 
 
 def cluster(sim: Simulation, plan: FaultPlan) -> History:
@@ -73,9 +74,11 @@ def run_cluster(
     clients_max: int = CLIENTS_MAX,
     trouble_s: float = TROUBLE_S,
     beside: Mapping[str, Work] | None = None,
+    protocol: str = "ordered",
 ) -> History:
-    """The story that is told above; `beside`: more hosts that do something until all is calm."""
-    run = Run(sim, servers)
+    """The story that is told above; `beside`: more hosts that do something until all is calm;
+    `protocol`: that the log begins with."""
+    run = Run(sim, servers, protocol)
     random = run.random
     servers.start()
     finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)
@@ -118,7 +121,8 @@ def finish(sim: Simulation, processes: Iterable[Process], timeout_s: float) -> N
 class Run:
     """What all hosts of one run share."""
 
-    def __init__(self, sim: Simulation, servers: SimCluster) -> None:
+    def __init__(self, sim: Simulation, servers: SimCluster, protocol: str = "ordered") -> None:
+        self.protocol = protocol
         self.random = sim.world.random
         self.servers = servers
         self.history = History()
@@ -138,6 +142,7 @@ class Run:
             append_buffer_bytes_max=random.choice((1024, 64 * 1024 * 1024)),
             appends_in_flight_max=random.choice((1, 8)),
             read_ahead_bytes=random.choice((512, 4096, 8 * 1024 * 1024)),
+            hole_timeout_s=HOLE_TIMEOUT_S,
         )
 
     def heard_of(self, position: Glsn) -> None:
@@ -150,7 +155,9 @@ class Run:
         async with await self.connect(process) as cluster:
             while not await self._all_alive(cluster):  # noqa: ASYNC110 - it can only be asked
                 await asyncio.sleep(0.05)
-            await cluster.create_log(LOG, streams=shape.streams, replicas=shape.replicas)
+            await cluster.create_log(
+                LOG, protocol=self.protocol, streams=shape.streams, replicas=shape.replicas
+            )
 
     async def _all_alive(self, cluster: Cluster) -> bool:
         nodes = (await cluster.status()).nodes
@@ -174,14 +181,20 @@ class Run:
         found = [
             f"stream {s.id} is {s.state}: {s.condition}"
             for s in streams
-            if s.state != ("running" if s.segment in active else "sealed") or s.joining is not None
+            if s.state != ("running" if s.segment in active else "sealed")
+            or s.joining is not None
+            or (s.protocol != "ordered" and s.condition)
         ]
         found += [
             f"{log.name} is switched: {log.switching}" for log in status.logs if log.switching
         ]
         for name, node in self.servers.nodes.items():
             number, held = int(name.removeprefix("vsn-")), set(node._replicas)
-            wanted = {s.id for s in streams if number in {r.node for r in s.replicas}}
+            wanted = {
+                s.id
+                for s in streams
+                if s.protocol == "ordered" and number in {r.node for r in s.replicas}
+            }
             if not wanted <= held:  # more is fine: a replaced replica leaves its data
                 found.append(f"{name} has streams {sorted(held)}, not {sorted(wanted)}")
         leader = self.servers.leader
@@ -203,8 +216,9 @@ class Run:
             self.next_of[name] = start
             while True:
                 try:
-                    async for entry in cluster.log(LOG).subscribe(start=self.next_of[name]):
-                        self._see(name, entry)
+                    start = self.next_of[name]
+                    async for item in cluster.log(LOG).subscribe(start, gaps=True):
+                        self._see(name, item)
                         if slow and not self.calm:
                             await asyncio.sleep(self.random.random() * 0.02)
                 except Retryable:
@@ -212,10 +226,11 @@ class Run:
 
         return main
 
-    def _see(self, name: str, entry: Entry) -> None:
-        self.history.see_entries(name, [entry])
-        self.next_of[name] = entry.position + 1
-        self.heard_of(entry.position)
+    def _see(self, name: str, item: Entry | Gap) -> None:
+        self.history.see_entries(name, [item])
+        last = item.last if isinstance(item, Gap) else item.position
+        self.next_of[name] = last + 1
+        self.heard_of(last)
 
     def all_caught_up(self) -> bool:
         return all(following > self.tail for following in self.next_of.values())
@@ -231,8 +246,8 @@ class Run:
                 assert tail >= self.tail, f"the log ends at {tail}, {self.tail} was there"
                 self.history.reader(name, head)
                 if head <= tail:
-                    async for at, value in read(log, head, tail):
-                        self.history.see(name, *at, value)
+                    async for item in read(log, head, tail):
+                        self.history.see_entries(name, [item])
                 self.history.final(name)
                 info = await log.describe()
                 check_segments(info, self.history.readers[name].seen)
@@ -253,7 +268,8 @@ class Run:
                 async for entry in log.subscribe_stream(stream.id, first, last)
             ]
             assert found == expected, f"stream {stream.id} by itself: {found}, not {expected}"
-            await self._check_replicas(log, stream, first, last)
+            if stream.protocol == "ordered":
+                await self._check_replicas(log, stream, first, last)
 
     async def _check_replicas(self, log: Log, stream: StreamInfo, first: Llsn, last: Llsn) -> None:
         while True:
@@ -398,13 +414,18 @@ class Client:
             entry = await log.read(position)
         except Trimmed:
             assert position <= history.trimmed, f"{position} was not trimmed"
+        except NotFound:
+            self._saw(position, Gap(position, position, "hole"))
         except Retryable:
             pass
         else:
-            self._count += 1
-            reader = f"{self.name}-read-{self._count}"
-            history.reader(reader, position)
-            history.see_entries(reader, [entry])
+            self._saw(position, entry)
+
+    def _saw(self, position: Glsn, item: Entry | Gap) -> None:
+        self._count += 1
+        reader = f"{self.name}-read-{self._count}"
+        self._history.reader(reader, position)
+        self._history.see_entries(reader, [item])
 
 
 def check_segments(info: LogInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]) -> None:
@@ -438,15 +459,18 @@ async def _one(append: Awaitable[Position]) -> list[Position]:
     return [await append]
 
 
-async def _read_entries(log: Log, head: Glsn, tail: Glsn) -> AsyncIterator[tuple[Position, bytes]]:
-    async for entry in log.subscribe(start=head, stop=tail):
-        yield Position(entry.position, entry.stream, entry.llsn), entry.value
+async def _read_entries(log: Log, head: Glsn, tail: Glsn) -> AsyncIterator[Entry | Gap]:
+    async for item in log.subscribe(head, tail, gaps=True):
+        yield item
 
 
-async def _read_arrow(log: Log, head: Glsn, tail: Glsn) -> AsyncIterator[tuple[Position, bytes]]:
-    async for batch in log.subscribe_arrow(start=head, stop=tail):
+async def _read_arrow(log: Log, head: Glsn, tail: Glsn) -> AsyncIterator[Entry | Gap]:
+    async for batch in log.subscribe_arrow(head, tail, gaps=True):
+        if isinstance(batch, Gap):
+            yield batch
+            continue
         columns: list[list[Any]] = [
             batch.column(name).to_pylist() for name in ("position", "stream", "llsn", "value")
         ]
         for position, stream, llsn, value in zip(*columns, strict=True):
-            yield Position(position, stream, llsn), value
+            yield Entry(position, stream, llsn, 0, None, value)

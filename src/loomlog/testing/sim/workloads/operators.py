@@ -117,5 +117,5 @@ class RestlessOperator:
             await self._cluster.undrain_node(node.id)
         active = {log.segments[-1].id for log in status.logs}
         for stream in (stream for log in status.logs for stream in log.streams):
-            if stream.segment in active:
+            if stream.segment in active and stream.protocol == "ordered":
                 await self._cluster.unseal_stream(stream.id)

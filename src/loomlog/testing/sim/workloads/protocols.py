@@ -1,0 +1,65 @@
+"""The cluster workload, with a log that begins with any protocol and is switched to others.
+
+As in `switches`, several parties ask at the same time, and servers fail meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from loomlog.errors import LoomError
+from loomlog.testing.history import History
+from loomlog.testing.sim.cluster import Shape, SimCluster
+from loomlog.testing.sim.faults import FaultPlan, Nemesis
+from loomlog.testing.sim.host import Process
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.testing.sim.workloads.cluster import LOG, SLOWNESS, Run, run_cluster
+from loomlog.testing.sim.workloads.takeovers import METADATA, LeaderNemesis
+
+CLIENTS_MAX = 2
+TROUBLE_S = 2.5
+REPLICATED = 0.3  # of the runs: with several metadata repositories
+SWITCHED = 0.7  # of the runs
+PAUSES_MAX_S = (0.1, 0.4, 1.5)
+STREAMS_MAX = 3
+SEGMENTS_MAX = 8  # more would only make runs slow
+PROTOCOLS = ("chained", "chained", "ordered")
+
+
+def protocols(sim: Simulation, plan: FaultPlan) -> History:
+    """See above."""
+    random = sim.world.random
+    shape = Shape.draw(random, power_losses="crash" in plan.kinds)
+    replicated = random.random() < REPLICATED
+    if replicated:
+        shape = replace(shape, metadata=METADATA, leader_silence_s=random.choice((0.3, 0.8)))
+    servers = SimCluster(sim, shape)
+    servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
+    nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
+    nemeses = [LeaderNemesis(servers), nemesis] if replicated else [nemesis]
+    switched = random.random() < SWITCHED
+    switchers = ("switcher-0", "switcher-1")[: random.randint(1, 2) if switched else 0]
+    with shape.bounds.in_force():
+        return run_cluster(
+            *(sim, servers, *nemeses),
+            clients_max=CLIENTS_MAX,
+            trouble_s=TROUBLE_S,
+            beside=dict.fromkeys(switchers, switch),
+            protocol=random.choice(PROTOCOLS),
+        )
+
+
+async def switch(run: Run, process: Process) -> None:
+    cluster = await run.connect(process)
+    random = run.random
+    pause_max_s = random.choice(PAUSES_MAX_S)
+    while not run.calm:
+        await asyncio.sleep(random.random() * pause_max_s)
+        protocol = random.choice(PROTOCOLS)
+        streams, replicas = random.randint(1, STREAMS_MAX), random.choice((1, 2, 3))
+        try:
+            if len((await cluster.log(LOG).describe()).segments) < SEGMENTS_MAX:
+                await cluster.switch_log(LOG, protocol=protocol, streams=streams, replicas=replicas)
+        except LoomError:
+            pass  # refused, or nobody knows: both are fine
