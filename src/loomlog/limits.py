@@ -45,6 +45,7 @@ CHAIN_LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
 CHAIN_WAITING_BYTES_MAX: Final = 128 * MIB  # blocks that wait for the disk; more are refused
 CHAIN_LOOK_UPS_MAX: Final = 4096  # that wait for the disk; more are refused
 CHAIN_RECLAIM_AFTER_S: Final = 10.0  # of a trim its space is freed, together with others' space
+CHAIN_REOPEN_S: Final = 5.0  # between two attempts to go on after a disk failed
 CHAIN_WAIT_S_MAX: Final = 30.0  # a fetch waits no longer for more, whatever it asks for
 
 # Copysets

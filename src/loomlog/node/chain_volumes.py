@@ -1,18 +1,22 @@
-"""Where a node keeps its chains: a table on each of its volumes, opened when it is needed.
+"""Where a node keeps its chains: a table on each of its volumes, opened with the first replica.
 
     <volume>/cid=<cluster id>/snid=<node id>/chains/…
 
-A node without chains has no table and no threads for one, and does not load RocksDB. A table that
-cannot be opened has no replicas, as if its disk were lost; the node goes on with what else it has.
+A node without chains has no table and no threads for one, and does not load RocksDB. When a disk
+has failed, nobody knows what reached it: all is refused until its table was opened again, which is
+tried now and then, for as long as anybody asks for something.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from loomlog import limits
+from loomlog.core.chained.messages import Request
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.errors import Unavailable
@@ -20,12 +24,13 @@ from loomlog.node.reclaiming import Reclaiming
 from loomlog.node.workers import off_loop
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.files import Files, Worker
-from loomlog.storage.write_once import WriteOnceStore
+from loomlog.storage.write_once import Answered, WriteOnceStore
 from loomlog.types import Glsn
 
 logger = logging.getLogger(__name__)
 
 OpenTable: TypeAlias = Callable[[str], BlockTable]
+NewWorker: TypeAlias = Callable[[], Worker]
 
 
 class ChainVolumes:
@@ -36,82 +41,148 @@ class ChainVolumes:
         files: Files,
         node_paths: Sequence[str],
         open_table: OpenTable,
-        new_worker: Callable[[], Worker],
+        new_worker: NewWorker,
     ) -> None:
-        self._files = files
-        self._paths = [f"{path}/chains" for path in node_paths]
-        self._open_table = open_table
-        self._new_worker = new_worker
-        self._stores: dict[str, WriteOnceStore] = {}  # by path
-        self._tables: list[BlockTable] = []
-        self._reclaiming: dict[WriteOnceStore, Reclaiming] = {}
-        self._broken: set[str] = set()  # paths
+        self._volumes = [ChainVolume(files, path, open_table, new_worker) for path in node_paths]
 
     @property
     def replicas(self) -> dict[Replica, Standing]:
         """All that are here."""
-        stores = self._stores.values()
-        return {replica: found for store in stores for replica, found in store.replicas.items()}
+        return {
+            replica: standing
+            for volume in self._volumes
+            for replica, standing in volume.replicas.items()
+        }
 
-    def store_of(self, replica: Replica) -> WriteOnceStore | None:
+    def holding(self, replica: Replica) -> ChainVolume | None:
         """Where the replica is."""
-        stores = self._stores.values()
-        return next((store for store in stores if replica in store.replicas), None)
+        return next((volume for volume in self._volumes if replica in volume.replicas), None)
+
+    async def place(self) -> ChainVolume:
+        """For a new replica: the volume with the fewest. Unavailable: all disks have failed."""
+        problem = Unavailable("this node has no volumes")
+        for volume in sorted(self._volumes, key=lambda volume: len(volume.replicas)):
+            try:
+                await volume.make_ready()
+                return volume
+            except Unavailable as error:
+                problem = error
+        raise problem
 
     def open(self) -> None:
         """What is there already."""
-        for path in filter(self._files.exists, self._paths):
-            try:
-                self._stores[path] = self._open(path, self._new_worker(), self._new_worker())
-            except Exception as error:
-                self._give_up(path, error)
-
-    async def place(self) -> WriteOnceStore:
-        """For a new replica: the volume with the fewest."""
-        usable = [path for path in self._paths if self._is_usable(path)]
-        for path in sorted(usable, key=self._load):
-            if path in self._stores:
-                return self._stores[path]
-            commits, look_ups = self._new_worker(), self._new_worker()
-            try:
-                store = await off_loop(commits, partial(self._open, path, commits, look_ups))
-            except Exception as error:
-                self._give_up(path, error)
-            else:
-                self._stores[path] = store
-                return store
-        raise Unavailable("no disk of this node can take chains: see its log, and restart it")
-
-    def reclaim_soon(self, store: WriteOnceStore, replica: Replica, position: Glsn) -> None:
-        """What the replica had up to this position is gone."""
-        self._reclaiming[store].soon(replica, position)
+        for volume in self._volumes:
+            volume.open()
 
     def stop(self) -> None:
         """Before the workers finish."""
-        for reclaiming in self._reclaiming.values():
-            reclaiming.stop()
+        for volume in self._volumes:
+            volume.stop()
 
     def close(self) -> None:
         """When the workers have finished."""
-        for table in self._tables:
+        for volume in self._volumes:
+            volume.close()
+
+
+class ChainVolume:
+    """The chains on one volume."""
+
+    def __init__(
+        self, files: Files, node_path: str, open_table: OpenTable, new_worker: NewWorker
+    ) -> None:
+        self._files = files
+        self._node_path = node_path
+        self._path = f"{node_path}/chains"
+        self._open_table = open_table
+        self._new_worker = new_worker
+        self._workers: tuple[Worker, Worker] | None = None
+        self._table: BlockTable | None = None
+        self._store: WriteOnceStore | None = None
+        self._reclaiming: Reclaiming | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._open_again_s = 0.0  # not before, by the loop's clock
+
+    @property
+    def replicas(self) -> Mapping[Replica, Standing]:
+        return {} if self._store is None else self._store.replicas
+
+    @property
+    def _works(self) -> bool:
+        return self._store is not None and not self._store.failed
+
+    def open(self) -> None:
+        """What is there already. Blocks."""
+        if self._files.exists(self._path):
+            try:
+                self._open(*self._make_workers())
+            except Exception as error:
+                self._cannot_open(error)
+
+    async def make_ready(self) -> None:
+        """For a new replica. Unavailable: the disk has failed."""
+        if not self._works:
+            self._open_soon()
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+        if not self._works:
+            raise Unavailable(f"the chains at {self._path} cannot be opened: see the node's log")
+
+    def ask(self, replica: Replica, request: Request, done: Answered) -> None:
+        """See WriteOnceStore.ask. Only when it holds the replica, or is ready for it."""
+        assert self._store is not None
+        if self._store.failed:
+            self._open_soon()
+        self._store.ask(replica, request, done)
+
+    def reclaim_soon(self, replica: Replica, position: Glsn) -> None:
+        """What the replica had up to this position is gone."""
+        if self._reclaiming is not None:
+            self._reclaiming.soon(replica, position)
+
+    def stop(self) -> None:
+        """Before the workers finish."""
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._reclaiming is not None:
+            self._reclaiming.stop()
+
+    def close(self) -> None:
+        """When the workers have finished."""
+        table, self._table = self._table, None
+        if table is not None:
             table.close()
 
-    def _is_usable(self, path: str) -> bool:
-        store = self._stores.get(path)
-        return path not in self._broken and (store is None or not store.failed)
+    # ---- opening
 
-    def _load(self, path: str) -> int:
-        return len(self._stores[path].replicas) if path in self._stores else 0
+    def _open_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._opening is None and loop.time() >= self._open_again_s:
+            self._open_again_s = loop.time() + limits.CHAIN_REOPEN_S
+            self._opening = loop.create_task(self._open_again())
 
-    def _open(self, path: str, commits: Worker, look_ups: Worker) -> WriteOnceStore:
-        """Blocks."""
-        table = self._open_table(path)
-        self._tables.append(table)
-        self._files.sync_directory(path.rpartition("/")[0])
-        store = WriteOnceStore(table, commits, look_ups)
-        self._reclaiming[store] = Reclaiming(table, self._new_worker)
-        return store
+    async def _open_again(self) -> None:
+        commits, look_ups = self._make_workers()
+        if self._reclaiming is not None:
+            self._reclaiming.stop()
+        try:
+            await off_loop(look_ups, lambda: None)  # those under way hold the table
+            await off_loop(commits, partial(self._open, commits, look_ups))
+        except Exception as error:
+            self._cannot_open(error)
+        finally:
+            self._opening = None
 
-    def _give_up(self, path: str, error: Exception) -> None:
-        logger.error("the chains at %s cannot be opened: %s", path, error)
-        self._broken.add(path)
+    def _open(self, commits: Worker, look_ups: Worker) -> None:
+        self.close()
+        self._table = table = self._open_table(self._path)
+        self._files.sync_directory(self._node_path)
+        self._reclaiming = Reclaiming(table, self._new_worker)
+        self._store = WriteOnceStore(table, commits, look_ups)
+
+    def _make_workers(self) -> tuple[Worker, Worker]:
+        self._workers = self._workers or (self._new_worker(), self._new_worker())
+        return self._workers
+
+    def _cannot_open(self, error: Exception) -> None:
+        logger.error("the chains at %s cannot be opened: %s", self._path, error)

@@ -31,11 +31,11 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import NOT_HERE
-from loomlog.errors import LoomError, Unauthorized
+from loomlog.errors import Busy, LoomError, Unauthorized
 from loomlog.net.connection import Connection, Frame
-from loomlog.node.chain_volumes import ChainVolumes
+from loomlog.node.chain_volumes import ChainVolume, ChainVolumes
 from loomlog.node.waiting_fetches import WaitingFetches
-from loomlog.storage.write_once import Answered, WriteOnceStore
+from loomlog.storage.write_once import Answered
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import ORDERS, answer_to_wire, request_from_wire
@@ -49,7 +49,7 @@ class ChainedReplicas:
     def __init__(self, node_id: NodeId, volumes: Callable[[], ChainVolumes]) -> None:
         self._node_id = node_id
         self._opened_volumes = volumes
-        self._waiting = WaitingFetches(self._ask)
+        self._waiting = WaitingFetches(self._look)
         self._creations = asyncio.Lock()
 
     @property
@@ -98,15 +98,22 @@ class ChainedReplicas:
         self._waiting.connection_closed(connection)
 
     def _ask(self, replica: Replica, request: Request, done: Answered) -> None:
-        store = self._volumes.store_of(replica)
-        if store is None:
+        volume = self._volumes.holding(replica)
+        if volume is None:
             done(Done() if isinstance(request, Remove) else NOT_HERE)
         else:
-            store.ask(replica, request, partial(self._answered, store, replica, request, done))
+            volume.ask(replica, request, partial(self._answered, volume, replica, request, done))
+
+    def _look(self, replica: Replica, request: Request, done: Answered) -> None:
+        """Like `_ask`, for a fetch that waits: there is nobody to raise to."""
+        try:
+            self._ask(replica, request, done)
+        except Busy as error:
+            done(Refused(str(error)))
 
     def _answered(
         self,
-        store: WriteOnceStore,
+        volume: ChainVolume,
         replica: Replica,
         request: Request,
         done: Answered,
@@ -117,9 +124,9 @@ class ChainedReplicas:
             self._waiting.changed(replica)
         match request, answer:
             case Trim(_, position), Done():
-                self._volumes.reclaim_soon(store, replica, position)
+                volume.reclaim_soon(replica, position)
             case Remove(), Done():
-                self._volumes.reclaim_soon(store, replica, POSITION_MAX)
+                volume.reclaim_soon(replica, POSITION_MAX)
                 logger.info("%s left this node", _name(replica))
 
     async def _create(self, replica: Replica) -> Frame:
@@ -133,10 +140,10 @@ class ChainedReplicas:
     async def _created(self, replica: Replica) -> Answer:
         created: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
-            store = self._volumes.store_of(replica) or await self._volumes.place()
+            volume = self._volumes.holding(replica) or await self._volumes.place()
         except LoomError as error:
             return Refused(str(error))
-        store.ask(replica, Create(), created.set_result)
+        volume.ask(replica, Create(), created.set_result)
         return await created
 
 

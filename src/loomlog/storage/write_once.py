@@ -39,6 +39,7 @@ from loomlog.core.chained.replica import (
     decide,
     look_up,
 )
+from loomlog.errors import Busy
 from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX
 from loomlog.storage.block_table import BlockTable, StoredReplica
 from loomlog.storage.files import Worker
@@ -79,9 +80,12 @@ class WriteOnceStore:
         return self._failed is not None
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
-        """`done` gets the answer later, on the loop. A batch must not change until then."""
+        """`done` gets the answer later, on the loop. A batch must not change until then. Busy:
+        too much waits for the disk."""
         asked = _Waiting(replica, request, done)
-        if isinstance(request, _CHANGING):
+        if self._failed is not None:
+            done(self._failed)
+        elif isinstance(request, _CHANGING):
             self._enqueue(asked)
         else:
             self._look_up(asked)
@@ -89,8 +93,7 @@ class WriteOnceStore:
     def _enqueue(self, asked: _Waiting) -> None:
         size = _bytes_of(asked.request)
         if self._waiting and self._waiting_bytes + size > CHAIN_WAITING_BYTES_MAX:
-            asked.done(Refused("the disk is too slow for what is written: try again later"))
-            return
+            raise Busy("the disk is too slow for what is written: try again later")
         self._waiting.append(asked)
         self._waiting_bytes += size
         self._start()
@@ -125,7 +128,7 @@ class WriteOnceStore:
         error: BaseException | None,
     ) -> None:
         if error is not None:
-            logger.error("a commit failed; restart this node when its disk is well: %s", error)
+            logger.error("blocks could not be written: %s", error)
             self._failed = self._failed or _disk_failed(error)
         elif self._failed is None:
             self._note(view.standings)
@@ -144,8 +147,7 @@ class WriteOnceStore:
 
     def _look_up(self, asked: _Waiting) -> None:
         if self._looking >= CHAIN_LOOK_UPS_MAX:
-            asked.done(Refused("the disk is too slow for what is read: try again later"))
-            return
+            raise Busy("the disk is too slow for what is read: try again later")
         answers: list[Answer] = []
         self._looking += 1
 

@@ -9,7 +9,16 @@ from node_rig import PATIENCE_S, Nodes
 
 from loomlog.batch import assign_llsn, assign_position, build
 from loomlog.core.chained.block import Block
-from loomlog.core.chained.messages import Answer, Create, Done, Request, Seal, SealedAt
+from loomlog.core.chained.messages import (
+    Answer,
+    Create,
+    Done,
+    Request,
+    Seal,
+    SealedAt,
+    Stored,
+    Write,
+)
 from loomlog.core.chained.projection import Replica
 from loomlog.net.connection import Connection
 from loomlog.wire import loomlog_pb2 as pb
@@ -74,6 +83,12 @@ class ChainNodes(Nodes):
         for target in targets or (replica(),):
             assert await self.order_chain(Create(), target) == Done()
             assert await self.order_chain(Seal(EPOCH), target) == SealedAt(0, 0)
+
+    async def until_stored(self, block: Block) -> None:
+        """Try again and again."""
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.ask(Write(EPOCH, block)) != Stored():
+                pass
 
     def chains(self, node: int = 1) -> Path:
         return self._directory / f"vsn-{node}/cid=test/snid={node}/chains"

@@ -168,7 +168,7 @@ async def test_chains_that_cannot_be_opened_do_not_stop_the_node(tmp_path: Path)
         assert nodes.found() == []
         answer = await nodes.order_chain(Create(), replica(birth=2))
         assert isinstance(answer, Refused)
-        assert "see its log" in answer.reason
+        assert "see the node's log" in answer.reason
         await nodes.add(1)  # other things work
 
 
@@ -180,18 +180,39 @@ async def test_a_disk_that_fails_refuses_and_the_node_goes_on(
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
+    monkeypatch.setattr(limits, "CHAIN_REOPEN_S", 0.01)
     async with ChainNodes(tmp_path, 1) as nodes:
         await nodes.create()
         with monkeypatch.context() as broken:
             broken.setattr(RocksTable, "commit", full)
             answer = await nodes.ask(Write(EPOCH, block(1)))
             assert answer == Refused("the disk failed: no space left on device")
-        # What reached the disk is unknown, so nothing is shown or promised any more.
-        assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
-        assert isinstance(await nodes.order_chain(Create(), replica(birth=2)), Refused)
-        await nodes.add(1)
-        await nodes.restart(1)
-        assert await nodes.ask(Write(EPOCH, block(1))) == Stored()
+            # What reached the disk is unknown, so nothing is shown or promised any more.
+            assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
+            assert isinstance(await nodes.order_chain(Create(), replica(birth=2)), Refused)
+            await nodes.add(1)
+        await nodes.until_stored(block(1))
+        assert await nodes.ask(Read(EPOCH, 1)) == Found(block(1))
+        assert await nodes.order_chain(Create(), replica(birth=2)) == Done()
+
+
+async def test_a_node_that_stops_while_its_disk_fails_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loomlog.storage.rocks_table import RocksTable
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        with monkeypatch.context() as broken:
+            broken.setattr(RocksTable, "commit", full)
+            for _ in range(2):  # the second makes it open the table again
+                assert isinstance(await nodes.ask(Write(EPOCH, block(1))), Refused)
+            await nodes.stop(1)
+        await nodes.start(1)
+        await nodes.ask(Write(EPOCH, block(1)))
 
 
 # ---- several volumes

@@ -43,7 +43,9 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Change, Standing
+from loomlog.errors import Busy
 from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
+from loomlog.storage import write_once
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.disk import ThreadWorker
 from loomlog.storage.memory_table import MemoryTable
@@ -310,19 +312,36 @@ def test_after_a_failed_commit_nothing_is_acknowledged(table: BlockTable) -> Non
     counting = Counting(table)
     rig = Rig(counting).sealed()
     counting.broken = True
+    answers: list[Answer] = []
     assert isinstance(rig.ask(Write(EPOCH, batch(1))), Refused)
     counting.broken = False
     for request in (Write(EPOCH, batch(2)), Read(EPOCH, 1), Seal(EPOCH + 1)):
-        assert isinstance(rig.ask(request), Refused)
+        rig.store.ask(HERE, request, answers.append)
+    assert [type(answer) for answer in answers] == [Refused] * 3
 
 
 def test_what_waits_is_bounded(rig: Rig) -> None:
     block = Block(1, 1, 9, 1, memoryview(bytes(CHAIN_WAITING_BYTES_MAX // 2 + 1)))
     answers: list[Answer] = []
-    for first in range(1, 4):  # one is under way, one waits
+    for first in (1, 2):  # one is under way, one waits
         rig.store.ask(HERE, Write(EPOCH, block._replace(first=first)), answers.append)
-    assert [type(answer) for answer in answers] == [Refused]
+    with pytest.raises(Busy):
+        rig.store.ask(HERE, Write(EPOCH, block._replace(first=3)), answers.append)
     rig.commits.jobs.clear()
+    assert answers == []
+
+
+def test_look_ups_that_wait_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_once, "CHAIN_LOOK_UPS_MAX", 2)
+    answers: list[Answer] = []
+    for _ in range(2):
+        rig.store.ask(HERE, Read(EPOCH, 1), answers.append)
+    with pytest.raises(Busy):
+        rig.store.ask(HERE, Read(EPOCH, 1), answers.append)
+    rig.work()
+    rig.store.ask(HERE, Read(EPOCH, 1), answers.append)
+    rig.work()
+    assert answers == [Missing(0)] * 3
 
 
 # ---- the disk
