@@ -36,9 +36,10 @@ async def by_hand(log: Log, moment: datetime) -> int:
     return info.tail + 1
 
 
-async def test_the_first_entry_of_a_time_or_later_also_within_a_batch() -> None:
+@pytest.mark.parametrize("protocol", ["ordered", "chained"])
+async def test_the_first_entry_of_a_time_or_later_also_within_a_batch(protocol: str) -> None:
     async with LocalCluster(nodes=2) as cluster:
-        log = await cluster.create_log("events", streams=2, replicas=2)
+        log = await cluster.create_log("events", protocol, streams=2, replicas=2)
         assert await log.find_time(NOON) == 1
         for start in range(0, 60, 6):
             await log.append_arrow(rows(minutes(*range(start, start + 6))))
@@ -64,11 +65,12 @@ async def test_timestamps_in_any_order_and_a_trimmed_head() -> None:
                 assert await log.find_time(moment) == await by_hand(log, moment)
 
 
-async def test_over_a_switch() -> None:
+@pytest.mark.parametrize("protocols", [("ordered", "ordered"), ("chained", "ordered")])
+async def test_over_a_switch(protocols: tuple[str, str]) -> None:
     async with LocalCluster(nodes=2) as cluster:
-        log = await cluster.create_log("events", streams=2, replicas=2)
+        log = await cluster.create_log("events", protocols[0], streams=2, replicas=2)
         await log.append_arrow(rows(minutes(*range(10))))
-        await cluster.switch_log("events", streams=1)
+        await cluster.switch_log("events", protocol=protocols[1], streams=1)
         await log.append_arrow(rows(minutes(*range(10, 20))))
         for minute in (0, 9, 9.5, 10, 19, 20):
             moment = NOON + timedelta(minutes=minute)

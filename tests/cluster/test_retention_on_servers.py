@@ -76,16 +76,30 @@ async def test_a_log_can_be_made_with_it_and_lose_it_again() -> None:
         assert await log.head() == 1
 
 
-async def test_over_a_switch() -> None:
+@pytest.mark.parametrize(
+    "protocols", [("ordered", "ordered"), ("ordered", "chained"), ("chained", "ordered")]
+)
+async def test_over_a_switch(protocols: tuple[str, str]) -> None:
     async with LocalCluster(nodes=2, retention_interval_s=0.02) as cluster:
-        log = await cluster.create_log("events", streams=2, replicas=2)
+        log = await cluster.create_log("events", protocols[0], streams=2, replicas=2)
         await log.append_arrow(rows(10, hours_old=5))
-        await cluster.switch_log("events", streams=1)
+        await cluster.switch_log("events", protocol=protocols[1], streams=1)
         await log.append_arrow(rows(10, hours_old=3))
         await log.append_arrow(rows(10, hours_old=1))
         await log.set_retention("2h")
         await head_is(log, 21)
         assert len((await log.describe()).segments) == 1
+        assert await log.find_time(0.0) == 21
+
+
+async def test_an_idle_chained_log_becomes_empty_but_for_its_last_blocks() -> None:
+    async with LocalCluster(nodes=2, retention_interval_s=0.02) as cluster:
+        log = await cluster.create_log("events", "chained", streams=1, replicas=2)
+        for _ in range(10):
+            await log.append_arrow(rows(3, hours_old=5))
+        await log.set_retention("2h")
+        await head_is(log, 31)
+        assert await log.is_empty()
 
 
 async def test_who_publishes_looks_after_a_log_with_staged_rows() -> None:

@@ -25,6 +25,7 @@ from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
 from loomlog.metadata.chained.segments import ChainedSegments
 from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.chained.times import ChainedTimes
 from loomlog.metadata.chained.upkeep import Upkeep
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.keepers import Keeper, LoneKeeper
@@ -41,7 +42,7 @@ from loomlog.metadata.reconcile import Reconciler
 from loomlog.metadata.registers import Registers
 from loomlog.metadata.registration import Registration
 from loomlog.metadata.relief import Relief
-from loomlog.metadata.retention import Retention
+from loomlog.metadata.retention import Retention, TimeFinder
 from loomlog.metadata.round_log import RoundLog
 from loomlog.metadata.steps import Steps
 from loomlog.metadata.store import MetaStore
@@ -89,6 +90,7 @@ class Term:
         self.leases = leases
         self._chained = chained
         self._keepers: dict[str, LoneKeeper] = {}  # every protocol without commit rounds
+        self._times: dict[str, TimeFinder] = {}  # every protocol that can look for a time
         self.registers = Registers(mandate.store, leases)
         self._settings = settings
         self._at_end = AsyncExitStack()  # undone in reverse
@@ -151,10 +153,9 @@ class Term:
             *(catalog, committer, members, orders, self._nodes, steps, self._reconciler),
             *(self._keepers, self.operator.whole),
         )
-
+        self._times["ordered"] = OrderedTimes(catalog, committer, members)
         self.retention = Retention(
-            *(catalog, self.admin, self.registers),
-            {"ordered": OrderedTimes(catalog, committer, members)},
+            *(catalog, self.admin, self.registers, self._times),
             now_s=lambda: time.time(),  # as it is then: under simulation it is another one
             interval_s=settings.retention_interval_s,
         )
@@ -168,9 +169,11 @@ class Term:
             *(catalog, chained, self.sequencers, driver, nodes, self._background),
             *(settings.sync_bytes_per_s, steps.forget_if_removed),
         )
-        self._keepers["chained"] = ChainedSegments(
+        keeper = ChainedSegments(
             catalog, chained, self.sequencers, driver, nodes, self.upkeep, placing
         )
+        self._keepers["chained"] = keeper
+        self._times["chained"] = ChainedTimes(chained, driver, keeper)
 
     def _start(self) -> None:
         for log in self.catalog.logs.values():

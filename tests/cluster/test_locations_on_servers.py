@@ -1,0 +1,38 @@
+"""Locations on a whole cluster: where replicas come to be, and where lost ones are made anew."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from loomlog import Log
+from loomlog.testing import LocalCluster
+
+PATIENCE_S = 20.0
+LOCATIONS = ["rack=a", "rack=a", "rack=b", "rack=b"]
+
+
+async def nodes_of(log: Log) -> list[int]:
+    stream, *_ = (await log.describe()).streams  # one more may have come to its relief
+    return sorted(replica.node for replica in stream.replicas)
+
+
+@pytest.mark.parametrize("protocol", ["ordered", "chained"])
+async def test_a_lost_replica_is_made_anew_where_it_was_lost(protocol: str) -> None:
+    servers = LocalCluster(4, locations=LOCATIONS, failure_detection_s=1.5)
+    async with servers as cluster:
+        log = await cluster.create_log("events", protocol, replicas=2)
+        await log.append(b"one")
+        (left, right) = await nodes_of(log)
+        assert left in (1, 2)
+        assert right in (3, 4)
+        await servers.stop_node(right)
+        async with asyncio.timeout(PATIENCE_S):
+            while await nodes_of(log) != [left, 7 - right]:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.02)
+        await log.append(b"two")
+        assert [entry.value async for entry in log.subscribe(1, await log.tail())] == [
+            b"one",
+            b"two",
+        ]
