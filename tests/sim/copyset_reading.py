@@ -59,6 +59,7 @@ class ReadingWorld:
         self.now = 0.0
         self.down: set[NodeId] = set()
         self.slowness_s = {node: self.pick.choice([0.002, 0.01, 0.2]) for node in NODES}
+        self.consumer_s = [0, 0.01, 0.1]  # what a delivery may take it
         self.authorities: dict[NodeId, Authority] = {}
         self.trimmed: Lsn = 0
         self.released = self.pick.choice([self.log.released_with(r) for r in self.log.truth] or [0])
@@ -176,21 +177,21 @@ class ReadingWorld:
             self.released = self.log.released_with(record)
         for node in NODES:
             if node not in self.down and self.pick.random() < 0.7:
-                self._release_on(node)
+                self.log.nodes[node].release(self.released)
         if self.pick.random() < 0.1:
             self._tell_state()
 
-    def _release_on(self, node: NodeId) -> None:
-        """What it says itself after it lost all is not a word about its records."""
-        self.log.nodes[node].release(self.released)
+    def release_all(self) -> None:
+        self.released = self.log.released_with(self.log.truth[-1]) if self.log.truth else 0
+        for node in NODES:
+            self.log.nodes[node].release(self.released)
 
     def _heal(self) -> None:
         """All that can be good again is."""
         self.down.clear()
-        self.released = self.log.released_with(self.log.truth[-1]) if self.log.truth else 0
+        self.release_all()
         for node in NODES:
             self.slowness_s[node] = 0.01
-            self._release_on(node)
             if self.authorities.get(node) is Authority.UNAVAILABLE:
                 self._judge_node(node, Authority.FULL)
             if self.log.nodes[node].has_lost and self.authorities.get(node) is not Authority.EMPTY:
@@ -219,7 +220,7 @@ class ReadingWorld:
                     self._check(effect)
                     self.seen.append(effect)
                     if isinstance(effect, Deliver):
-                        self._after(self.pick.choice([0, 0.01, 0.1]), self._consume)
+                        self._after(self.pick.choice(self.consumer_s), self._consume)
                 case NeedMetadata():
                     self._after(0.005, self._tell_state)
                 case SetTimer(at):

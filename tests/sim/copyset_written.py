@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
+from loomlog.core.copyset.reader_words import set_aside_damage
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import Put
 from loomlog.testing.copyset_node import CopysetNode
@@ -28,15 +30,8 @@ class DamagedNode(CopysetNode):
     def read(self, request: Read) -> Delivered:
         answer = self.answer(request)
         assert isinstance(answer, Delivered)
-        return Delivered(
-            [record for record in answer.records if record.first not in self.unreadable],
-            answer.next_lsn,
-            answer.trimmed,
-            answer.released,
-            self.has_lost,
-            answer.ends,
-            [(r.first, r.last) for r in answer.records if r.first in self.unreadable],
-        )
+        told = replace(answer, underreplicated=self.has_lost)
+        return set_aside_damage(told, lambda record: record.first not in self.unreadable)
 
     def has(self, record: Record) -> bool:
         return record.first in self.records(LOG).by_first and record.first not in self.unreadable
