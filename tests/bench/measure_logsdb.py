@@ -1,4 +1,4 @@
-"""The figures of docs/adr/0016-logsdb.md, on the disk of the folder given:
+"""What docs/adr/0016-logsdb.md weighs, measured on the disk of the folder given:
 
 python tests/bench/measure_logsdb.py FOLDER [--partitions 20 200 700] [--seconds 3]
 """
