@@ -14,6 +14,7 @@ from loomlog.testing import LocalCluster
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
     "quickstart.py": "three",
+    "resume.py": "done up to",
     "sync_quickstart.py": "line 4",
     "tail_arrow.py": "20,000 records",
 }
