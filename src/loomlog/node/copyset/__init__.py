@@ -1,0 +1,1 @@
+"""The `copyset` protocol on a storage node."""
