@@ -7,7 +7,7 @@ import asyncio
 from typing import Final
 
 from loomlog.core.segments import Segment
-from loomlog.errors import LoomError, Unavailable
+from loomlog.errors import LoomError, NotFound, Unavailable
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.members import Members
@@ -28,18 +28,23 @@ class OrderedTimes:
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
     ) -> Glsn:
         """As retention.TimeFinder."""
-        last = segment.end
-        if last is None:
-            last = self._committer.logs[log.log_id].high_watermark
-        streams = [
-            stream
-            for stream_id in log.streams
-            if (stream := self._catalog.streams[stream_id]).segment == segment.loglet
-        ]
+        last = self._high_watermark(log) if segment.end is None else segment.end
+        streams = self._streams(log, segment)
         found = await asyncio.gather(
             *(self._find_in(stream, timestamp_us, first, last) for stream in streams)
         )
         return min((last + 1, *(position for position in found if position)))
+
+    def _high_watermark(self, log: LogRecord) -> Glsn:
+        rounds = self._committer.logs.get(log.log_id)
+        if rounds is None:
+            raise NotFound(f"log {log.name!r} was deleted")
+        return rounds.high_watermark
+
+    def _streams(self, log: LogRecord, segment: Segment) -> list[StreamRecord]:
+        """Those that are still there: a trim may have taken some since the log was looked at."""
+        found = (self._catalog.streams.get(stream_id) for stream_id in log.streams)
+        return [stream for stream in found if stream and stream.segment == segment.loglet]
 
     async def _find_in(
         self, stream: StreamRecord, timestamp_us: int, first: Glsn, last: Glsn

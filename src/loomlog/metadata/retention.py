@@ -79,8 +79,9 @@ class Retention:
         """One log after the other, those that are due."""
         now = self._loop.time()
         self._due = {log_id: at for log_id, at in self._due.items() if at > now}
-        for log in list(self._catalog.logs.values()):
-            if log.log_id not in self._due and self._is_ours(log):
+        for name in list(self._catalog.logs):
+            log = self._catalog.logs.get(name)  # as it is when its turn comes
+            if log is not None and log.log_id not in self._due and self._is_ours(log):
                 self._due[log.log_id] = now + LOOK_AGAIN * log.retention_s
                 await self._try_to_trim(log)
 

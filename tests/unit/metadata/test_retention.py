@@ -185,3 +185,15 @@ async def test_a_change_that_makes_no_sense_is_refused(
         change = pb.SetRetention(name=name, retention_s=retention_s)
         with pytest.raises(error):
             await cluster.client.ask(pb.Frame(set_retention=change))
+
+
+async def test_a_log_that_is_deleted_meanwhile_is_no_harm(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        await started(cluster)
+        term = cluster.repository.term
+        assert term is not None
+        log = term.catalog.log("events")
+        await cluster.delete()
+        times = OrderedTimes(term.catalog, term.committer, term.members)
+        with pytest.raises(NotFound):
+            await times.find_time(log, log.chain.active, 0, 1)
