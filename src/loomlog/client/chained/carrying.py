@@ -16,7 +16,7 @@ from loomlog.client.outgoing import Batch, Producer
 from loomlog.client.targets import Stream
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.outcomes import Interrupted
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, NotFound, Trimmed
 from loomlog.types import Glsn, Llsn
 
 
@@ -76,6 +76,8 @@ class ChainedCarrier:
             written, batch.writing = batch.writing is not None, None
             if written:
                 self._outcomes.unknown(batch, error)
+            elif isinstance(error, Trimmed):  # with its whole segment
+                self._outcomes.refused(batch, NotFound(str(error)))
             else:
                 self._outcomes.refused(batch, error)
 

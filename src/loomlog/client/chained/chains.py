@@ -26,7 +26,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection, Replica
-from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable
+from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Trimmed, Unavailable
 from loomlog.net.connection import Connection
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import chained as codec
@@ -75,7 +75,7 @@ class Chains:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def view(self, stream: StreamId) -> View:
-        """The newest that is known. NotFound: the log has no such stream, or no more."""
+        """The newest that is known. Trimmed: the log has no such stream any more."""
         found = self._views.get(stream)
         for described in self._log.current.streams if self._log.current is not None else ():
             if described.log_stream_id == stream:
@@ -83,14 +83,14 @@ class Chains:
                     found = View(stream, *codec.projection_from_wire(described.projection))
                     self._views[stream] = found
                 return found
-        raise NotFound(f"log {self._log.name!r} has no stream {stream}")
+        raise Trimmed(f"the segment of stream {stream} of log {self._log.name!r} was trimmed")
 
     async def learn(self, stream: StreamId) -> View:
         """The same, for who may be the first to ask for it."""
         await self._log.get()
         try:
             return self.view(stream)
-        except NotFound:
+        except Trimmed:
             await self._log.refresh()
             return self.view(stream)
 

@@ -10,7 +10,7 @@ from loomlog.client.chained.chains import Chains
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.messages import Ticket
-from loomlog.errors import AppendUnknown, NotFound
+from loomlog.errors import AppendUnknown, Sealed, Trimmed
 from loomlog.types import Glsn, StreamId
 
 
@@ -22,7 +22,11 @@ class ReservedAppends:
 
     async def reserve(self, stream: StreamId, count: int) -> Ticket:
         """A place for so many records. Sealed: the stream's segment has ended."""
-        ticket, _ = await next_ticket(self._chains, await self._chains.learn(stream), count)
+        try:
+            view = await self._chains.learn(stream)
+            ticket, _ = await next_ticket(self._chains, view, count)
+        except Trimmed as error:
+            raise Sealed(str(error)) from error
         return ticket
 
     async def append(self, stream: StreamId, ticket: Ticket, batch: bytearray) -> Glsn:
@@ -31,7 +35,7 @@ class ReservedAppends:
         try:
             view = await self._chains.learn(stream)
             outcome, _ = await write(self._chains, view, ticket, block)
-        except (AppendUnknown, NotFound):
+        except (AppendUnknown, Trimmed):
             # Nobody trims a reference before its writer knows of it: so it was not there.
             return 0
         return ticket.first if isinstance(outcome, Appended) else 0

@@ -157,6 +157,8 @@ class Network:
     ) -> SimServer:
         if host is not None and host not in SELF_NAMES and host != loop.host:
             raise _os_error(errno.EADDRNOTAVAIL, f"{host} is not an address of {loop.host}")
+        if loop.killed:  # by what it was just doing: its last turn goes on to its end
+            raise _os_error(errno.ENETDOWN, f"{loop.host} is down")
         address = (loop.host, port or self._free_port(loop.host))
         if address in self._servers:
             raise _os_error(errno.EADDRINUSE, f"{address[0]}:{address[1]} is in use")
