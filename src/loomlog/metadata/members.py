@@ -32,16 +32,22 @@ class Member:
     heard_at: float  # on the loop's clock; also when the connection was lost
     silence_s: float  # that makes it silent, from `heard_at` on
     alive: bool = True  # as last told to `changed`
+    was_lost: bool = False  # its connection
     # Of all that it holds, also of streams that are not its own any more:
     reports: dict[StreamId, Report] = field(default_factory=dict)
     stored_bytes: dict[StreamId, int] = field(default_factory=dict)
     stored_bytes_total: int = 0
+    chain_bytes: int = 0
     chain_replicas: set[Replica] = field(default_factory=set)  # with which it registered
 
     def take(self, report: Report, stored_bytes: int) -> None:
         self.reports[report.stream_id] = report
         self.stored_bytes_total += stored_bytes - self.stored_bytes.get(report.stream_id, 0)
         self.stored_bytes[report.stream_id] = stored_bytes
+
+    def take_chain_bytes(self, chain_bytes: int) -> None:
+        self.stored_bytes_total += chain_bytes - self.chain_bytes
+        self.chain_bytes = chain_bytes
 
     def drop(self, stream_id: StreamId) -> None:
         self.reports.pop(stream_id, None)
@@ -103,6 +109,11 @@ class Members:
         member = self._members.get(node)
         return member is not None and member.connection is not None
 
+    def was_lost(self, node: NodeId) -> bool:
+        """It was connected to this process, and is not any more."""
+        member = self._members.get(node)
+        return member is not None and member.was_lost
+
     def node_of(self, connection: Connection) -> NodeId | None:
         """The node that registered on this connection, unless another one replaced it."""
         return self._node_of.get(connection)
@@ -135,6 +146,7 @@ class Members:
         member.connection = None
         member.heard_at = self._loop.time()
         member.silence_s = self._grace_s
+        member.was_lost = True
         self._grace_timers[node] = self._loop.call_later(self._grace_s, self._grace_over, node)
 
     def heard(self, node: NodeId) -> Member:

@@ -16,7 +16,7 @@ from loomlog.core.chained.projection import Replica
 from loomlog.errors import AlreadyExists, InvalidArgument, Unauthorized, Unavailable
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
-from loomlog.metadata.members import Members
+from loomlog.metadata.members import Member, Members
 from loomlog.metadata.records import NodeRecord
 from loomlog.net.connection import Connection
 from loomlog.types import NodeId
@@ -74,12 +74,13 @@ class Registration:
         # After the answer, which is sent in this turn of the loop.
         asyncio.get_running_loop().call_soon(self._joined, node)
 
-    def take_reports(self, node: NodeId, reports: Iterable[pb.LogStreamUncommitReport]) -> None:
+    def take_reports(self, node: NodeId, reports: Iterable[pb.LogStreamUncommitReport]) -> Member:
         member = self._members.heard(node)
         for message in reports:
             report = report_from_wire(message)
             member.take(report, message.stored_bytes)
             self._committer.report(node, report)
+        return member
 
     # ---- checks
 

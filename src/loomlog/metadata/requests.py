@@ -105,7 +105,8 @@ class Requests(Service):
     def _report(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         node = self._term.members.node_of(connection)
         if node is not None:  # else it was replaced, or never registered
-            self._term.registration.take_reports(node, frame.report.uncommit_reports)
+            member = self._term.registration.take_reports(node, frame.report.uncommit_reports)
+            member.take_chain_bytes(frame.report.chain_bytes)
 
     # ---- clients: logs
 

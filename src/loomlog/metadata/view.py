@@ -148,7 +148,8 @@ class View:
             last_report_s=self._loop.time() - heard_at,
             sync_mode=node.sync_mode,
             replicas=len(streams) + self._lone_replicas(node.node_id),
-            stored_bytes=sum(stored.get(stream_id, 0) for stream_id in streams),
+            stored_bytes=sum(stored.get(s, 0) for s in streams)
+            + (member.chain_bytes if member else 0),
             draining=node.draining,
             unknown_streams=self._operator.unknown_streams(node.node_id),
             location=node.location,

@@ -54,6 +54,10 @@ class ChainVolumes:
             for replica, standing in volume.replicas.items()
         }
 
+    @property
+    def stored_bytes(self) -> int:
+        return sum(volume.stored_bytes for volume in self._volumes)
+
     def holding(self, replica: Replica) -> ChainVolume | None:
         """Where the replica is."""
         return next((volume for volume in self._volumes if replica in volume.replicas), None)
@@ -106,6 +110,10 @@ class ChainVolume:
     @property
     def replicas(self) -> Mapping[Replica, Standing]:
         return {} if self._store is None else self._store.replicas
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0 if self._store is None else self._store.stored_bytes
 
     @property
     def _works(self) -> bool:

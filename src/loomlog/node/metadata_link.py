@@ -41,6 +41,7 @@ class MetadataLink:
         registration: Callable[[], pb.Register],
         on_registered: Callable[[pb.Registered], None],
         report_of: Callable[[StreamId], pb.LogStreamUncommitReport | None],
+        chain_bytes: Callable[[], int],
     ) -> None:
         self._addresses = list(addresses)
         self._chosen = 0
@@ -49,6 +50,7 @@ class MetadataLink:
         self._registration = registration
         self._on_registered = on_registered
         self._report_of = report_of
+        self._chain_bytes = chain_bytes
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._lost = asyncio.Event()
@@ -196,7 +198,11 @@ class MetadataLink:
         if connection is None:
             return
         reports = [report for stream in changed if (report := self._report_of(stream))]
-        message = pb.GetReportResponse(storage_node_id=self._node_id, uncommit_reports=reports)
+        message = pb.GetReportResponse(
+            storage_node_id=self._node_id,
+            uncommit_reports=reports,
+            chain_bytes=self._chain_bytes(),
+        )
         connection.send(pb.Frame(report=message))
 
     def _schedule_heartbeat(self) -> None:

@@ -107,6 +107,7 @@ class StorageNode:
             self._registration,
             self._registered,
             self._report_of,
+            lambda: self._disks.chains.stored_bytes,
         )
         try:
             for store in self._disks.open():

@@ -34,6 +34,9 @@ class BlockTable(Protocol):
         """All of it or nothing, in order; with `sync` it survives a power loss once this returns.
         Nobody sees a change before."""
 
+    def stored_bytes(self) -> int:
+        """What it takes on the disk, about."""
+
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         """Free the space of what was deleted up to this position. May take long; in a worker of
         its own, beside everything else."""

@@ -19,6 +19,7 @@ class MemoryReplica:
     standing: Standing | None = None
     lasts: list[Glsn] = field(default_factory=list)
     by_last: dict[Glsn, Block] = field(default_factory=dict)
+    stored_bytes: int = 0
 
     def find(self, position: Glsn) -> Extent | None:
         found = self.scan(position, 1)
@@ -41,11 +42,12 @@ class MemoryReplica:
     def put(self, block: Block) -> None:
         self.lasts.insert(bisect_left(self.lasts, block.last), block.last)
         self.by_last[block.last] = block
+        self.stored_bytes += len(block.batch)
 
     def trim(self, position: Glsn) -> None:
         index = bisect_right(self.lasts, position)
         for last in self.lasts[:index]:
-            del self.by_last[last]
+            self.stored_bytes -= len(self.by_last.pop(last).batch)
         del self.lasts[:index]
 
     def copy(self) -> MemoryReplica:
@@ -76,6 +78,9 @@ class MemoryTable:
         """Go back to the last sync."""
         if self._durable is not None:
             self._replicas, self._durable = self._durable, None
+
+    def stored_bytes(self) -> int:
+        return sum(kept.stored_bytes for kept in self._replicas.values())
 
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         pass

@@ -46,6 +46,11 @@ _MEMTABLE_BYTES: Final = 32 * MIB
 _LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
 _BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
 _LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself
+_SIZES: Final = (
+    "rocksdb.total-sst-files-size",
+    "rocksdb.total-blob-file-size",
+    "rocksdb.cur-size-all-mem-tables",
+)
 
 
 def _prefix(kind: bytes, replica: Replica) -> bytes:
@@ -160,6 +165,9 @@ class RocksTable:
         for replica, change in changes:
             _add(batch, replica, change)
         self._db.write(batch, self._synced if sync else self._unsynced)
+
+    def stored_bytes(self) -> int:
+        return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
 
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         for kind in (_BLOCKS, _EXTENTS):

@@ -74,6 +74,7 @@ class WriteOnceStore:
         self._looking = 0
         self._failed: Refused | None = None
         self.replicas = table.replicas()  # those that are here
+        self.stored_bytes = table.stored_bytes()  # as of the last commit
 
     @property
     def failed(self) -> bool:
@@ -119,6 +120,7 @@ class WriteOnceStore:
                 view.let_go()
             if view.changes:
                 self._table.commit(view.changes, sync=self._sync)
+                self.stored_bytes = self._table.stored_bytes()
 
     def _committed(
         self,

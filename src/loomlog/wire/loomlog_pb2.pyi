@@ -358,12 +358,14 @@ class LogStreamUncommitReport(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports")
+    __slots__ = ("storage_node_id", "uncommit_reports", "chain_bytes")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ...) -> None: ...
+    chain_bytes: int
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_bytes: _Optional[int] = ...) -> None: ...
 
 class LogStreamCommitResult(_message.Message):
     __slots__ = ("log_stream_id", "committed_glsn_offset", "committed_glsn_length", "high_watermark", "prev_high_watermark", "committed_llsn_offset", "seal_epoch")

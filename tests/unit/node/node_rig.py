@@ -35,6 +35,7 @@ class PlayedMetadata(Service):
         self.reports: dict[tuple[int, int], pb.LogStreamUncommitReport] = {}
         self.commits_on: set[int] = set()  # nodes that are the only replica of what they hold
         self.high_watermark = 0
+        self.chain_bytes = 0  # as reported last
         self._happened = asyncio.Event()
 
     async def _register(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
@@ -45,6 +46,7 @@ class PlayedMetadata(Service):
         return pb.Frame(registered=pb.Registered(cluster_id="test", cluster_secret="secret"))
 
     def _report(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self.chain_bytes = frame.report.chain_bytes
         self._take(frame.report.storage_node_id, frame.report.uncommit_reports)
 
     def _take(self, node: int, reports: Any) -> None:

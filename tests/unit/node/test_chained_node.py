@@ -231,6 +231,16 @@ async def test_new_replicas_go_where_the_fewest_are(tmp_path: Path) -> None:
 # ---- space
 
 
+async def test_what_chains_take_is_reported(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        for first in range(1, 11):
+            await nodes.ask(Write(EPOCH, block(first, size=100_000)))
+        await nodes.add(1)  # a report comes with that
+        await nodes.metadata.until(lambda: nodes.metadata.chain_bytes)
+        assert nodes.metadata.chain_bytes >= MIB * 9 // 10
+
+
 async def test_the_space_of_what_was_trimmed_and_removed_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ async def linked(*known: PlayedRepository) -> AsyncIterator[MetadataLink]:
         lambda: pb.Register(storage_node_id=1),
         lambda answer: None,
         lambda stream: None,
+        lambda: 0,
     )
     link.start()
     try:

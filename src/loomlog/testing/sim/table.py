@@ -35,6 +35,9 @@ class SimTable:
         self._files.disk.note("commit", self._path, len(changes))
         self._table.commit(changes, sync=sync)
 
+    def stored_bytes(self) -> int:
+        return self._table.stored_bytes()
+
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         self._files.check(self._path)
 
