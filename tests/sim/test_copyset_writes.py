@@ -162,7 +162,7 @@ def test_a_node_shows_what_is_behind_an_unclean_epoch(monkeypatch: Patch) -> Non
 
 def test_copysets_are_not_spread(monkeypatch: Patch) -> None:
     def at_random(members: Sequence[Member], domains_max: int) -> list[Member]:
-        return []
+        return list(members[:domains_max])
 
     monkeypatch.setattr(placement, "_spread", at_random)
     assert notices("not spread")

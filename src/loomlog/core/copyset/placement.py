@@ -57,13 +57,15 @@ def choose_copyset(
     """As many nodes, in as many failure domains, as the epoch asks for; `preferred` ones if they
     will do. None: there are not enough that are not excluded."""
     members = [member for member in metadata.nodeset if member.node_id not in excluded]
-    if not metadata.can_hold_a_copyset([member.node_id for member in members]):
-        return None
     chance.shuffle(members)
-    members.sort(key=lambda member: member.node_id not in preferred)
-    chosen = _spread(members, metadata.domains_spanned)
-    others = [member for member in members if member not in chosen]
-    return tuple(member.node_id for member in [*chosen, *others][: metadata.replication])
+    if preferred:
+        members.sort(key=lambda member: member.node_id not in preferred)
+    domains = metadata.domains_spanned
+    spread = _spread(members, domains)
+    others = [member for member in members if member not in spread]
+    copyset = tuple(member.node_id for member in [*spread, *others][: metadata.replication])
+    is_whole = len(spread) == domains and len(copyset) == metadata.replication
+    return copyset if is_whole else None
 
 
 def _spread(members: Sequence[Member], domains_max: int) -> list[Member]:

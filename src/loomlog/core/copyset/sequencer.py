@@ -132,7 +132,7 @@ class Sequencer:
     ) -> list[Effect]:
         if self._next_offset + count - 1 > OFFSET_LAST and self.state is State.RUNNING:
             return [Reject(token, Rejection.OFFSETS_USED_UP), Reactivate(), *self.drain(now)]
-        if (why := self._why_not(len(batch), now)) is not None:
+        if (why := self._why_not(len(batch))) is not None:
             return [Reject(token, why)]
         self._timestamp_us = max(self._timestamp_us, timestamp_us)  # times grow with LSNs
         record = Record(self.next_lsn, count, Kind.DATA, self._timestamp_us, (), 0, self.lng)
@@ -218,7 +218,7 @@ class Sequencer:
 
     # ---- waves
 
-    def _why_not(self, size: int, now: float) -> Rejection | None:
+    def _why_not(self, size: int) -> Rejection | None:
         settings = self._settings
         if self.state is not State.RUNNING:
             return Rejection.STEPPED_DOWN
@@ -226,7 +226,9 @@ class Sequencer:
             return Rejection.BUSY
         if self._bytes and self._bytes + size > settings.window_bytes:
             return Rejection.BUSY
-        up = set(self._metadata.nodes) - self._exclusions.down
+        if not (down := self._exclusions.down):
+            return None
+        up = set(self._metadata.nodes) - down
         return None if self._metadata.can_hold_a_copyset(up) else Rejection.UNAVAILABLE
 
     def _begin_wave(self, underway: Underway, now: float) -> list[Effect]:
