@@ -14,9 +14,10 @@ from scripted_node import PATIENCE_S
 from small_cluster import SmallCluster
 
 from loomlog.config import NodeSettings
+from loomlog.core.chained.messages import Refused
 from loomlog.metadata.chained.driver import Driver
 from loomlog.node import StorageNode
-from loomlog.storage.write_once import WriteOnceStore
+from loomlog.storage.block_table import BlockTable
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -85,11 +86,21 @@ class ChainedCluster(SmallCluster):
         """Of chains."""
         return self.storage[node]._chained.found()
 
-    def stores(self, node: int) -> list[WriteOnceStore]:
-        """Where its replicas of chains are."""
-        volumes = self.storage[node]._disks.chains
-        found = {volumes.store_of(replica) for replica in volumes.replicas}
-        return [store for store in found if store is not None]
+    def fail_disk(self, node: int) -> Callable[[], None]:
+        """All that it is asked about chains is refused from now on, until the result is called."""
+
+        def cannot_open(path: str) -> BlockTable:
+            raise OSError("the disk failed")
+
+        def heal() -> None:
+            volume._open_table = opens
+
+        (volume,) = self.storage[node]._disks.chains._volumes
+        opens = volume._open_table
+        assert volume._store is not None
+        volume._open_table = cannot_open
+        volume._store._failed = Refused("the disk failed")
+        return heal
 
     @property
     def driver(self) -> Driver:

@@ -46,6 +46,7 @@ async def test_from_ordered_to_chained_and_back_and_forth(tmp_path: Path) -> Non
         assert await cluster.bounds() == (1, 6)
 
         await cluster.switch("ordered", streams=2, replicas=2)
+        assert chained(await cluster.describe()).projection.epoch == 2, "no more than it takes"
         assert await cluster.bounds() == (1, 6)
         assert await append_ordered(cluster, b"seven", b"eight") == [7, 8]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from chained_cluster import ChainedCluster, chained, is_whole, nodes_of, until
 
-from loomlog.core.chained.messages import Create, Done, Refused
+from loomlog.core.chained.messages import Create, Done
 from loomlog.core.chained.projection import Replica
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
@@ -168,12 +168,29 @@ async def test_a_replica_whose_disk_failed_leaves(tmp_path: Path) -> None:
         log = await cluster.create_chained()
         await cluster.chains.append(b"one")
         ill = nodes_of(log.streams[0])[0][1]
-        for store in cluster.stores(ill):
-            store._failed = Refused("the disk failed")
+        cluster.fail_disk(ill)
         await cluster.chains.append(b"two")
         log = await cluster.log_is(is_whole)
         assert ill not in nodes_of(chained(log))[0]
         assert await cluster.chains.entries() == {1: b"one", 2: b"two"}
+
+
+async def test_the_only_replica_goes_on_when_its_disk_is_well_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loomlog.limits.CHAIN_REOPEN_S", 0.1)
+    monkeypatch.setattr("loomlog.metadata.chained.upkeep.UNABLE_S", 0.1)
+    async with ChainedCluster(tmp_path, nodes=1) as cluster:
+        await cluster.create_chained(replicas=1)
+        await cluster.chains.append(b"one")
+        heal = cluster.fail_disk(1)
+        appending = asyncio.create_task(cluster.chains.append(b"two"))
+        words = "nobody has all of chain 0: start node 1"
+        await cluster.log_is(lambda log: chained(log).condition == words)
+        heal()
+        await appending
+        await cluster.log_is(lambda log: chained(log).condition == "")
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
 
 
 async def test_a_spare_that_dies_while_it_is_filled_is_replaced(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from loomlog.core.chained.messages import (
     Answer,
@@ -22,13 +22,15 @@ from loomlog.core.chained.messages import (
     Swapped,
 )
 from loomlog.core.chained.projection import Replica
-from loomlog.errors import InvalidArgument, LoomError, NotLeader
+from loomlog.errors import Busy, InvalidArgument, LoomError, NotLeader
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.members import Members
 from loomlog.types import LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
+
+BUSY_S: Final = 0.05  # a node that has too much to do is asked again after so long
 
 Outcome = TypeVar("Outcome")
 Copied = Callable[[Copy], None]
@@ -82,17 +84,25 @@ class Driver:
         """Its answer; Lost if there is none: at once, if its node is known to be silent."""
         if not self._members.reachable(replica.node_id):
             return Lost()
-        message, payload = request_to_wire(replica, request)
-        frame = pb.Frame(chain_request=message)
         try:
-            answer, content = await self._members.exchange(
-                replica.node_id, frame, [payload] if payload else [], self._request_timeout_s
-            )
+            async with asyncio.timeout(self._request_timeout_s):
+                return await self._ask(replica, request)
         except InvalidArgument as error:
             return Refused(str(error))
-        except LoomError:
+        except (LoomError, TimeoutError):
             return Lost()
-        return answer_from_wire(answer.chain_answer, content)
+
+    async def _ask(self, replica: Replica, request: Request) -> Answer:
+        message, payload = request_to_wire(replica, request)
+        frame = pb.Frame(chain_request=message)
+        while True:
+            try:
+                answer, content = await self._members.exchange(
+                    replica.node_id, frame, [payload], self._request_timeout_s
+                )
+                return answer_from_wire(answer.chain_answer, content)
+            except Busy:
+                await asyncio.sleep(BUSY_S)
 
     async def _metadata(self, loglet: LogId, request: Request) -> Answer:
         if isinstance(request, Swap):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
+from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection
 from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
 from loomlog.core.segments import Segment
@@ -72,29 +73,36 @@ class Epochs:
             self.changed(loglet)
             raise
 
-    async def attempt(self, loglet: LogId, goal: Goal, reason: str) -> Projection:
-        """The projection that came into force; Unavailable if that is not so for certain."""
+    async def attempt(
+        self, loglet: LogId, goal: Goal, reason: str, *, after: int | None = None
+    ) -> Projection:
+        """The projection that came into force; Unavailable if that is not so for certain. Nothing
+        is done if the epoch that it was wanted `after` is over by now."""
         async with self._alone(loglet):
             before = self._record(loglet).projection
-            if goal.close and before.closed:
+            if (goal.close and before.closed) or after not in (None, before.epoch):
                 return before
             await self._nodes.certain(before)
             async with self._room:
-                self.unfinished.add(loglet)
-                steps = reconfigure(before, goal, self._sequencers.new_name())
-                ending = await self._driver.drive(loglet, steps)
-            if not isinstance(ending, Reconfigured):
-                why = getattr(ending, "reason", "another one is in force")
-                raise Unavailable(f"segment {loglet} does not get a new epoch yet: {why}")
-            self.unfinished.discard(loglet)
-        after = ending.projection
+                new = await self._reconfigure(before, goal)
         logger.info(
             "segment %d: epoch %d from position %d on, chains on nodes %s: %s",
-            *(loglet, after.epoch, after.start, nodes_of(after), reason),
+            *(loglet, new.epoch, new.start, nodes_of(new), reason),
         )
         self._tell(loglet)
         self.changed(loglet)
-        return after
+        return new
+
+    async def _reconfigure(self, projection: Projection, goal: Goal) -> Projection:
+        loglet = projection.log_id
+        self.unfinished.add(loglet)
+        steps = reconfigure(projection, goal, self._sequencers.new_name())
+        ending = await self._driver.drive(loglet, steps)
+        if not isinstance(ending, Reconfigured):
+            why = ending.reason if isinstance(ending, Interrupted) else "another one is in force"
+            raise Unavailable(f"segment {loglet} does not get a new epoch yet: {why}")
+        self.unfinished.discard(loglet)
+        return ending.projection
 
     def _alone(self, loglet: LogId) -> asyncio.Lock:
         return self._locks.setdefault(loglet, asyncio.Lock())

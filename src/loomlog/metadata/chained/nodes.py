@@ -36,10 +36,10 @@ class ChainNodes:
         return self._members.reachable(node)
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
-        """Missed by the metadata repository for long; or a little, and by a client, too."""
-        if self._members.reachable(node):
-            return False
-        return not self._members.alive(node) or (loglet, node) in self._reported
+        """Missed for long; or its connection was lost, and a client cannot reach it, either."""
+        if not self._members.alive(node):
+            return True
+        return self._members.was_lost(node) and (loglet, node) in self._reported
 
     async def certain(self, projection: Projection) -> None:
         """Wait until every node of a projection is there or silent: one that is just coming back

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from loomlog.core.chained import upkeep
-from loomlog.core.chained.messages import Check, EpochOver, Refused
+from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.segments import Segment
@@ -125,7 +125,7 @@ class Upkeep:
     # ---- replicas that are not what they should be
 
     async def _verify(self, record: ChainedRecord, node: NodeId) -> None:
-        """Whether the replicas of a node have not forgotten anything."""
+        """Whether the replicas of a node have not forgotten anything, and their disk works."""
         for replica in record.projection.replicas:
             if replica.node_id != node:
                 continue
@@ -133,15 +133,34 @@ class Upkeep:
                 answer = await self._driver.ask(replica, Check(record.projection.epoch))
             match answer:
                 case Refused(reason):
-                    logger.warning(
-                        "segment %d: its replica on node %d is of no use: %s",
-                        *(record.loglet, node, reason),
-                    )
-                    self._unfit.add(replica)
-                    self.wake(record.loglet)
+                    self._is_unfit(replica, reason)
                 case EpochOver(epoch) if epoch > self._epoch_of(record.loglet):
                     self.epochs.unfinished.add(record.loglet)
                     self.wake(record.loglet)
+                case Done():
+                    self._unfit.discard(replica)
+
+    def _is_unfit(self, replica: Replica, reason: str) -> None:
+        logger.warning(
+            "segment %d: its replica on node %d is of no use: %s",
+            *(replica.log_id, replica.node_id, reason),
+        )
+        self._unfit.add(replica)
+        self.wake(replica.log_id)
+        self._later(replica, UNABLE_S, partial(self._look_again, replica))
+
+    def _look_again(self, replica: Replica) -> None:
+        """It may be well again: if nobody else has its chain, all wait for that."""
+        record = self._chained.get(replica.log_id)
+        if record is None or replica not in self._unfit.intersection(record.projection.replicas):
+            self._unfit.discard(replica)
+            return
+
+        async def look() -> None:
+            await self._verify(record, replica.node_id)
+            self.wake(replica.log_id)
+
+        self._background.spawn(look(), f"look at node {replica.node_id}")
 
     def _epoch_of(self, loglet: LogId) -> int:
         record = self._chained.get(loglet)
@@ -214,7 +233,8 @@ class Upkeep:
             return Progress.DONE
         match self.decide(record):
             case upkeep.NewEpoch(reason, leaving):
-                await self.epochs.attempt(loglet, Goal(leaving=leaving), reason)
+                epoch = record.projection.epoch
+                await self.epochs.attempt(loglet, Goal(leaving=leaving), reason, after=epoch)
                 return Progress.DONE
             case upkeep.Join(chain, node) if record.begun:
                 await self._join(record, chain, node)
