@@ -79,8 +79,9 @@ class Reader:
         self._questions = 0  # asked so far
         self._suspected: Lsn | None = None  # here all were asked again, for everything
         self._blocked_since: float | None = None  # the head is empty, and somebody has passed it
-        self._wanted: Epoch | None = None  # its metadata is asked for
+        self._wanted: Epoch | None = None  # its metadata is being asked for
         self._want_not_before = 0.0
+        self._in_vain = 0  # times that it was
         self._timer: float | None = None
         self._effects: list[Effect] = []
 
@@ -92,8 +93,12 @@ class Reader:
     def told_state(self, state: LogState, now: float) -> list[Effect]:
         """The answer to NeedMetadata, or news; what is older than what is known does no harm."""
         self._known.learn_state(state)
-        if self._wanted is not None and state.epoch < self._wanted:
-            self._want_not_before = now + self._settings.retry_s
+        if self._known.stretch_of(epoch_of(self.head)) is not None:
+            self._in_vain = 0
+        elif self._wanted is not None:
+            pause_s = self._settings.retry_s * 2 ** min(self._in_vain, 16)
+            self._want_not_before = now + min(pause_s, self._settings.state_s_max)
+            self._in_vain += 1
         self._wanted = None
         return self._go_on(now)
 

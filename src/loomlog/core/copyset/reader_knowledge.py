@@ -48,7 +48,7 @@ class Knowledge:
     def stretch_of(self, epoch: Epoch) -> Stretch | None:
         """None: the metadata of this epoch is unknown."""
         state = self._state
-        if state is None or epoch > state.epoch:
+        if state is None or not state.history or epoch > state.epoch:
             return None
         epoch = max(epoch, state.history[0].since)  # there was nothing before
         later = [metadata.since for metadata in state.history if metadata.since > epoch]
@@ -57,7 +57,7 @@ class Knowledge:
     def end_of(self, epoch: Epoch) -> Offset | None:
         """Where the epoch ended, if it has; 0: nothing was ever there."""
         state = self._state
-        if state is not None and epoch < state.history[0].since:
+        if state is not None and state.history and epoch < state.history[0].since:
             return 0
         if state is not None and epoch_of(state.tail) <= epoch <= state.last_clean:
             return offset_of(state.tail) if epoch == epoch_of(state.tail) else 0

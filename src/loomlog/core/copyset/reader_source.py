@@ -106,7 +106,7 @@ def find_nothing(
         return Finding(last, at_once=all(source.graces_missed > graces for source in late))
     if late:
         return None
-    others = [source for source in sources if source.node not in empty]
     # Too few to be sure; but there is nobody else to ask, unless one of the others still answers.
+    others = [source for source in sources if source.node not in empty]
     at_once = all(source.has_passed(head) for source in others or sources)
     return Finding(last, at_once, is_from_nobody=not counting)

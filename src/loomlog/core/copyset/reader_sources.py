@@ -21,8 +21,10 @@ from loomlog.types import NodeId
 
 
 class Sources:
+    """Of the epochs that are being read."""
+
     def __init__(self, settings: ReadSettings) -> None:
-        self.metadata: EpochMetadata | None = None  # of the epochs that are read
+        self.metadata: EpochMetadata | None = None
         self._settings = settings
         self._by_node: dict[NodeId, Source] = {}
         self._authorities: Mapping[NodeId, Authority] = {}

@@ -95,6 +95,7 @@ class ReadSettings(NamedTuple):
     listed_s: float = 1.0  # a node that failed stays known as down so long; doubles each time
     listed_s_max: float = 60.0
     answers_until_well: int = 16  # after so many in a row it begins with listed_s again
-    retry_s: float = 0.05  # before a node that failed is asked again; doubles each time
+    retry_s: float = 0.05  # before who failed, or had no news, is asked again; doubles each time
     retry_s_max: float = 5.0
+    state_s_max: float = 1.0  # between questions for a log's state that has no epoch to read yet
     all_send_all: int = 256  # records, before single copy delivery is tried again

@@ -252,6 +252,17 @@ def test_a_state_that_is_too_old_is_asked_for_again_but_not_in_a_hurry() -> None
     assert rig.wanted == [1, 2, 2]
 
 
+def test_a_log_that_nobody_has_written_to_yet_is_waited_for() -> None:
+    rig = ReaderRig(state(epoch=0))
+    for _ in range(100):
+        rig.pass_time(0.1)
+        if len(rig.wanted) > 1:
+            rig.tell(state(epoch=0))
+    assert 10 <= len(rig.wanted) <= 20  # in 10 seconds
+    rig.tell(THREE)
+    assert set(rig.asks) == {1, 2, 3}
+
+
 def test_nodes_that_stay_are_known_as_they_were() -> None:
     rig = ReaderRig(THREE)
     rig.fail(2)
