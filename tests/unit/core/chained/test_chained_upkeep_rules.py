@@ -1,0 +1,107 @@
+"""What a chained loglet needs next: who leaves, who joins, who is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from loomlog.core.chained.projection import Replica, first_projection
+from loomlog.core.chained.upkeep import Join, Loglet, NewEpoch, Wait, decide
+from loomlog.types import NodeId
+
+
+class Nodes:
+    """Nodes 1 to 5, all well unless the test says otherwise."""
+
+    def __init__(
+        self,
+        *,
+        silent: AbstractSet[NodeId] = frozenset(),
+        late: AbstractSet[NodeId] = frozenset(),
+        leaving: AbstractSet[NodeId] = frozenset(),
+        awaited: AbstractSet[NodeId] = frozenset(),
+        spares: dict[int, NodeId] | None = None,
+    ) -> None:
+        self._silent = silent | awaited
+        self._late = late
+        self._leaving = leaving
+        self._awaited = awaited
+        self._spares = spares or {}
+
+    def reachable(self, node: NodeId) -> bool:
+        return node not in self._silent and node not in self._late
+
+    def silent(self, node: NodeId) -> bool:
+        return node in self._silent
+
+    def replaced(self, node: NodeId) -> bool:
+        return node not in self._awaited
+
+    def leaving(self, node: NodeId) -> bool:
+        return node in self._leaving
+
+    def spare(self, chain: int) -> NodeId | None:
+        return self._spares.get(chain)
+
+
+def loglet(*chains: list[NodeId], **changes: object) -> Loglet:
+    projection = first_projection(1, list(chains), birth=1, sequencer=1)
+    return Loglet(projection, 3)._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_nothing_is_to_be_done_while_all_is_well() -> None:
+    assert decide(loglet([1, 2, 3], [2, 3, 4]), Nodes(spares={0: 5})) == Wait()
+
+
+def test_who_is_silent_leaves_at_once() -> None:
+    assert decide(loglet([1, 2, 3]), Nodes(silent={2})) == NewEpoch("node 2 is silent")
+
+
+def test_who_lost_its_blocks_leaves() -> None:
+    lost = loglet([1, 2, 3], unfit=frozenset([Replica(2, 1, 0, 1)]))
+    assert decide(lost, Nodes()) == NewEpoch("node 2 is there without its blocks", frozenset([2]))
+
+
+def test_nobody_is_left_behind_who_is_only_late() -> None:
+    waiting = Wait("node 3 is expected back in a moment")
+    assert decide(loglet([1, 2, 3]), Nodes(silent={2}, late={3})) == waiting
+    assert decide(loglet([1, 2, 3], needs_epoch="takeover"), Nodes(late={3})) == waiting
+    assert decide(loglet([1, 2, 3]), Nodes(late={3})) == Wait()
+
+
+def test_a_chain_without_anybody_waits() -> None:
+    waiting = Wait("nobody has all of chain 1: start node 3 or 4")
+    assert decide(loglet([1, 2], [3, 4]), Nodes(silent={3, 4})) == waiting
+    unfit = frozenset([Replica(3, 1, 1, 1), Replica(4, 1, 1, 1)])
+    assert decide(loglet([1, 2], [3, 4], unfit=unfit), Nodes()) == waiting
+
+
+def test_a_new_epoch_comes_before_all_else() -> None:
+    lacking = loglet([1, 2], needs_epoch="takeover")
+    assert decide(lacking, Nodes(spares={0: 5})) == NewEpoch("takeover")
+
+
+def test_a_spare_joins_the_chain_that_lacks_a_replica() -> None:
+    lacking = loglet([1, 2, 3], [1, 2])
+    assert decide(lacking, Nodes(spares={0: 5, 1: 4})) == Join(1, 4)
+    assert decide(lacking, Nodes()) == Wait("there is no spare node")
+
+
+def test_one_that_is_being_filled_is_enough() -> None:
+    filled = loglet([1, 2], joining=(Replica(4, 1, 0, 2),))
+    assert decide(filled, Nodes(spares={0: 5})) == Wait()
+
+
+def test_who_left_may_come_back_before_it_is_replaced() -> None:
+    left = loglet([1, 2], left=(Replica(3, 1, 0, 1),))
+    waiting = Wait("node 3 may come back before it is replaced")
+    assert decide(left, Nodes(awaited={3}, spares={0: 5})) == waiting
+    assert decide(left, Nodes(silent={3}, spares={0: 5})) == Join(0, 5)
+
+
+def test_a_node_leaves_when_others_took_its_place_in_all_its_chains() -> None:
+    emptied = Nodes(leaving={1}, spares={0: 5, 1: 5})
+    assert decide(loglet([1, 2, 3], [1, 3, 4]), emptied) == Join(0, 5)
+    assert decide(loglet([1, 2, 3, 5], [1, 3, 4]), emptied) == Join(1, 5)
+    assert decide(loglet([1, 2, 3, 5], [1, 3, 4, 5]), emptied) == NewEpoch(
+        "node 1 is emptied", frozenset([1])
+    )

@@ -1,0 +1,92 @@
+"""Work that is tried until nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from loomlog.errors import NotFound, Unavailable
+from loomlog.metadata.background import Background
+from loomlog.metadata.insisting import Insisting, Progress
+
+
+class Work:
+    """Steps that a test has written down: what each does, in order."""
+
+    def __init__(self, *script: Progress | Exception) -> None:
+        self._script: Iterator[Progress | Exception] = iter(script)
+        self.done: list[str] = []
+        self.changed = asyncio.Event()
+
+    async def step(self, key: str) -> Progress:
+        self.done.append(key)
+        self.changed.set()
+        result = next(self._script, Progress.IDLE)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def steps(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.done) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def at(work: Work) -> AsyncIterator[Insisting[str]]:
+    background = Background()
+    yield Insisting("work", work.step, background)
+    await background.stop()
+
+
+async def test_it_goes_on_until_nothing_is_left_to_do() -> None:
+    work = Work(Progress.DONE, Progress.DONE, Progress.IDLE)
+    async with at(work) as insisting:
+        insisting.wake("a")
+        insisting.wake("a")
+        await work.steps(3)
+    assert work.done == ["a"] * 3
+
+
+async def test_what_failed_is_tried_again() -> None:
+    work = Work(Progress.FAILED, Unavailable("away"), Progress.IDLE)
+    async with at(work) as insisting:
+        insisting.wake("a")
+        await work.steps(2)
+        await asyncio.sleep(0)
+        assert insisting.trouble == {"a": "away"}
+        await work.steps(3)
+        await asyncio.sleep(0)
+        assert insisting.trouble == {}
+
+
+async def test_to_wake_it_cuts_the_wait_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loomlog.metadata.insisting.RETRY_FIRST_S", 1000.0)
+    monkeypatch.setattr("loomlog.metadata.insisting.RETRY_MAX_S", 1000.0)
+    work = Work(Progress.FAILED)
+    async with at(work) as insisting:
+        insisting.wake("a")
+        await work.steps(1)
+        insisting.wake("a")
+        await work.steps(2)
+
+
+async def test_what_was_deleted_is_looked_at_once_more() -> None:
+    work = Work(NotFound("deleted"), Progress.IDLE)
+    async with at(work) as insisting:
+        insisting.wake("a")
+        await work.steps(2)
+        assert insisting.trouble == {}
+
+
+async def test_keys_do_not_wait_for_each_other() -> None:
+    work = Work(Progress.FAILED, Progress.IDLE, Progress.IDLE)
+    async with at(work) as insisting:
+        insisting.wake("a")
+        insisting.wake("b")
+        await work.steps(3)
+    assert work.done == ["a", "b", "a"]
