@@ -142,8 +142,8 @@ class MemoryLogs:
     def expired(self, log: LogId, before_us: int) -> Lsn:
         return self.look(log).find_time(before_us).after
 
-    def tend(self, now_us: int) -> None:
-        pass
+    def tend(self, now_us: int) -> bool:
+        return False
 
     def compact(self) -> None:
         pass

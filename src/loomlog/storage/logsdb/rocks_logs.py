@@ -164,15 +164,17 @@ class RocksLogs:
 
     # ---- upkeep
 
-    def tend(self, now_us: int) -> None:
+    def tend(self, now_us: int) -> bool:
         beginnings = self._partitions.beginnings
         use = self._uses[beginnings.newest]
         if use.logs and beginnings.is_over(now_us, use.size, self._settings):
             self._begin(beginnings.newest + 1, now_us)
         self._drop_trimmed()
-        for partition in [partition for partition, use in self._uses.items() if not use.logs]:
-            if partition != self._partitions.beginnings.newest:
-                self._drop(partition)
+        newest = self._partitions.beginnings.newest
+        unused = [part for part, use in self._uses.items() if not use.logs and part != newest]
+        if unused:
+            self._drop(unused[0])  # one at a time: commits wait meanwhile
+        return len(unused) > 1
 
     def compact(self) -> None:
         for partition, use in list(self._uses.items()):
@@ -192,7 +194,7 @@ class RocksLogs:
     def _begin(self, partition: PartitionId, start_us: int) -> None:
         tables = self._partitions.tables
         table = self._db.create_column_family(_family_name(partition), _options())
-        self._db.put(rows.partition_key(partition), rows.pack_partition(start_us))
+        self._db.put(rows.partition_key(partition), rows.pack_partition(start_us), self._synced)
         starts_us = {**self._partitions.beginnings.starts_us, partition: start_us}
         self._set_partitions(starts_us, {**tables, partition: table})
         if tables:
@@ -259,6 +261,8 @@ class RocksLogs:
         for key, value in self._rows(rows.SHARES):
             share = rows.unpack_share(value)
             partition = rows.place_of(key)
+            if partition not in self._uses:
+                raise Corrupt(f"{_family_name(partition)} is not listed: restore the volume")
             shares[rows.log_of(key)][partition] = share
             self._uses[partition].count(None, share)
         for key, value in self._rows(rows.STANDINGS):

@@ -89,6 +89,7 @@ class LogsStore:
         self._under_way = False
         self._looking = 0
         self._tending = False
+        self._compacting = False
         self._failed: Refused | None = None
 
     @property
@@ -202,25 +203,38 @@ class LogsStore:
         if self._tending or self._failed is not None:
             return
         self._tending = True
-        self._commits.run([partial(self._table.tend, now_us)], self._tended)
+        self._tend(now_us)
+
+    def _tend(self, now_us: int) -> None:
+        more: list[bool] = []
+
+        def finished(error: BaseException | None) -> None:
+            if error is not None:
+                self._fail(error)
+            elif more[0]:
+                self._tend(now_us)  # behind what waits by now
+            else:
+                self._tending = False
+                self._compact()
+
+        self._commits.run([lambda: more.append(self._table.tend(now_us))], finished)
 
     def stop(self) -> None:
         """Before the workers finish."""
-        if self._tending:
+        if self._compacting:
             self._table.interrupt()
 
-    def _tended(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._fail(error)
-            return
-        self._upkeep.run([self._table.compact], self._compacted)
+    def _compact(self) -> None:
+        if not self._compacting:
+            self._compacting = True
+            self._upkeep.run([self._table.compact], self._compacted)
 
     def _compacted(self, error: BaseException | None) -> None:
         if error is not None:
             logger.warning(
                 "what was trimmed still takes space, it could not be compacted: %s", error
             )
-        self._tending = False
+        self._compacting = False
 
 
 def _bytes_of(request: NodeRequest) -> int:

@@ -70,8 +70,9 @@ class LogsTable(Protocol):
         """Where the log may be trimmed if nothing is kept that is older than this: the last LSN of
         its partitions that are over by then; 0: there is none."""
 
-    def tend(self, now_us: int) -> None:
-        """Between commits: begin a new partition if it is time, drop what is trimmed."""
+    def tend(self, now_us: int) -> bool:
+        """Between commits: begin a new partition if it is time, drop what is trimmed. True: there
+        is more to be dropped; commits may come first."""
 
     def compact(self) -> None:
         """Give back what was dropped out of partitions that stay. May take long; in a worker of its

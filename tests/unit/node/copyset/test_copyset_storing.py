@@ -43,8 +43,9 @@ class TendedLogs(MemoryLogs):
         super().__init__()
         self.tended: list[int] = []
 
-    def tend(self, now_us: int) -> None:
+    def tend(self, now_us: int) -> bool:
         self.tended.append(now_us)
+        return False
 
 
 class Rig:

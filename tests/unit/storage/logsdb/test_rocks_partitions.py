@@ -11,7 +11,17 @@ from logsdb_rig import LOG, OTHER, SECOND, SMALL, Rig, record
 from rocksdict import Options, Rdict
 
 from loomlog.core.copyset.lsn import LSN_MAX, make
-from loomlog.core.copyset.messages import Delivered, Forget, Read, Refused, Release, Trouble
+from loomlog.core.copyset.messages import (
+    Delivered,
+    Forget,
+    NodeAnswer,
+    Read,
+    Refused,
+    Release,
+    Store,
+    Stored,
+    Trouble,
+)
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
@@ -144,6 +154,24 @@ def test_partitions_that_are_trimmed_are_dropped(rig: RocksRig) -> None:
     assert rig.read() == []
     rig.put(record(16, at_s=43))
     assert rig.read() == [record(16, at_s=43)]
+
+
+def test_commits_come_between_drops(rig: RocksRig) -> None:
+    """Each makes them wait."""
+    rig.fill(6)
+    rig.trim(18)
+    answers: list[NodeAnswer] = []
+    rig.store.tend(51 * SECOND)
+    rig.commits.work()
+    assert rig.partitions == 5
+    rig.store.ask(Store(LOG, record(19, at_s=52)), answers.append)
+    rig.commits.work()
+    rig.commits.work()
+    assert rig.partitions == 4
+    assert answers == [Stored()]
+    rig.work()
+    assert rig.partitions == 1
+    assert rig.read() == [record(19, at_s=52)]
 
 
 def test_a_partition_stays_as_long_as_any_log_needs_it(rig: RocksRig) -> None:
