@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from loomlog import limits
 from loomlog.client import backoff
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.nodes import Connections
@@ -34,6 +35,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 PROTOCOL: Final = "chained"
 ANSWER_S: Final = 2.0  # a replica that says nothing for so long is reported, and asked again
+BYTES_PER_S_MIN: Final = 4 * limits.MIB  # large blocks are given more time
 REPORT_S: Final = 1.0  # for the metadata repository to agree, and to begin a new epoch
 NEWER_S: Final = 2.0  # an epoch that is over has a successor after this, or is asked about again
 
@@ -65,6 +67,7 @@ class Chains:
         self._connections = connections
         self._rng = rng
         self._views: dict[StreamId, View] = {}
+        self._adopted: pb.Log | None = None  # what the views were taken from
         self._missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
 
@@ -76,14 +79,24 @@ class Chains:
 
     def view(self, stream: StreamId) -> View:
         """The newest that is known. Trimmed: the log has no such stream any more."""
+        if self._log.current is not self._adopted:
+            self._adopt(self._log.current)
         found = self._views.get(stream)
-        for described in self._log.current.streams if self._log.current is not None else ():
-            if described.log_stream_id == stream:
-                if found is None or found.epoch < described.projection.epoch:
-                    found = View(stream, *codec.projection_from_wire(described.projection))
-                    self._views[stream] = found
-                return found
-        raise Trimmed(f"the segment of stream {stream} of log {self._log.name!r} was trimmed")
+        if found is None:
+            name = self._log.name
+            raise Trimmed(f"the segment of stream {stream} of log {name!r} was trimmed")
+        return found
+
+    def _adopt(self, log: pb.Log | None) -> None:
+        self._adopted = log
+        known, self._views = self._views, {}
+        for stream in log.streams if log is not None else ():
+            if stream.HasField("projection"):
+                before = known.get(stream.log_stream_id)
+                if before is None or before.epoch < stream.projection.epoch:
+                    described = codec.projection_from_wire(stream.projection)
+                    before = View(stream.log_stream_id, *described)
+                self._views[before.stream] = before
 
     async def learn(self, stream: StreamId) -> View:
         """The same, for who may be the first to ask for it."""
@@ -134,7 +147,7 @@ class Chains:
             reply, content = await connection.request(
                 pb.Frame(chain_request=message),
                 (payload,) if len(payload) else (),
-                timeout_s=ANSWER_S + wait_ms / 1000,
+                timeout_s=ANSWER_S + wait_ms / 1000 + len(payload) / BYTES_PER_S_MIN,
             )
         except LoomError as error:
             silent = connection is None or connection.closed or isinstance(error, Timeout)
@@ -149,6 +162,8 @@ class Chains:
         if address is None:
             raise Unavailable("its address is not known")
         connection = self._connections.get(address)
+        if connection is not None and not connection.congested:
+            return connection
         try:
             async with asyncio.timeout(ANSWER_S):
                 connection = connection or await self._connections.connect(address)
