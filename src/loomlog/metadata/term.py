@@ -180,8 +180,10 @@ class Term:
             self.committer.add(self.admin.rounds_of(log))
         self.committer.start()
         for log in self.catalog.logs.values():
-            if log.protocol == "ordered":
-                self.committer.logs[log.log_id].begin_at(log.chain.active.start)
+            # Also of segments that have ended: their replicas were told where they begin.
+            for segment in log.chain.segments:
+                if segment.settings.protocol == "ordered":
+                    self.committer.logs[log.log_id].begin_at(segment.start)
         self._at_end.callback(self.committer.stop)
         self.members.start(self.catalog.nodes)
         self._at_end.callback(self.members.stop)
