@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, words
@@ -23,14 +22,17 @@ class Void(NamedTuple):
 class Judge:
     """Knows all that was given out, acknowledged and seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, losses: bool) -> None:
+        """`losses`: so many nodes may lose their disks that records are lost."""
+        self._losses = losses
         self.acknowledged: dict[Lsn, Record] = {}  # by their first LSN
         self.trimmed: Lsn = 0  # by some trim that began
         self.doubtful: set[Epoch] = set()  # recovered although too few nodes were there
-        self.lost: set[Lsn] = set()  # acknowledged, and no copy is left
+        self.lost: set[Lsn] = set()  # no node that counts has a copy any more
         self.holes = 0
         self.losses_shown = 0
-        self._given: dict[Lsn, Record] = {}
+        self._floors: dict[int, Lsn] = {}  # what was acknowledged when an append began
+        self.given_out: dict[Lsn, Record] = {}
         self._data: dict[Lsn, Record] = {}  # every LSN of what was seen
         self._voids: dict[Epoch, set[Void]] = {}
 
@@ -38,12 +40,18 @@ class Judge:
 
     def given(self, record: Record) -> None:
         """A sequencer gave its LSNs to a record."""
-        other = self._given.setdefault(record.first, record)
+        other = self.given_out.setdefault(record.first, record)
         if other.batch != record.batch or other.count != record.count:
             raise Violation(f"{words(record.first)} was given to {other} and to {record}")
 
-    def appended(self, lsn: Lsn) -> None:
-        record = self._given[lsn]
+    def begins(self, append: int) -> None:
+        self._floors[append] = max(self.acknowledged, default=0)
+
+    def appended(self, lsn: Lsn, append: int) -> None:
+        record = self.given_out[lsn]
+        if lsn <= self._floors[append]:
+            floor = words(self._floors[append])
+            raise Violation(f"{words(lsn)} was acknowledged to an append that began behind {floor}")
         if lsn in self.acknowledged:
             raise Violation(f"{words(lsn)} was acknowledged twice")
         self.acknowledged[lsn] = record
@@ -61,7 +69,7 @@ class Judge:
     def _seen_data(self, record: Record) -> None:
         if self._data.get(record.first) == record:
             return
-        given = self._given.get(record.first)
+        given = self.given_out.get(record.first)
         if given is None or (given.batch, given.count) != (record.batch, record.count):
             raise Violation(f"{words(record.first)} shows {record}; it was given to {given}")
         for lsn in range(record.first, record.last + 1):
@@ -93,6 +101,8 @@ class Judge:
             return
         if kind is GapKind.DATALOSS:
             self.losses_shown += 1
+            if not self._losses:
+                raise Violation(f"[{words(first)}, {words(last)}] is said to be lost")
         for record in self.acknowledged.values():
             if first <= record.last and record.first <= last:
                 self._check_loss(record, kind)
@@ -109,14 +119,10 @@ class Judge:
 
     def _may_be_lost(self, first: Lsn, last: Lsn) -> bool:
         epochs = range(epoch_of(first), epoch_of(last) + 1)
-        if any(epoch in self.doubtful for epoch in epochs):
+        if last <= self.trimmed or any(epoch in self.doubtful for epoch in epochs):
             return True
-        return any(first <= self._given[lsn].last and lsn <= last for lsn in self.lost)
+        return any(first <= self.given_out[lsn].last and lsn <= last for lsn in self.lost)
 
 
 def overlap(one: Record | Void, other: Record | Void) -> bool:
     return one.first <= other.last and other.first <= one.last
-
-
-def told(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in counts.items())

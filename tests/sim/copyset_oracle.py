@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from copyset_judge import Violation
@@ -84,7 +85,7 @@ class Oracle:
 
     def _is_lost(self, lsn: Lsn) -> bool:
         judge = self._world.judge
-        return any(first <= lsn <= judge.acknowledged[first].last for first in judge.lost)
+        return any(first <= lsn <= judge.given_out[first].last for first in judge.lost)
 
     # ---- what nodes have
 
@@ -107,11 +108,13 @@ class Oracle:
     def _records(self, node: Node, epoch: Epoch) -> list[Record]:
         return [r for r in node.records.all() if r.epoch == epoch]
 
-    def look_for_losses(self) -> None:
+    def look_for_losses(self, lsns: Iterable[Lsn]) -> None:
+        """Which of these records nobody has any more whose word counts."""
         judge = self._world.judge
-        there = {r.first for node in self._world.nodes.values() for r in node.records.all()}
-        for lsn, record in judge.acknowledged.items():
-            if lsn not in there and record.last > judge.trimmed:
+        full = [n for n in self._world.nodes.values() if n.authority is Authority.FULL]
+        there = {record.first for node in full for record in node.records.all()}
+        for lsn in set(lsns) & judge.given_out.keys() - there:
+            if judge.given_out[lsn].last > judge.trimmed:
                 judge.lost.add(lsn)
 
     def somewhere_released(self) -> Lsn:

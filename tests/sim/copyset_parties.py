@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -43,6 +44,7 @@ class Node:
         self.up = True
         self.process = 0  # the number of its process
         self.authority = Authority.FULL
+        self.gone = False  # for ever
         self.trouble: Trouble | None = None
         self.purging = False
         self.released: Lsn = 0  # the highest it was told of
@@ -97,12 +99,12 @@ class EpochStore:
         self.state = LogState(0, 0, (metadata,), 0, 0)
         self.cleaned: list[int] = []  # epochs, as they were set clean
 
-    def answer(self, request: EpochStoreRequest) -> LogState:
+    def answer(self, request: EpochStoreRequest, gone: Collection[NodeId]) -> LogState:
         state = self.state
         match request:
             case Activate(_, node, expected) if expected == state.epoch and not state.closed:
                 self.state = replace(
-                    state, epoch=state.epoch + 1, sequencer=node, history=self._history()
+                    state, epoch=state.epoch + 1, sequencer=node, history=self._history(gone)
                 )
             case SetClean(_, by, epoch, tail) if by == state.epoch and epoch > state.last_clean:
                 self.state = replace(state, last_clean=epoch, tail=tail)
@@ -111,14 +113,15 @@ class EpochStore:
                 pass
         return self.state
 
-    def _history(self) -> tuple[EpochMetadata, ...]:
+    def _history(self, gone: Collection[NodeId]) -> tuple[EpochMetadata, ...]:
         """Now and then another nodeset."""
         history = self.state.history
-        if not self.state.epoch or self._random.random() < 0.7:
-            return history
         newest = history[-1]
-        count = self._random.randint(newest.replication, len(self._members))
-        nodeset = tuple(sorted(self._random.sample(self._members, count)))
+        here = [member for member in self._members if member.node_id not in gone]
+        if not self.state.epoch or self._random.random() < 0.7 or len(here) < newest.replication:
+            return history
+        count = self._random.randint(newest.replication, len(here))
+        nodeset = tuple(sorted(self._random.sample(here, count)))
         return (*history, EpochMetadata(self.state.epoch + 1, nodeset, newest.replication))
 
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
+from typing import cast
 
 from copyset_calls import Answered, Call, Message, ignore
+from copyset_follower import Follower
 from copyset_judge import Judge, Violation
 from copyset_oracle import Oracle
 from copyset_parties import LOG, EpochStore, Host, Node
@@ -24,15 +26,18 @@ from loomlog.core.copyset.authority import Authority
 from loomlog.core.copyset.effects import Acknowledge, Effect, Send, StepDown
 from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
+from loomlog.core.copyset.fencing import fence
 from loomlog.core.copyset.lsn import Lsn
 from loomlog.core.copyset.messages import (
     Activate,
     Amend,
+    Delivered,
     EpochStoreRequest,
     LogState,
     NodeAnswer,
     NodeRequest,
     Preempted,
+    Read,
     Release,
     SetClean,
     Store,
@@ -50,26 +55,30 @@ CALM_STEPS = 20_000  # within which all must be well when the faults are over
 HOSTS_MAX = 3
 COUNT_MAX = 3
 MESSAGE_LOST = 0.04
-HARMS = (10, 6, 8, 2, 5, 5, 6, 3, 3)  # how often each is done; a seed has its own mixture
+HARMS = (10, 6, 8, 2, 5, 5, 6, 3, 3, 4)  # how often each is done; a seed has its own mixture
 SETTINGS = SequencerSettings(window_records=8, store_timeout_s=0.5, release_s=1.0)
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, disaster: bool = False) -> None:
         self.random = random = Random(seed)
         self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]
+        self.disaster = disaster
         self.replication = replication = random.choice((1, 2, 2, 3, 3, 3))
         count = replication + random.randint(1, 3)
         racks = random.choice((0, 0, 2, 3))
         members = [Member(n, f"rack {n % racks}" if racks else "") for n in range(1, count + 1)]
         self.nodes = {n: Node(n) for n in range(1, count + 1)}
-        self.unlucky = random.sample(sorted(self.nodes), replication - 1)  # may lose their disks
+        disks = random.randint(replication, count) if disaster else replication - 1
+        self.unlucky = random.sample(sorted(self.nodes), disks)  # may lose their disks
         self.store = EpochStore(tuple(members), replication, random)
-        self.judge = Judge()
+        self.judge = Judge(losses=disaster)
         self.oracle = Oracle(self)
         self.now = 0.0
         self.messages: list[Message] = []
+        self.waiting: list[Message] = []  # readers that wait for something to be released
         self.hosts: list[Host] = []
+        self.followers: list[Follower] = []
         self.blocked: set[tuple[int, NodeId]] = set()
         self.recoveries = 0
         self.purges = 0
@@ -88,7 +97,8 @@ class World:
         return process in self._alive
 
     def authorities(self) -> dict[NodeId, Authority]:
-        return {n: node.authority for n, node in self.nodes.items()}
+        gone = Authority.UNAVAILABLE
+        return {n: gone if node.gone else node.authority for n, node in self.nodes.items()}
 
     # ---- the run
 
@@ -96,6 +106,7 @@ class World:
         for _ in range(STEPS):
             self._step()
         self._calm_down()
+        self._replace_follower()
         for _ in range(CALM_STEPS):
             if self._is_well():
                 break
@@ -144,6 +155,8 @@ class World:
         if not self.messages:
             return
         index = self.random.randrange(len(self.messages))
+        if isinstance(self.messages[index].request, Read):
+            index = self.random.randrange(len(self.messages))
         self.messages[index], self.messages[-1] = self.messages[-1], self.messages[index]
         message = self.messages.pop()
         if message.answer is not None:
@@ -155,7 +168,7 @@ class World:
         elif not self.nodes[message.target].up:
             message.done(Lost())
         else:
-            self._answer(message, self._arrive(self.nodes[message.target], message.request))
+            self._arrive(self.nodes[message.target], message)
 
     def _lose(self, message: Message) -> None:
         """It may still arrive, when nobody waits for it any more."""
@@ -174,19 +187,30 @@ class World:
     def _serve(self, request: NodeRequest | EpochStoreRequest) -> LogState:
         assert not isinstance(request, NodeRequest)
         before = self.store.state
-        state = self.store.answer(request)
+        gone = {node.node_id for node in self.nodes.values() if node.gone}
+        state = self.store.answer(request, gone)
         if isinstance(request, SetClean) and state is not before:
             self.recoveries += 1
             self.oracle.cleaned(request.epoch)
         return state
 
-    def _arrive(self, node: Node, request: NodeRequest | EpochStoreRequest) -> NodeAnswer:
+    def _arrive(self, node: Node, message: Message) -> None:
+        request = message.request
         assert isinstance(request, NodeRequest)
         answer = node.answer(request)
         if isinstance(request, Release):
             node.released = max(node.released, request.lsn)
             self._purge(node)
-        return answer
+            self._wake(node)
+        if _is_nothing(request, answer):
+            self.waiting.append(message)
+        else:
+            self._answer(message, answer)
+
+    def _wake(self, node: Node) -> None:
+        """There is something for those who wait for it to release something."""
+        self.messages += [m for m in self.waiting if m.target == node.node_id]
+        self.waiting = [m for m in self.waiting if m.target != node.node_id]
 
     # ---- sequencers
 
@@ -214,7 +238,13 @@ class World:
         )
         host = Host(process, sequencer, Recovery(LOG, state.epoch))
         self.hosts.append(host)
+        steps = fence(LOG, state.epoch, state, self.authorities())
+        Call(self, process, steps, partial(self._fenced, host))
         self._recover(host)
+
+    def _fenced(self, host: Host, is_fenced: bool | Preempted) -> None:
+        if is_fenced is True:
+            self._carry_out(host, host.sequencer.fenced())
 
     def _kill(self, host: Host) -> None:
         self.hosts.remove(host)
@@ -226,6 +256,7 @@ class World:
             return
         host = self.random.choice(running)
         self._appends += 1
+        self.judge.begins(self._appends)
         batch = b"batch %d" % self._appends
         count = self.random.randint(1, COUNT_MAX)
         now_us = int(self.now * 1e6)
@@ -234,6 +265,13 @@ class World:
     def _tick(self) -> None:
         for host in self.hosts:
             self._carry_out(host, host.sequencer.tick(self.now))
+        for follower in self.followers:
+            follower.tick()
+        if self.random.random() < 0.1:
+            for message in self.waiting:
+                node = self.nodes[cast(NodeId, message.target)]
+                self._answer(message, node.answer(cast(Read, message.request)))
+            self.waiting.clear()
 
     def _carry_out(self, host: Host, effects: list[Effect]) -> None:
         for effect in effects:
@@ -246,9 +284,9 @@ class World:
                     self.send(host.process, node, request, done)
                 case Send(node, request):
                     self.send(host.process, node, request, partial(self._released, host, node))
-                case Acknowledge(_, lsn):
-                    self.judge.appended(lsn)
-                    self.oracle.look_for_losses()
+                case Acknowledge(number, lsn):
+                    self.judge.appended(lsn, cast(int, number))
+                    self.oracle.look_for_losses([lsn])
                 case StepDown():
                     pass
 
@@ -296,6 +334,7 @@ class World:
         if isinstance(ending, Purged):
             self.purges += 1
             node.answer(Release(LOG, node.released))
+            self._wake(node)
             self._purge(node)
 
     # ---- harm
@@ -303,7 +342,7 @@ class World:
     def _do_harm(self) -> None:
         random = self.random
         up = [node for node in self.nodes.values() if node.up]
-        down = [node for node in self.nodes.values() if not node.up]
+        down = [node for node in self.nodes.values() if not (node.up or node.gone)]
         match random.choices(range(len(HARMS) + 1), [*self._harms, 1])[0]:
             case 0:
                 self._activate()
@@ -314,7 +353,8 @@ class World:
             case 3 if self.unlucky:
                 self._lose_disk(self.nodes[random.choice(self.unlucky)])
             case 4 if self.hosts:
-                self._kill(random.choice(self.hosts))
+                recovering = [host for host in self.hosts if host.recovering]
+                self._kill(random.choice(recovering or self.hosts))
             case 5 if self.hosts:
                 self.blocked.add((random.choice(self.hosts).process, random.choice([*self.nodes])))
             case 6:
@@ -323,8 +363,11 @@ class World:
                 random.choice([*self.nodes.values()]).trouble = random.choice([None, *Trouble])
             case 8:
                 self._trim()
+            case 9:
+                self._replace_follower()
 
     def _crash(self, node: Node) -> None:
+        self._wake(node)
         node.crash()
         self._alive.discard(node.process)
 
@@ -336,8 +379,24 @@ class World:
     def _lose_disk(self, node: Node) -> None:
         if node.up:
             self._crash(node)
+        there = [record.first for record in node.records.all()]
         node.lose_disk(self.store.state.epoch)
-        self.oracle.look_for_losses()
+        node.gone = self.disaster and self.random.random() < 0.3 and self._is_spare(node)
+        self.oracle.look_for_losses(there)
+
+    def _is_spare(self, node: Node) -> bool:
+        """Without it every nodeset keeps somebody who can be recovered from, and the newest one so
+        many that it can be written to."""
+        here = {n for n, other in self.nodes.items() if other is not node and not other.gone}
+        history = self.store.state.history
+        is_anybody_left = all(here.intersection(metadata.nodes) for metadata in history)
+        return is_anybody_left and history[-1].can_hold_a_copyset(here)
+
+    def _replace_follower(self) -> None:
+        if len(self.followers) > 1:
+            self._alive.discard(self.followers.pop(0).process)
+        first = self.random.choice((1, 1, self.oracle.somewhere_released() or 1))
+        self.followers.append(Follower(self, self._new_process(), first))
 
     def _trim(self) -> None:
         lsn = self.oracle.somewhere_released()
@@ -368,7 +427,7 @@ class World:
         self.blocked.clear()
         for node in self.nodes.values():
             node.trouble = None
-            if not node.up:
+            if not (node.up or node.gone):
                 self._restart(node)
 
     def _is_well(self) -> bool:
@@ -376,6 +435,16 @@ class World:
         if self.messages or newest is None or not newest.recovered:
             return False
         released = newest.sequencer.released
-        return newest.sequencer.next_lsn == released + 1 and all(
-            node.records.standing.released == released for node in self.nodes.values()
+        return (
+            newest.sequencer.next_lsn == released + 1
+            and all(n.records.standing.released == released for n in self.nodes.values() if n.up)
+            and all(follower.head == released + 1 for follower in self.followers)
         )
+
+
+def _is_nothing(request: NodeRequest, answer: NodeAnswer) -> bool:
+    """A reader may as well wait."""
+    match request, answer:
+        case Read(first=first), Delivered(next_lsn=next_lsn):
+            return next_lsn <= first
+    return False

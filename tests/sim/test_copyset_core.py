@@ -9,15 +9,15 @@ from copyset_world import World
 from loomlog.errors import LoomError
 
 CHUNKS = 8
-SEEDS_PER_CHUNK = 150
+SEEDS_PER_CHUNK = 130
 
 
-def run(seed: int) -> World:
-    world = World(seed)
+def run(seed: int, *, disaster: bool = False) -> World:
+    world = World(seed, disaster=disaster)
     try:
         world.run()
     except (Violation, LoomError) as violation:
-        violation.add_note(f"seed {seed}")
+        violation.add_note(f"seed {seed}, disaster: {disaster}")
         raise
     return world
 
@@ -27,5 +27,14 @@ def test_what_was_acknowledged_is_read_for_ever(chunk: int) -> None:
     worlds = [run(seed) for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)]
     assert sum(len(world.judge.acknowledged) for world in worlds) > 10 * SEEDS_PER_CHUNK
     assert sum(world.recoveries for world in worlds) > 3 * SEEDS_PER_CHUNK
-    assert sum(world.judge.holes for world in worlds) > 2 * SEEDS_PER_CHUNK
+    assert sum(world.judge.holes for world in worlds) > 3 * SEEDS_PER_CHUNK
     assert sum(world.purges for world in worlds) > SEEDS_PER_CHUNK / 3
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_when_r_nodes_are_gone_what_was_lost_shows_as_lost_and_nothing_else(chunk: int) -> None:
+    seeds = range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)
+    worlds = [run(seed, disaster=True) for seed in seeds]
+    assert sum(len(world.judge.acknowledged) for world in worlds) > 10 * SEEDS_PER_CHUNK
+    assert sum(world.judge.losses_shown for world in worlds) > SEEDS_PER_CHUNK / 4
+    assert sum(len(world.judge.doubtful) for world in worlds) > SEEDS_PER_CHUNK / 4

@@ -98,8 +98,10 @@ class EpochRecovery:
         """Whether the nodes that are there are enough: an f-majority that can also replicate. Or
         all that there will ever be: then all of them get every record."""
         metadata = self._metadata
-        known = self._those(Authority.FULL).intersection(there) | self._those(Authority.EMPTY)
-        authoritative = metadata.is_f_majority(known)
+        empty = self._those(Authority.EMPTY)
+        known = self._those(Authority.FULL).intersection(there) | empty
+        could_be_copied = metadata.can_hold_a_copyset(set(metadata.nodes) - empty)
+        authoritative = could_be_copied and metadata.is_f_majority(known)
         missing = self._those(Authority.FULL, Authority.UNDERREPLICATED).difference(there)
         if missing and not (authoritative and metadata.is_f_majority(there)):
             return Failed(
