@@ -17,7 +17,7 @@ from cli_rig import Loom, Up, loom_up, program
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with loom_up(tmp_path_factory.mktemp("cluster"), "--nodes", "3") as running:
+    with loom_up(tmp_path_factory.mktemp("cluster"), "--nodes", "3", "--locations", "2") as running:
         yield running
 
 
@@ -31,7 +31,9 @@ def test_up_says_where_everything_is(up: Up) -> None:
     with urllib.request.urlopen(f"http://{up.http}/healthz", timeout=10) as answer:
         assert answer.status == 200
     with urllib.request.urlopen(f"http://{up.http}/status", timeout=10) as answer:
-        assert {node["id"] for node in json.load(answer)["nodes"]} == {1, 2, 3}
+        nodes = json.load(answer)["nodes"]
+    places = {node["id"]: node["location"] for node in nodes}
+    assert places == {1: "rack=1", 2: "rack=2", 3: "rack=1"}
     with urllib.request.urlopen(f"http://{up.http}/metrics", timeout=10) as answer:
         assert b"# TYPE" in answer.read()
 

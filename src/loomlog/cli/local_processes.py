@@ -51,6 +51,7 @@ class Plan:
     heartbeat_timeout_s: float = limits.FAILURE_DETECTION_S
     replace_after_s: float | None = None  # None: as soon as a node counts as dead
     sync_rate_mb_s: float = 0.0  # 0: no limit
+    locations: int = 0  # of the nodes, in turn; 0: each is in one of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +227,12 @@ def _vmr_arguments(addresses: Addresses | None, plan: Plan, number: int) -> list
 
 
 def _vsn_arguments(metadata: str, plan: Plan, number: int) -> list[str]:
+    location = f"rack={(number - 1) % plan.locations + 1}" if plan.locations else ""
     return [
         *("loomlog.cli.vsn", "start", "--cluster-id", CLUSTER_ID),
         *("--storage-node-id", str(number), "--volumes", str(plan.directory / f"vsn-{number}")),
         *("--mr", metadata, "--listen", f"{HOST}:0", "--sync", plan.sync),
+        *("--location", location),
     ]
 
 

@@ -83,6 +83,14 @@ def up(
         int | None,
         typer.Option(min=0, max=65535, show_default="port + 80", help="For status and metrics."),
     ] = None,
+    locations: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default="each is in one of its own",
+            help="As if the nodes were in so many racks, in turn.",
+        ),
+    ] = 0,
     sync: Sync = SyncMode.ALWAYS,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
@@ -108,6 +116,7 @@ def up(
         heartbeat_timeout_s=heartbeat_timeout,
         replace_after_s=replace_after,
         sync_rate_mb_s=sync_rate,
+        locations=locations,
     )
     event_loop.run(up(plan, as_json=as_json))
 
