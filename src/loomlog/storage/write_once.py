@@ -12,8 +12,7 @@ nothing is answered but `Refused`: a failed sync says nothing about what reached
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -41,8 +40,9 @@ from loomlog.core.chained.replica import (
 )
 from loomlog.errors import Busy
 from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX
-from loomlog.storage.block_table import BlockTable, StoredReplica
+from loomlog.storage.block_table import BlockTable
 from loomlog.storage.files import Worker
+from loomlog.storage.memory_table import MemoryReplica
 from loomlog.types import Glsn
 
 logger = logging.getLogger(__name__)
@@ -181,60 +181,60 @@ class _Uncommitted:
         self.standings: dict[Replica, Standing | None] = {}  # those that change
         self._table = table
         self._replicas = replicas
-        self._stored: dict[Replica, StoredReplica] = {}
-        self._added: defaultdict[Replica, list[Block]] = defaultdict(list)
+        self._blocks: dict[Replica, _WithAdded] = {}
 
     def decide(self, replica: Replica, request: Request) -> Answer:
-        stored = self._stored.get(replica) or self._table.look(replica)
-        self._stored[replica] = stored
+        blocks = self._blocks.get(replica)
+        if blocks is None:
+            blocks = self._blocks[replica] = _WithAdded(self._table.look(replica))
         standing = self.standings.get(replica, self._replicas.get(replica))
-        answer, change = decide(request, standing, _WithAdded(stored, self._added[replica]))
+        answer, change = decide(request, standing, blocks)
         match change:
             case Put(block):
-                self._added[replica].append(block)
+                blocks.added.put(block)
             case Standing():
                 self.standings[replica] = change
             case Gone():
                 self.standings[replica] = None
-                del self._added[replica]
+                self._blocks[replica] = _WithAdded(MemoryReplica())
         if change is not None and change != standing:
             self.changes.append((replica, change))
         return answer
 
     def let_go(self) -> None:
         """Of what was looked at: the table keeps for it what is deleted meanwhile."""
-        self._stored.clear()
+        self._blocks.clear()
 
 
 class _WithAdded:
-    """The blocks of a replica with those that are about to be added: a few, in no order."""
+    """The blocks of a replica with those that are about to be added."""
 
-    def __init__(self, blocks: Blocks, added: Sequence[Block]) -> None:
-        self._blocks = blocks
-        self._added = added
+    def __init__(self, stored: Blocks) -> None:
+        self.added = MemoryReplica()
+        self._stored = stored
+        last = stored.last()
+        self._stored_end = last.end if last is not None else 0
 
     def find(self, position: Glsn) -> Extent | None:
-        found = self.scan(position, 1)
-        return found[0] if found else None
+        # Most blocks come behind all others: there is nothing to look for.
+        stored = self._stored.find(position) if position < self._stored_end else None
+        return min(_some(stored, self.added.find(position)), default=None)
 
     def find_before(self, position: Glsn) -> Extent | None:
-        return self._greatest(
-            self._blocks.find_before(position), [b for b in self._added if b.end <= position]
-        )
+        found = _some(self._stored.find_before(position), self.added.find_before(position))
+        return max(found, default=None)
 
     def last(self) -> Extent | None:
-        return self._greatest(self._blocks.last(), self._added)
+        return max(_some(self._stored.last(), self.added.last()), default=None)
 
     def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
-        added = [block.extent for block in self._added if block.end > position]
-        return sorted([*added, *self._blocks.scan(position, blocks_max)])[:blocks_max]
+        added = self.added.scan(position, blocks_max)
+        return sorted([*added, *self._stored.scan(position, blocks_max)])[:blocks_max]
 
     def load(self, extent: Extent) -> Block:
-        for block in self._added:
-            if block.extent == extent:
-                return block
-        return self._blocks.load(extent)
+        added = self.added.by_last.get(extent.last)
+        return added if added is not None else self._stored.load(extent)
 
-    def _greatest(self, stored: Extent | None, added: Sequence[Block]) -> Extent | None:
-        extents = [block.extent for block in added]
-        return max(extents if stored is None else [stored, *extents], default=None)
+
+def _some(*extents: Extent | None) -> list[Extent]:
+    return [extent for extent in extents if extent is not None]

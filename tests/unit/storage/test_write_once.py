@@ -515,3 +515,15 @@ def bytes_read() -> int:
     """By this process so far, from wherever."""
     counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(counters["rchar"])
+
+
+def test_a_replica_that_is_removed_and_made_again_in_one_commit_is_empty(table: BlockTable) -> None:
+    rig = Rig(table).sealed()
+    rig.write(batch(1), batch(5))
+    answers: list[Answer] = []
+    rig.store.ask(HERE, Seal(EPOCH), answers.append)  # has a commit to itself
+    for request in (Remove(), Create(), Seal(EPOCH), Write(EPOCH, batch(1, 9))):
+        rig.store.ask(HERE, request, answers.append)
+    rig.work()
+    assert answers == [SealedAt(6, 0), Done(), Done(), SealedAt(0, 0), Stored()]
+    assert rig.ask(List(EPOCH, 1, 10)) == Listed([Extent(1, 9)], more=False)
