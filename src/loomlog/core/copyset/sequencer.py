@@ -58,7 +58,7 @@ class SequencerSettings:
     store_timeout_s: float = 0.5  # of the first wave; twice as long for each one after it
     waves_at_once: int = 2  # after so many failures the next ones wait
     retry_s: float = 0.01  # twice as long after each failure
-    wait_s_max: float = 60.0
+    wait_s_max: float = 10.0  # whoever appends does not wait much longer
     release_s: float = 20.0  # between releases to nodes that get no records
     drain_s: float = 2.0
 
@@ -204,6 +204,11 @@ class Sequencer:
         self._told[node] = 0
         return self._release_to([node])
 
+    def retry(self, now: float) -> list[Effect]:
+        """Nodes are there again (`Exclusions.down`): whatever waits for some goes on at once."""
+        waiting = [underway for underway in self._underway.values() if underway.given_up]
+        return [effect for underway in waiting for effect in self._begin_wave(underway, now)]
+
     def preempted(self, seal: Epoch) -> list[Effect]:
         """Somebody else told us."""
         return self._step_down(seal) if self.state is not State.OVER else []
@@ -236,6 +241,7 @@ class Sequencer:
             self._metadata, underway.holders, self._chance, now
         )
         if copyset is None:
+            underway.failures += 1
             return self._wait(underway, now)
         sends = underway.begin_wave(self.log, copyset, self.lng, self._draining)
         timeout_s = self._settings.store_timeout_s * 2 ** min(underway.wave - 1, 30)
