@@ -167,16 +167,29 @@ def _stream_table(logs: Sequence[LogInfo]) -> Table:
                 plain(info.name),
                 str(stream.id),
                 _colored(stream.state, good=stream not in info.active_streams or running),
-                *_numbers(stream.epoch, stream.entries),
-                ", ".join(str(replica.node) for replica in stream.replicas),
+                *_numbers(stream.epoch, _entries(info, stream)),
+                _nodes(stream),
                 plain(condition(stream)),
             )
     return table
 
 
+def _entries(info: LogInfo, stream: StreamInfo) -> int:
+    """How many it got; LLSNs of chains are positions of the log."""
+    starts = {segment.id: segment.start for segment in info.segments if stream.chains}
+    return stream.entries - starts.get(stream.segment, 1) + 1
+
+
+def _nodes(stream: StreamInfo) -> str:
+    """Of replicas; of chains head first, chain by chain."""
+    if stream.chains:
+        return ", ".join("-".join(map(str, chain)) for chain in stream.chains)
+    return ", ".join(str(replica.node) for replica in stream.replicas)
+
+
 def condition(stream: StreamInfo) -> str:
     """Why it does not run, or what is under way; empty when all is well."""
-    if stream.joining is None:
+    if stream.joining is None or stream.chains:  # of chains it says how much is copied
         return stream.condition
     words = stream.condition or f"node {stream.joining} joins"
     return f"{words} ({100 * copied(stream):.0f} %)"

@@ -159,6 +159,7 @@ class ChainedSegments:
             projection = projection._replace(first=segment.start, start=segment.start)
         addresses = {node.node_id: node.address for node in self._catalog.nodes.values()}
         nodes = dict.fromkeys(replica.node_id for replica in projection.replicas)
+        tail = self.known_tail(segment)
         return pb.LogStream(
             log_stream_id=record.stream_id,
             state=self._state(record),
@@ -166,9 +167,10 @@ class ChainedSegments:
             replicas=[
                 pb.Replica(storage_node_id=node, address=addresses.get(node, "")) for node in nodes
             ],
-            entries=self.known_tail(segment),
+            entries=tail,
             condition=self._condition(record, segment),
             joining_node=record.joining[0].node_id if record.joining else 0,
+            copied_entries=tail * min(self._filled(record).values(), default=0) // 100,
             loglet_id=record.loglet,
             protocol=segment.settings.protocol,
             projection=projection_to_wire(projection, addresses),
@@ -180,12 +182,14 @@ class ChainedSegments:
         return pb.RUNNING if record.loglet in self._sequencers else pb.SEALING
 
     def _condition(self, record: ChainedRecord, segment: Segment) -> str:
-        filled = {
-            replica: self._upkeep.filling.percent(record.loglet, replica)
-            for replica in record.joining
-        }
         action, trouble = self._upkeep.decide(record), self._upkeep.trouble(record.loglet)
-        return condition(record.projection, segment.settings.replicas, action, filled, trouble)
+        wanted, filled = segment.settings.replicas, self._filled(record)
+        return condition(record.projection, wanted, action, filled, trouble)
+
+    def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
+        """How many percent of what there is each newcomer has."""
+        filling = self._upkeep.filling
+        return {replica: filling.percent(record.loglet, replica) for replica in record.joining}
 
     def has_stream(self, stream_id: StreamId) -> bool:
         return self._chained.of_stream(stream_id) is not None
