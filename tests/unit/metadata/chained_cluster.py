@@ -86,11 +86,13 @@ class ChainedCluster(SmallCluster):
         """Of chains."""
         return self.storage[node]._chained.found()
 
+    def refuse_chains(self, node: int) -> None:
+        """It cannot take any, and has none."""
+        (volume,) = self.storage[node]._disks.chains._volumes
+        volume._open_table = _cannot_open
+
     def fail_disk(self, node: int) -> Callable[[], None]:
         """All that it is asked about chains is refused from now on, until the result is called."""
-
-        def cannot_open(path: str) -> BlockTable:
-            raise OSError("the disk failed")
 
         def heal() -> None:
             volume._open_table = opens
@@ -98,7 +100,7 @@ class ChainedCluster(SmallCluster):
         (volume,) = self.storage[node]._disks.chains._volumes
         opens = volume._open_table
         assert volume._store is not None
-        volume._open_table = cannot_open
+        volume._open_table = _cannot_open
         volume._store._failed = Refused("the disk failed")
         return heal
 
@@ -138,6 +140,10 @@ class ChainedCluster(SmallCluster):
         except TimeoutError:
             raise AssertionError(f"it never came true; the log is {log}") from None
         return log
+
+
+def _cannot_open(path: str) -> BlockTable:
+    raise OSError("the disk failed")
 
 
 def chained(log: pb.Log) -> pb.LogStream:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
 
-from loomlog.errors import AlreadyExists, InvalidArgument, NotFound
+from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -36,6 +36,23 @@ async def test_without_enough_nodes_a_log_is_not_created(tmp_path: Path) -> None
         assert await cluster.names() == []
         await cluster.create_chained(replicas=2)
         assert await cluster.chains.append(b"one") == 1
+
+
+async def test_what_a_log_has_that_could_not_be_created_is_removed(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path) as cluster:
+        cluster.refuse_chains(2)
+        with pytest.raises(Unavailable, match=r"node 2 cannot take a chain: .* cannot be opened"):
+            await cluster.create_chained()
+        assert await cluster.names() == []
+        await cluster.no_chains_left(1, 3)
+        await cluster.no_records_left()
+
+
+async def test_a_dead_node_is_not_enough_for_a_log(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path) as cluster:
+        await cluster.stop_node(3)
+        with pytest.raises(InvalidArgument, match="3 replicas need as many nodes, and 2 are alive"):
+            await cluster.create_chained()
 
 
 async def test_a_new_metadata_repository_begins_a_new_epoch(tmp_path: Path) -> None:

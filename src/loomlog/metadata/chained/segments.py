@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +25,8 @@ from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import projection_to_wire
 
-MAKE_TIMEOUT_S: Final = 5.0  # less than what a client waits for the answer
+REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
+MAKE_TIMEOUT_S: Final = 5.0  # with that less than what a client waits for the answer
 TRIM_WAIT_S: Final = 3.0  # then it is done as soon as it can be
 
 
@@ -53,9 +55,11 @@ class ChainedSegments:
     # ---- made
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
+        with suppress(TimeoutError):  # then those that are there have to do
+            async with asyncio.timeout(REGISTER_WAIT_S):
+                await self._placing.registered(successor.settings.replicas)
         try:
             async with asyncio.timeout(MAKE_TIMEOUT_S):
-                await self._placing.registered(successor.settings.replicas)
                 await self._make(log, successor)
         except TimeoutError:
             raise Timeout(
@@ -80,7 +84,10 @@ class ChainedSegments:
                     record, projection=projection, births=birth, dropping=record.replicas
                 ),
             )
-        await asyncio.gather(*(self._make_replica(replica) for replica in projection.replicas))
+        making = (self._make_replica(replica) for replica in projection.replicas)
+        for failure in await asyncio.gather(*making, return_exceptions=True):
+            if failure is not None:
+                raise failure
         await self._chained.change(loglet, lambda record: replace(record, made=True))
         self._upkeep.wake(loglet)
 
@@ -118,11 +125,9 @@ class ChainedSegments:
 
     async def trim(self, log: LogRecord) -> None:
         self._upkeep.log_changed(log.log_id)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(TRIM_WAIT_S):
                 await self._upkeep.trimming.done(log.log_id)
-        except TimeoutError:
-            pass
 
     # ---- shown
 

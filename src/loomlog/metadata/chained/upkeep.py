@@ -98,7 +98,10 @@ class Upkeep:
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
         """It fell silent, or speaks again, or is drained: also spares are waited for."""
         for record in self._chained:
-            self.wake(record.loglet)
+            if not isinstance(self.decide(record), upkeep.Wait):
+                self._repair.wake(record.loglet)
+            self.removal.look(record)
+            self.trimming.look(record)
         if not alive:
             delay_s = self._nodes.lost_in_s(node)
             self._later(node, delay_s, partial(self.node_changed, node, alive=True))
