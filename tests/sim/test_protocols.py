@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from loomlog.client.chained import following, writing
+from loomlog.client.chained.chains import Chains, View
+from loomlog.core.chained.appending import Overtaken
+from loomlog.core.chained.block import Block, junk
+from loomlog.core.chained.messages import Answer, Fetch, Found, Read, Request, Steps
+from loomlog.core.chained.projection import Projection, Replica
 from loomlog.testing.sim.run import Choice, run_seed
+from loomlog.types import Glsn
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 8
@@ -27,8 +34,47 @@ def test_logs_of_every_protocol_under_faults(chunk: int) -> None:
     "seed",
     [
         99,  # a read met a trim of its whole segment, and took it for a hole
+        424,  # a follower had passed a segment when that was trimmed, and took it for its own loss
     ],
 )
 def test_what_went_wrong_once(seed: int) -> None:
     error = run(seed)
     assert error is None, error
+
+
+def is_found(first: int = 0, seeds: int = 40) -> bool:
+    return any(run(seed) is not None for seed in range(first, first + seeds))
+
+
+def test_an_append_that_is_repeated_without_a_look_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def careless(projection: Projection, block: Block) -> Steps[Overtaken]:
+        yield from ()
+        return Overtaken()
+
+    monkeypatch.setattr(writing, "resolve", careless)
+    assert is_found()
+
+
+def test_a_reader_that_believes_a_head_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Chains.ask_replica
+
+    async def hasty(
+        self: Chains, view: View, replica: Replica, request: Request, *, wait_ms: int = 0
+    ) -> Answer:
+        if isinstance(request, Fetch | Read):
+            replica = view.projection.chains[replica.chain][0]
+        return await ask(self, view, replica, request, wait_ms=wait_ms)
+
+    monkeypatch.setattr(Chains, "ask_replica", hasty)
+    assert is_found(first=19)
+
+
+def test_a_reader_that_skips_what_it_waits_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(projection: Projection, position: Glsn) -> Steps[Found]:
+        yield from ()
+        return Found(junk(position, 1))
+
+    monkeypatch.setattr(following, "decide_at", impatient)
+    assert is_found()

@@ -10,13 +10,13 @@ import asyncio
 from typing import Protocol
 
 from loomlog import batch as batches
-from loomlog.client.chained.chains import Chains
+from loomlog.client.chained.chains import Chains, SegmentGoneError
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.client.outgoing import Batch, Producer
 from loomlog.client.targets import Stream
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.outcomes import Interrupted
-from loomlog.errors import LoomError, NotFound, Trimmed
+from loomlog.errors import LoomError, NotFound
 from loomlog.types import Glsn, Llsn
 
 
@@ -76,7 +76,7 @@ class ChainedCarrier:
             written, batch.writing = batch.writing is not None, None
             if written:
                 self._outcomes.unknown(batch, error)
-            elif isinstance(error, Trimmed):  # with its whole segment
+            elif isinstance(error, SegmentGoneError):
                 self._outcomes.refused(batch, NotFound(str(error)))
             else:
                 self._outcomes.refused(batch, error)

@@ -40,6 +40,10 @@ REPORT_S: Final = 1.0  # for the metadata repository to agree, and to begin a ne
 NEWER_S: Final = 2.0  # an epoch that is over has a successor after this, or is asked about again
 
 
+class SegmentGoneError(Trimmed):
+    """Nothing is left of a segment, or the log never had it."""
+
+
 class View(NamedTuple):
     """A segment as it is known: where its blocks are, in one epoch."""
 
@@ -78,13 +82,13 @@ class Chains:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def view(self, stream: StreamId) -> View:
-        """The newest that is known. Trimmed: the log has no such stream any more."""
+        """The newest that is known. SegmentGoneError: the log has no such stream any more."""
         if self._log.current is not self._adopted:
             self._adopt(self._log.current)
         found = self._views.get(stream)
         if found is None:
             name = self._log.name
-            raise Trimmed(f"the segment of stream {stream} of log {name!r} was trimmed")
+            raise SegmentGoneError(f"the segment of stream {stream} of log {name!r} was trimmed")
         return found
 
     def _adopt(self, log: pb.Log | None) -> None:
@@ -103,7 +107,7 @@ class Chains:
         await self._log.get()
         try:
             return self.view(stream)
-        except Trimmed:
+        except SegmentGoneError:
             await self._log.refresh()
             return self.view(stream)
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from loomlog import limits
 from loomlog.batch import read_header
 from loomlog.client import pieces
-from loomlog.client.chained.chains import Chains, View
+from loomlog.client.chained.chains import Chains, SegmentGoneError, View
 from loomlog.client.metadata import CachedLog
 from loomlog.client.orders import Order
 from loomlog.client.parts import trimmed
@@ -159,6 +159,8 @@ class ChainedPart:
                     assert isinstance(stop, Interrupted)
                     self._adopt(await self._chains.recover(view, stop, attempts))
                     attempts += 1
+        except SegmentGoneError as error:
+            self._gone(error)
         except LoomError as error:
             self._fail(error)
 
@@ -179,7 +181,10 @@ class ChainedPart:
         due_s = self._due_s()
         await self._doze(due_s)
         if not self._at_end() and self._failure is None and self._loop.time() >= due_s:
-            await self._look_into_it()
+            try:
+                await self._look_into_it()
+            except SegmentGoneError as error:
+                self._gone(error)
 
     def _due_s(self) -> float:
         """When to look into it that nothing comes."""
@@ -233,6 +238,15 @@ class ChainedPart:
             if segment.loglet_id == view.loglet and segment.HasField("end"):
                 self._stop = self._clipped(segment.end)
         self._notify()
+
+    def _gone(self, error: SegmentGoneError) -> None:
+        """The segment was trimmed: after all of it was delivered, or before."""
+        log = self._source.log.current
+        if self._order.crosses and log is not None and log.head <= self._next:
+            self._stop = self._next - 1
+            self._notify()
+        else:
+            self._fail(error)
 
     async def _doze(self, until_s: float) -> None:
         self._waiter = self._loop.create_future()

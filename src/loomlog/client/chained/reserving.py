@@ -6,11 +6,11 @@ block with the same ticket, at any time, and it stands there once or, if it was 
 
 from __future__ import annotations
 
-from loomlog.client.chained.chains import Chains
+from loomlog.client.chained.chains import Chains, SegmentGoneError
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.messages import Ticket
-from loomlog.errors import AppendUnknown, Sealed, Trimmed
+from loomlog.errors import AppendUnknown, Sealed
 from loomlog.types import Glsn, StreamId
 
 
@@ -25,7 +25,7 @@ class ReservedAppends:
         try:
             view = await self._chains.learn(stream)
             ticket, _ = await next_ticket(self._chains, view, count)
-        except Trimmed as error:
+        except SegmentGoneError as error:
             raise Sealed(str(error)) from error
         return ticket
 
@@ -35,7 +35,7 @@ class ReservedAppends:
         try:
             view = await self._chains.learn(stream)
             outcome, _ = await write(self._chains, view, ticket, block)
-        except (AppendUnknown, Trimmed):
+        except (AppendUnknown, SegmentGoneError):
             # Nobody trims a reference before its writer knows of it: so it was not there.
             return 0
         return ticket.first if isinstance(outcome, Appended) else 0
