@@ -111,6 +111,21 @@ async def test_a_drained_node_leaves_when_another_took_its_place(tmp_path: Path)
         await cluster.change_node(pb.ChangeNode.REMOVE, node)
 
 
+async def test_a_node_that_is_not_drained_any_more_stays(tmp_path: Path) -> None:
+    slow = {"sync_bytes_per_s": 1_000_000}
+    async with ChainedCluster(tmp_path, nodes=4, **slow) as cluster:
+        log = await cluster.create_chained()
+        for _ in range(5):
+            await cluster.chains.append(b"x" * 100_000)
+        (before,) = nodes_of(log.streams[0])
+        await cluster.change_node(pb.ChangeNode.DRAIN, before[0])
+        await cluster.log_is(lambda log: chained(log).joining_node != 0)
+        await cluster.change_node(pb.ChangeNode.UNDRAIN, before[0])
+        await cluster.log_is(lambda log: chained(log).joining_node == 0 and is_whole(log))
+        assert nodes_of(chained(await cluster.describe())) == [before]
+        await cluster.no_chains_left(*{1, 2, 3, 4} - set(before))
+
+
 async def test_a_dead_node_that_is_removed_is_forgotten(tmp_path: Path) -> None:
     async with ChainedCluster(tmp_path, nodes=4) as cluster:
         log = await cluster.create_chained()

@@ -73,7 +73,8 @@ def decide(loglet: Loglet, nodes: Nodes) -> Action:
         unfit = frozenset(replica.node_id for replica in loglet.unfit)
         return _obstacle(loglet, nodes) or NewEpoch(reason, unfit)
     if (node := _who_may_leave(loglet, nodes)) is not None:
-        return NewEpoch(f"node {node} is emptied", frozenset([node]))
+        why = "emptied" if nodes.leaving(node) else "one more than needed"
+        return NewEpoch(f"node {node} is {why}", frozenset([node]))
     return _join(loglet, nodes)
 
 
@@ -99,12 +100,15 @@ def _obstacle(loglet: Loglet, nodes: Nodes) -> Wait | None:
 
 
 def _who_may_leave(loglet: Loglet, nodes: Nodes) -> NodeId | None:
-    for node in dict.fromkeys(replica.node_id for replica in loglet.projection.replicas):
-        if nodes.leaving(node) and all(
-            len(_staying(chain, nodes)) >= loglet.replicas_wanted
+    """One that is to be emptied, or was to be when another took its place; rather the newest."""
+    places = sorted((r.birth, r.node_id) for r in loglet.projection.replicas)
+    for node in dict.fromkeys(node for _, node in reversed(places)):
+        staying = [
+            len(_staying(chain, nodes))
             for chain in loglet.projection.chains
             if any(replica.node_id == node for replica in chain)
-        ):
+        ]
+        if min(staying) >= loglet.replicas_wanted + (not nodes.leaving(node)):
             return node
     return None
 

@@ -12,7 +12,10 @@ from typing import Final
 from loomlog.core.chained.messages import Answer, Refused, Request
 from loomlog.core.chained.projection import Projection
 from loomlog.core.chained.sequencer import Sequencer
+from loomlog.limits import TICKETS_REMEMBERED
 from loomlog.types import Glsn, LogId
+
+REMEMBERED_LEAST: Final = 1_000  # tickets, however many loglets share the memory
 
 NOT_YET: Final = Refused("positions are not handed out yet, or not any more: try again soon")
 
@@ -31,7 +34,8 @@ class Sequencers:
         """It came into force, by our own swap."""
         self._sequencers.pop(projection.log_id, None)
         if projection.first and not projection.closed:
-            self._sequencers[projection.log_id] = Sequencer(projection)
+            remembered = max(REMEMBERED_LEAST, TICKETS_REMEMBERED // (len(self._sequencers) + 1))
+            self._sequencers[projection.log_id] = Sequencer(projection, remembered)
 
     def end(self, loglet: LogId) -> None:
         self._sequencers.pop(loglet, None)

@@ -98,6 +98,17 @@ def test_who_left_may_come_back_before_it_is_replaced() -> None:
     assert decide(left, Nodes(silent={3}, spares={0: 5})) == Join(0, 5)
 
 
+def test_if_it_is_not_to_be_emptied_any_more_the_newest_leaves() -> None:
+    joined = loglet([1, 2, 3, 4], [1, 2, 3, 5])
+    chains = tuple((*chain[:3], chain[3]._replace(birth=2)) for chain in joined.projection.chains)
+    joined = joined._replace(projection=joined.projection._replace(chains=chains))
+    assert decide(joined, Nodes()) == NewEpoch("node 5 is one more than needed", frozenset([5]))
+    assert decide(loglet([1, 2, 3, 4], [1, 2, 3]), Nodes()) == NewEpoch(
+        "node 4 is one more than needed", frozenset([4])
+    )
+    assert decide(loglet([1, 2, 3, 4], [4, 1, 2], [3, 2, 1]), Nodes()) == Wait()
+
+
 def test_a_node_leaves_when_others_took_its_place_in_all_its_chains() -> None:
     emptied = Nodes(leaving={1}, spares={0: 5, 1: 5})
     assert decide(loglet([1, 2, 3], [1, 3, 4]), emptied) == Join(0, 5)
