@@ -163,7 +163,7 @@ class ReadingWorld:
     def _trim(self) -> None:
         released = [r for r in self.log.truth if r.last <= self.released]
         if released:
-            self.trimmed = self.pick.choice(released).last
+            self.trimmed = max(self.trimmed, self.pick.choice(released).last)
             for node in NODES:
                 self._after(self.pick.uniform(0, 1), partial(self._trim_node, node))
 

@@ -96,13 +96,15 @@ class WrittenLog:
         return [node.node_id for node in self.nodes.values() if node.has(record)]
 
     def copy_again(self, lost: NodeId, alive: Collection[NodeId]) -> bool:
-        """What was on a node that lost its disk goes to others; False: somebody has to come back
-        for that first."""
+        """What was on a node that lost its disk goes to others, and what it knew of the ends of
+        epochs; False: somebody has to come back for that first."""
         concerned = [r for r in self.truth if lost in self.metadata_of(r.epoch).nodes]
         if any(set(self.holders(r)) and not set(self.holders(r)) & set(alive) for r in concerned):
             return False
         for record in concerned:
             self._complete(record)
+        for epoch in range(self.first_epoch, self.last_epoch + 1):
+            self._tell_end(epoch)
         return True
 
     # ---- inside
@@ -158,6 +160,14 @@ class WrittenLog:
         knowing |= {node for r in self.truth if r.epoch == epoch for node in self.holders(r)}
         for node in knowing:
             self.nodes[node].records(LOG).apply(EpochEnd(epoch, last, last, epoch + 1, 1))
+
+    def _tell_end(self, epoch: Epoch) -> None:
+        nodes = [self.nodes[node] for node in self.metadata_of(epoch).nodes]
+        ends = [node.records(LOG).ends.get(epoch) for node in nodes]
+        for end in ends:
+            for node in nodes:
+                if end is not None and not node.has_lost:
+                    node.records(LOG).apply(end)
 
     def _complete(self, record: Record) -> None:
         metadata = self.metadata_of(record.epoch)
