@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-from cli_rig import Loom
+from cli_rig import Loom, environment, program
 
 from loomlog.testing import LocalCluster
 
@@ -36,6 +38,25 @@ async def test_a_reader_that_goes_on_behind_its_checkpoint() -> None:
         log = await cluster.create_log("events", replicas=1)
         await log.append_many([b"%d" % n for n in range(1, 6)])
         await with_loom(story, servers)
+
+
+async def test_a_reader_that_follows_leaves_its_checkpoint_when_it_is_interrupted() -> None:
+    def story(loom: Loom) -> None:
+        command = program("loom", "tail", "events", "--follow", "--checkpoint", "printer")
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, env=environment(LOOM_CLUSTER=loom.cluster)
+        ) as process:
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+
+    servers = LocalCluster(nodes=1)
+    async with servers as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append_many([b"1", b"2"])
+        await with_loom(story, servers)
+        assert await log.checkpoint("printer").get() == 2
 
 
 async def test_what_was_trimmed_unread_is_said() -> None:
