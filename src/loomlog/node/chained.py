@@ -138,12 +138,17 @@ class ChainedReplicas:
         return pb.Frame(chain_answer=message)
 
     async def _created(self, replica: Replica) -> Answer:
-        created: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
             volume = self._volumes.holding(replica) or await self._volumes.place()
         except LoomError as error:
             return Refused(str(error))
-        volume.ask(replica, Create(), created.set_result)
+        created: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Answer) -> None:
+            if not created.done():  # else the node is about to stop
+                created.set_result(answer)
+
+        volume.ask(replica, Create(), answered)
         return await created
 
 

@@ -122,9 +122,9 @@ def _request(message: pb.ChainRequest, payload: memoryview) -> Request:
         case _Ask.BEFORE:
             return Before(epoch, position)
         case _Ask.LIST:
-            return List(epoch, position, min(message.limit, CHAIN_LIST_MAX))
+            return List(epoch, position, max(1, min(message.limit, CHAIN_LIST_MAX)))
         case _Ask.FETCH:
-            return Fetch(epoch, position, min(message.limit, FETCH_BYTES_MAX))
+            return Fetch(epoch, position, max(1, min(message.limit, FETCH_BYTES_MAX)))
         case _Ask.CHECK:
             return Check(epoch)
         case _Ask.TRIM:

@@ -85,8 +85,8 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Write, LONG, BLOCKS),
     st.builds(Read, LONG, LONG),
     st.builds(Before, LONG, LONG),
-    st.builds(List, LONG, LONG, st.integers(0, CHAIN_LIST_MAX)),
-    st.builds(Fetch, LONG, LONG, st.integers(0, chained.FETCH_BYTES_MAX)),
+    st.builds(List, LONG, LONG, st.integers(1, CHAIN_LIST_MAX)),
+    st.builds(Fetch, LONG, LONG, st.integers(1, chained.FETCH_BYTES_MAX)),
     st.builds(Check, LONG),
     st.builds(Trim, LONG, LONG),
     st.builds(Seal, LONG),
@@ -216,11 +216,13 @@ def test_a_request_that_makes_no_sense_is_refused(
         chained.request_from_wire(message, NODE, payload)
 
 
-def test_a_request_for_too_much_gets_less() -> None:
+def test_a_request_for_too_much_gets_less_and_one_for_nothing_something() -> None:
     replica = Replica(NODE, 1, 0, 1)
     for request, allowed in (
         (List(1, 1, 1 << 40), List(1, 1, CHAIN_LIST_MAX)),
+        (List(1, 1, 0), List(1, 1, 1)),
         (Fetch(1, 1, 1 << 40), Fetch(1, 1, chained.FETCH_BYTES_MAX)),
+        (Fetch(1, 1, 0), Fetch(1, 1, 1)),
     ):
         message, _ = chained.request_to_wire(replica, request)
         assert chained.request_from_wire(message, NODE, memoryview(b"")) == (replica, allowed)
