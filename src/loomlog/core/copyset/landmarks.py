@@ -46,6 +46,13 @@ def find_time(
     return max([state.trimmed, *olders.values()]) + 1
 
 
+def last_to_go(expired: Mapping[NodeId, Lsn]) -> Lsn:
+    """Up to where nothing has to be kept that is older than a time, given where the partitions end
+    on each node that are over by then; 0: nothing may go. Times grow with LSNs, so one node is
+    enough to know, and what others have of that time goes with its partitions."""
+    return max(expired.values(), default=0)
+
+
 def is_empty(
     state: LogState, empties: Mapping[NodeId, bool], authorities: Mapping[NodeId, Authority]
 ) -> bool | None:

@@ -7,7 +7,14 @@ import random
 from copyset_reader_rig import metadata, state
 
 from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.landmarks import SequencerTail, find_time, is_empty, is_enough, tail
+from loomlog.core.copyset.landmarks import (
+    SequencerTail,
+    find_time,
+    is_empty,
+    is_enough,
+    last_to_go,
+    tail,
+)
 from loomlog.core.copyset.lsn import last_of, make
 
 FOUR = state(metadata(1, 2, 3, 4, replication=2))
@@ -63,6 +70,11 @@ def test_whatever_enough_nodes_answer_the_time_that_begins_is_the_same() -> None
         assert [lsn for lsn, _ in records if lsn >= found][:1] == [expected][
             : expected < make(1, 20)
         ]
+
+
+def test_what_one_node_knows_to_be_too_old_may_go_everywhere() -> None:
+    assert last_to_go({1: 0, 2: make(1, 7), 3: make(1, 4)}) == make(1, 7)
+    assert last_to_go({}) == 0
 
 
 def test_one_node_with_a_batch_is_enough_to_know_that_a_log_is_not_empty() -> None:
