@@ -45,7 +45,8 @@ _POSITION_MAX: Final = (1 << 64) - 1
 _MEMTABLE_BYTES: Final = 32 * MIB
 _LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
 _BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
-_LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself
+_LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself ...
+_LOG_FILE_BYTES: Final = MIB  # ... and how much of that is in one
 _SIZES: Final = (
     "rocksdb.total-sst-files-size",
     "rocksdb.total-blob-file-size",
@@ -67,6 +68,9 @@ def _options() -> Options:
     options.set_min_blob_size(_BLOB_BYTES_MIN)
     options.set_enable_blob_gc(True)
     options.set_keep_log_file_num(_LOG_FILES_KEPT)
+    options.set_max_log_file_size(_LOG_FILE_BYTES)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
     return options
 
 
