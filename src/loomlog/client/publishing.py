@@ -54,6 +54,14 @@ class Published(NamedTuple):
     last: Glsn
 
 
+class _Place(NamedTuple):
+    """Where a reference is to go."""
+
+    stream: StreamId
+    tail: Glsn  # it cannot stand at or below
+    ticket: Ticket | None = None
+
+
 class Registry(Protocol):
     """The part of a Cluster that publishing needs."""
 
@@ -225,15 +233,15 @@ class Writer:
                 f"{len(ranges)} pieces of rows are too many for one publication: stage with fewer "
                 "tasks, or publish less at a time"
             )
-        stream, ticket = await self._place(info, state.stream, staged.rows)
+        place = await self._place(info, state.stream, staged.rows)
         intent = Intent(
             reference,
-            stream,
-            info.tail,
+            place.stream,
+            place.tail,
             staged_tail,
             staged.min_timestamp_us,
             staged.max_timestamp_us,
-            ticket,
+            place.ticket,
         )
         return await self._swap(replace(state, intent=intent), version)
 
@@ -242,17 +250,16 @@ class Writer:
         found = await self._registry.registers(writers_prefix(self._log.name))
         return min((own.staged_from, *held_back(found, self._now_us())))
 
-    async def _place(
-        self, info: LogInfo, last: StreamId, rows: int
-    ) -> tuple[StreamId, Ticket | None]:
+    async def _place(self, info: LogInfo, last: StreamId, rows: int) -> _Place:
         """Where a reference goes; in some streams its place is chosen now."""
         attempts = 0
         while True:
             stream = self._choose(info, last)
             if stream.protocol == ORDERED:
-                return stream.id, None
+                return _Place(stream.id, info.tail)
             try:
-                return stream.id, await self._reserved.reserve(stream.id, rows)
+                ticket = await self._reserved.reserve(stream.id, rows)
+                return _Place(stream.id, ticket.first - 1, ticket)
             except Sealed:  # the log is just being switched
                 if attempts > limits.REQUEST_TIMEOUT_S / backoff.LONGEST_S:
                     raise
@@ -303,8 +310,8 @@ class Writer:
         """Decide for another place: nobody can append it to that of the intent any more."""
         state, version = known
         info = await self._log.describe()
-        stream, ticket = await self._place(info, intent.stream, intent.reference.rows)
-        moved = replace(intent, stream=stream, ticket=ticket)
+        place = await self._place(info, intent.stream, intent.reference.rows)
+        moved = replace(intent, stream=place.stream, tail=place.tail, ticket=place.ticket)
         return await self._swap(replace(state, intent=moved), version)
 
     async def _append(self, intent: Intent, known: Known) -> Glsn:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from loomlog.testing.sim.run import Workload
 from loomlog.testing.sim.workloads.cluster import cluster
 from loomlog.testing.sim.workloads.protocols import protocols
-from loomlog.testing.sim.workloads.publishing import publishing
+from loomlog.testing.sim.workloads.publishing import publishing, publishing_chained
 from loomlog.testing.sim.workloads.rounds import rounds
 from loomlog.testing.sim.workloads.switches import switches
 from loomlog.testing.sim.workloads.takeovers import takeovers
@@ -18,6 +18,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "cluster": cluster,
     "protocols": protocols,
     "publishing": publishing,
+    "publishing-chained": publishing_chained,
     "rounds": rounds,
     "switches": switches,
     "takeovers": takeovers,

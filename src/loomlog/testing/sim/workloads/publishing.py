@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from loomlog.client.log import Log
@@ -39,6 +40,7 @@ from loomlog.testing.sim.workloads.cluster import (
     finish,
 )
 from loomlog.testing.sim.workloads.operators import LEGAL_WORDS
+from loomlog.testing.sim.workloads.protocols import SWITCHED, switch
 from loomlog.types import Position
 
 WRITERS: Final = {"one-0": "one", "one-1": "one", "two-0": "two"}  # hosts and who they are
@@ -49,17 +51,26 @@ STRUCK_EVERY_S: Final = (0.1, 0.5, 2.0)  # on average
 
 def publishing(sim: Simulation, plan: FaultPlan) -> History:
     """See above."""
+    return _publishing(sim, plan, "ordered")
+
+
+def publishing_chained(sim: Simulation, plan: FaultPlan) -> History:
+    """The same with a log that begins as a chained one and may be switched meanwhile."""
+    return _publishing(sim, plan, "chained")
+
+
+def _publishing(sim: Simulation, plan: FaultPlan, protocol: str) -> History:
     random = sim.world.random
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     servers = SimCluster(sim, shape)
     servers.slow_down(random.choice(SLOWNESS), random.choice(SLOWNESS))
     nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
     with shape.bounds.in_force():
-        return _run(sim, servers, nemesis)
+        return _run(sim, servers, nemesis, protocol)
 
 
-def _run(sim: Simulation, servers: SimCluster, nemesis: Nemesis) -> History:
-    run = Run(sim, servers)
+def _run(sim: Simulation, servers: SimCluster, nemesis: Nemesis, protocol: str) -> History:
+    run = Run(sim, servers, protocol)
     servers.start()
     finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)
     identities = [_Identity(run, sim.host(host), name) for host, name in WRITERS.items()]
@@ -68,6 +79,8 @@ def _run(sim: Simulation, servers: SimCluster, nemesis: Nemesis) -> History:
     client = Client(run, "client")
     others = [sim.host(client.name).start(client.work), sim.host("trimmer").start(run.trim)]
     others.append(sim.host("operator").start(run.operate))
+    if protocol != "ordered" and run.random.random() < SWITCHED:
+        others.append(sim.host("switcher").start(partial(switch, run)))
     sim.host("reader").start(run.follower("reader", from_start=True))
 
     striker = _Striker(sim, identities)
