@@ -17,6 +17,7 @@ from typing import cast
 
 from copyset_calls import Answered, Call, Message, ignore
 from copyset_follower import Follower
+from copyset_harm import Harm
 from copyset_judge import Judge, Violation
 from copyset_oracle import Oracle
 from copyset_parties import LOG, EpochStore, Host, Node
@@ -41,8 +42,6 @@ from loomlog.core.copyset.messages import (
     Release,
     SetClean,
     Store,
-    Trim,
-    Trouble,
 )
 from loomlog.core.copyset.purging import NotPurged, Purged, purge
 from loomlog.core.copyset.recovery import Ending, Interrupted, Recovered, Recovery
@@ -54,15 +53,13 @@ STEPS = 700
 CALM_STEPS = 20_000  # within which all must be well when the faults are over
 HOSTS_MAX = 3
 COUNT_MAX = 3
-MESSAGE_LOST = 0.04
-HARMS = (10, 6, 8, 2, 5, 5, 6, 3, 3, 4)  # how often each is done; a seed has its own mixture
 SETTINGS = SequencerSettings(window_records=8, store_timeout_s=0.5, release_s=1.0)
 
 
 class World:
     def __init__(self, seed: int, *, disaster: bool = False) -> None:
         self.random = random = Random(seed)
-        self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]
+        self._lost = random.choice((0.01, 0.04, 0.04, 0.15))  # of all messages
         self.disaster = disaster
         self.replication = replication = random.choice((1, 2, 2, 3, 3, 3))
         count = replication + random.randint(1, 3)
@@ -74,6 +71,7 @@ class World:
         self.store = EpochStore(tuple(members), replication, random)
         self.judge = Judge(losses=disaster)
         self.oracle = Oracle(self)
+        self._harm = Harm(self)
         self.now = 0.0
         self.messages: list[Message] = []
         self.waiting: list[Message] = []  # readers that wait for something to be released
@@ -106,7 +104,7 @@ class World:
         for _ in range(STEPS):
             self._step()
         self._calm_down()
-        self._replace_follower()
+        self.replace_follower()
         for _ in range(CALM_STEPS):
             if self._is_well():
                 break
@@ -119,7 +117,7 @@ class World:
         self.now += self.random.random() * 0.02
         chance = self.random.random()
         if chance < 0.75:
-            self._deliver(MESSAGE_LOST)
+            self._deliver(self._lost)
         elif chance < 0.87:
             self._append()
         elif chance < 0.92:
@@ -129,7 +127,7 @@ class World:
         elif chance < 0.96:
             self._mend()
         else:
-            self._do_harm()
+            self._harm.do()
 
     def _step_in_peace(self) -> None:
         self.now += self.random.random() * 0.02
@@ -214,9 +212,9 @@ class World:
 
     # ---- sequencers
 
-    def _activate(self) -> None:
+    def activate(self) -> None:
         if len(self.hosts) >= HOSTS_MAX:
-            self._kill(self.random.choice(self.hosts))
+            self.kill(self.random.choice(self.hosts))
         process = self._new_process()
         expected = self.store.state.epoch
 
@@ -246,7 +244,7 @@ class World:
         if is_fenced is True:
             self._carry_out(host, host.sequencer.fenced())
 
-    def _kill(self, host: Host) -> None:
+    def kill(self, host: Host) -> None:
         self.hosts.remove(host)
         self._alive.discard(host.process)
 
@@ -337,72 +335,23 @@ class World:
             self._wake(node)
             self._purge(node)
 
-    # ---- harm
+    # ---- who comes and goes
 
-    def _do_harm(self) -> None:
-        random = self.random
-        up = [node for node in self.nodes.values() if node.up]
-        down = [node for node in self.nodes.values() if not (node.up or node.gone)]
-        match random.choices(range(len(HARMS) + 1), [*self._harms, 1])[0]:
-            case 0:
-                self._activate()
-            case 1 if up:
-                self._crash(random.choice(up))
-            case 2 if down:
-                self._restart(random.choice(down))
-            case 3 if self.unlucky:
-                self._lose_disk(self.nodes[random.choice(self.unlucky)])
-            case 4 if self.hosts:
-                recovering = [host for host in self.hosts if host.recovering]
-                self._kill(random.choice(recovering or self.hosts))
-            case 5 if self.hosts:
-                self.blocked.add((random.choice(self.hosts).process, random.choice([*self.nodes])))
-            case 6:
-                self.blocked.clear()
-            case 7:
-                random.choice([*self.nodes.values()]).trouble = random.choice([None, *Trouble])
-            case 8:
-                self._trim()
-            case 9:
-                self._replace_follower()
-
-    def _crash(self, node: Node) -> None:
+    def crash(self, node: Node) -> None:
         self._wake(node)
         node.crash()
         self._alive.discard(node.process)
 
-    def _restart(self, node: Node) -> None:
+    def restart(self, node: Node) -> None:
         node.restart(self.random, self._new_process())
         for host in self.hosts:
             self._carry_out(host, host.sequencer.returned(node.node_id))
 
-    def _lose_disk(self, node: Node) -> None:
-        if node.up:
-            self._crash(node)
-        there = [record.first for record in node.records.all()]
-        node.lose_disk(self.store.state.epoch)
-        node.gone = self.disaster and self.random.random() < 0.3 and self._is_spare(node)
-        self.oracle.look_for_losses(there)
-
-    def _is_spare(self, node: Node) -> bool:
-        """Without it every nodeset keeps somebody who can be recovered from, and the newest one so
-        many that it can be written to."""
-        here = {n for n, other in self.nodes.items() if other is not node and not other.gone}
-        history = self.store.state.history
-        is_anybody_left = all(here.intersection(metadata.nodes) for metadata in history)
-        return is_anybody_left and history[-1].can_hold_a_copyset(here)
-
-    def _replace_follower(self) -> None:
+    def replace_follower(self) -> None:
         if len(self.followers) > 1:
             self._alive.discard(self.followers.pop(0).process)
         first = self.random.choice((1, 1, self.oracle.somewhere_released() or 1))
         self.followers.append(Follower(self, self._new_process(), first))
-
-    def _trim(self) -> None:
-        lsn = self.oracle.somewhere_released()
-        self.judge.trimmed = max(self.judge.trimmed, lsn)
-        for node in self.nodes:
-            self.send(0, node, Trim(LOG, lsn), ignore)
 
     # ---- peace
 
@@ -411,7 +360,7 @@ class World:
         newest = self._newest_host()
         if newest is None:
             if not any(isinstance(m.request, Activate) and not m.late for m in self.messages):
-                self._activate()
+                self.activate()
         elif not (newest.recovered or newest.recovering):
             self._recover(newest)
         for node in self.nodes.values():
@@ -428,7 +377,7 @@ class World:
         for node in self.nodes.values():
             node.trouble = None
             if not (node.up or node.gone):
-                self._restart(node)
+                self.restart(node)
 
     def _is_well(self) -> bool:
         newest = self._newest_host()
