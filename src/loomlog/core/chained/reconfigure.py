@@ -48,6 +48,7 @@ class Goal(NamedTuple):
     leaving: frozenset[NodeId] = frozenset()
     newcomer: Newcomer | None = None
     close: bool = False
+    unfit: frozenset[Replica] = frozenset()  # leave, too: they are not what they should be
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ def _seals(replicas: list[Replica], answers: list[Answer]) -> Seals:
 
 
 def _staying(chain: Chain, seals: Seals, goal: Goal) -> Chain:
-    return tuple(r for r in chain if r in seals and r.node_id not in goal.leaving)
+    gone = goal.unfit | {r for r in chain if r.node_id in goal.leaving or r not in seals}
+    return tuple(replica for replica in chain if replica not in gone)
 
 
 def _fill_up(

@@ -49,6 +49,7 @@ class NewEpoch:
 
     reason: str
     leaving: frozenset[NodeId] = frozenset()
+    unfit: frozenset[Replica] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,7 @@ Action: TypeAlias = NewEpoch | Join | Wait
 def decide(loglet: Loglet, nodes: Nodes) -> Action:
     reason = loglet.needs_epoch or _who_is_missing(loglet, nodes)
     if reason:
-        unfit = frozenset(replica.node_id for replica in loglet.unfit)
-        return _obstacle(loglet, nodes) or NewEpoch(reason, unfit)
+        return _obstacle(loglet, nodes) or NewEpoch(reason, unfit=loglet.unfit)
     if (node := _who_may_leave(loglet, nodes)) is not None:
         why = "emptied" if nodes.leaving(node) else "one more than needed"
         return NewEpoch(f"node {node} is {why}", frozenset([node]))

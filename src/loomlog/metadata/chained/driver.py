@@ -119,10 +119,11 @@ class Driver:
 
 
 def _tell(asks: list[Ask], answers: list[Answer], copied: Copied) -> int:
-    """How many bytes were copied."""
+    """Tell what was copied, as far as nothing is missing between: so many bytes."""
     size = 0
     for ask, answer in zip(asks, answers, strict=True):
-        if isinstance(ask.request, Copy) and isinstance(answer, Stored):
-            copied(ask.request)
-            size += len(ask.request.block.batch)
+        if not isinstance(ask.request, Copy) or not isinstance(answer, Stored):
+            break
+        copied(ask.request)
+        size += len(ask.request.block.batch)
     return size

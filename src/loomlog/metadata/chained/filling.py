@@ -23,9 +23,11 @@ from loomlog.types import Glsn, LogId
 logger = logging.getLogger(__name__)
 
 COPIES_MAX: Final = 4  # at one time: their blocks pass through this process
-ATTEMPTS: Final = 5  # then another node is looked for
-RETRY_S: Final = 0.2
+ATTEMPTS: Final = 8  # without any progress; then another node is looked for
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 2.0
 REST_BYTES_MAX: Final = 4 * MIB  # that are copied while the log stands still
+EPOCHS_MAX: Final = 5  # that are begun to make the rest small
 
 
 @dataclass(slots=True)
@@ -36,6 +38,10 @@ class Copying:
     settled: Glsn = 0  # below this nothing is open any more, in the projection it is copied from
     reached: Glsn = 0  # it has all that its source has below this
     rest_bytes: int = 0  # that it has at or above `settled`: to be copied again
+
+    def begin(self, settled: Glsn) -> None:
+        """What it has above `copied` from an earlier time does not count: then some was open."""
+        self.settled, self.reached, self.rest_bytes = settled, self.newcomer.copied, 0
 
     def copied(self, request: Copy) -> None:
         block = request.block
@@ -89,23 +95,22 @@ class Filling:
         if isinstance(newcomer, Interrupted):
             raise Unavailable(newcomer.reason)
         copying = self.under_way[replica] = Copying(newcomer)
-        attempts = 0
+        attempts, epochs = 0, 0
         while True:
-            projection = self._projection(replica)
             before = copying.newcomer.copied
             try:
-                await self._catch_up(projection, copying)
-                if copying.rest_bytes > REST_BYTES_MAX:
-                    await self._epochs.next(loglet, Goal(), "a newcomer catches up")
-                    continue
-                goal = Goal(newcomer=copying.newcomer)
-                await self._epochs.next(loglet, goal, f"node {replica.node_id} joins")
-                return
+                await self._catch_up(self._projection(replica), copying)
+                if copying.rest_bytes <= REST_BYTES_MAX or epochs == EPOCHS_MAX:
+                    goal = Goal(newcomer=copying.newcomer)
+                    await self._epochs.next(loglet, goal, f"node {replica.node_id} joins")
+                    return
+                await self._epochs.next(loglet, Goal(), f"node {replica.node_id} catches up")
+                epochs += 1
             except Unavailable:
                 attempts = 0 if copying.newcomer.copied > before else attempts + 1
-                if attempts >= ATTEMPTS or not self._nodes.reachable(replica.node_id):
+                if attempts == ATTEMPTS or not self._nodes.reachable(replica.node_id):
                     raise
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(min(RETRY_FIRST_S * 2**attempts, RETRY_MAX_S))
 
     async def _catch_up(self, projection: Projection, copying: Copying) -> None:
         """All below the start of the epoch is settled, and copied with what is behind it."""
@@ -113,7 +118,7 @@ class Filling:
         settled = await self._driver.drive(loglet, settle(projection, copying.newcomer.copied))
         if isinstance(settled, Interrupted):
             raise Unavailable(settled.reason)
-        copying.settled, copying.rest_bytes = settled, 0
+        copying.begin(settled)
         tail = projection.chains[copying.newcomer.replica.chain][-1]
         steps = copy(epoch, tail, copying.newcomer)
         trimmed = await self._driver.drive(loglet, steps, copying.copied, self._bytes_per_s)

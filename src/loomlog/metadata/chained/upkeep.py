@@ -172,16 +172,13 @@ class Upkeep:
     async def report(self, request: pb.ReportChain) -> None:
         """A client cannot reach a node: wait for an epoch without it, if we miss it, too."""
         loglet, node = request.loglet_id, request.storage_node_id
-        record = self._chained.get(loglet)
-        if record is None or self._segment(record) is None:
-            raise NotFound(f"there is no segment {loglet} of protocol chained")
-        if record.projection.epoch > request.epoch:
+        if self._used(loglet).projection.epoch > request.epoch:
             return
         if self._nodes.reachable(node):
-            await self._verify(record, node)
+            await self._verify(self._used(loglet), node)
         else:
             self._nodes.reported(loglet, node)
-        if isinstance(self.decide(record), upkeep.Wait):
+        if isinstance(self.decide(self._used(loglet)), upkeep.Wait):
             raise Unavailable(f"node {node} is heard from, or nobody can take its place: try again")
         self.wake(loglet)
         try:
@@ -189,6 +186,13 @@ class Upkeep:
                 await self.epochs.newer_than(loglet, request.epoch)
         except TimeoutError:
             raise Unavailable(f"segment {loglet} does not get a new epoch yet") from None
+
+    def _used(self, loglet: LogId) -> ChainedRecord:
+        """Of a segment that is part of a log."""
+        record = self._chained.get(loglet)
+        if record is None or self._segment(record) is None:
+            raise NotFound(f"there is no segment {loglet} of protocol chained")
+        return record
 
     def trouble(self, loglet: LogId) -> str:
         """Why the last step failed."""
@@ -235,9 +239,9 @@ class Upkeep:
             await self._chained.drop(loglet, *stale)  # of an earlier leader: nobody fills them
             return Progress.DONE
         match self.decide(record):
-            case upkeep.NewEpoch(reason, leaving):
-                epoch = record.projection.epoch
-                await self.epochs.attempt(loglet, Goal(leaving=leaving), reason, after=epoch)
+            case upkeep.NewEpoch(reason, leaving, unfit):
+                goal, epoch = Goal(leaving=leaving, unfit=unfit), record.projection.epoch
+                await self.epochs.attempt(loglet, goal, reason, after=epoch)
                 return Progress.DONE
             case upkeep.Join(chain, node) if record.begun:
                 await self._join(record, chain, node)

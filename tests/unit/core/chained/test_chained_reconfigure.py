@@ -238,6 +238,13 @@ def test_a_newcomer_to_a_trimmed_log_is_trimmed() -> None:
     assert log.tables[4].look(projection.chains[0][-1]).standing == (3, 3)
 
 
+def test_only_the_replica_that_is_unfit_leaves_its_node() -> None:
+    log = Chains(chains=2)
+    unfit = log.projection.chains[1][0]
+    projection = log.reconfigured(Goal(unfit=frozenset([unfit])))
+    assert [[r.node_id for r in chain] for chain in projection.chains] == [[1, 2, 3], [2, 3]]
+
+
 def test_a_newcomer_is_trimmed_as_far_as_its_tail_was_after_it_was_filled() -> None:
     log = Chains()
     for sequence in range(1, 5):

@@ -58,7 +58,7 @@ def test_who_is_silent_leaves_at_once() -> None:
 
 def test_who_lost_its_blocks_leaves() -> None:
     lost = loglet([1, 2, 3], unfit=frozenset([Replica(2, 1, 0, 1)]))
-    assert decide(lost, Nodes()) == NewEpoch("node 2 is there without its blocks", frozenset([2]))
+    assert decide(lost, Nodes()) == NewEpoch("node 2 is there without its blocks", unfit=lost.unfit)
 
 
 def test_nobody_is_left_behind_who_is_only_late() -> None:
