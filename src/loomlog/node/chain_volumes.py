@@ -143,6 +143,10 @@ class ChainVolume:
             self._open_soon()
         self._store.ask(replica, request, done)
 
+    def is_damaged(self, replica: Replica) -> bool:
+        """Something of it could not be read."""
+        return self._store is not None and replica in self._store.damaged
+
     def reclaim_soon(self, replica: Replica, position: Glsn) -> None:
         """What the replica had up to this position is gone."""
         if self._reclaiming is not None:

@@ -46,9 +46,17 @@ logger = logging.getLogger(__name__)
 class ChainedReplicas:
     """All of one node."""
 
-    def __init__(self, node_id: NodeId, volumes: Callable[[], ChainVolumes]) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        volumes: Callable[[], ChainVolumes],
+        tell: Callable[[pb.Frame], None],
+    ) -> None:
+        """`tell` the metadata repository something, if it can be reached."""
         self._node_id = node_id
         self._opened_volumes = volumes
+        self._tell = tell
+        self._told: set[Replica] = set()  # of damage
         self._waiting = WaitingFetches(self._look)
         self._creations = asyncio.Lock()
 
@@ -122,12 +130,25 @@ class ChainedReplicas:
         done(answer)
         if isinstance(answer, Stored | SealedAt | Done):
             self._waiting.changed(replica)
+        elif isinstance(answer, Refused) and volume.is_damaged(replica):
+            self._tell_of_damage(volume, replica)
         match request, answer:
             case Trim(_, position), Done():
                 volume.reclaim_soon(replica, position)
             case Remove(), Done():
                 volume.reclaim_soon(replica, POSITION_MAX)
                 logger.info("%s left this node", _name(replica))
+
+    def _tell_of_damage(self, volume: ChainVolume, replica: Replica) -> None:
+        """Another replica may take its place. Told once; who registers is looked at anyway."""
+        if replica not in self._told:
+            self._told.add(replica)
+            report = pb.ReportChain(
+                loglet_id=replica.log_id,
+                epoch=volume.replicas[replica].epoch,
+                storage_node_id=self._node_id,
+            )
+            self._tell(pb.Frame(report_chain=report))
 
     async def _create(self, replica: Replica) -> Frame:
         async with self._creations:

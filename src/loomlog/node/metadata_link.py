@@ -83,6 +83,11 @@ class MetadataLink:
             self._loop.call_soon(self._report)
         self._changed[stream_id] = None
 
+    def tell(self, frame: Frame) -> None:
+        """If the metadata repository is there; its answer is of no interest."""
+        if self._connection is not None:
+            self._connection.call(frame, (), lambda answer, payload: None)
+
     def leader_announced(self, beat: pb.LeaderBeat) -> None:
         """A metadata repository says that it leads."""
         if beat.epoch <= self._leader_epoch:

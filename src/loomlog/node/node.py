@@ -59,7 +59,9 @@ class StorageNode:
         self._settings = settings
         self._codec = Codec("vsn", cluster_id=settings.cluster_id)
         self._disks = Disks(settings, files, new_worker, open_table)
-        self._chained = ChainedReplicas(settings.node_id, lambda: self._disks.chains)
+        self._chained = ChainedReplicas(
+            settings.node_id, lambda: self._disks.chains, lambda frame: self._link.tell(frame)
+        )
         self._replicas: dict[StreamId, ReplicaDriver] = {}
         self._left: dict[StreamId, ReplicaDriver] = {}  # unregistered; their data stays
         self._readers: dict[StreamId, Reader] = {}

@@ -5,8 +5,9 @@
     look-ups   in a worker of their own, so that they do not wait for the disk to sync; they see
                only what is committed
 
-What may be asked and what it means is core/chained/replica.py's matter. After an error of the disk
-nothing is answered but `Refused`: a failed sync says nothing about what reached the disk.
+What may be asked and what it means is core/chained/replica.py's matter. After a commit has failed
+nothing is answered but `Refused`: a failed sync says nothing about what reached the disk. A replica
+of which something cannot be read goes on, and is not fit (`Check`) any more.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.chained.block import Block, Extent
 from loomlog.core.chained.messages import (
     Answer,
+    Check,
     Copy,
     Create,
     Refused,
@@ -49,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 Answered: TypeAlias = Callable[[Answer], None]
 
+DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
+
 _CHANGING = Write | Copy | Seal | Trim | Create | Remove
 
 
@@ -74,6 +78,7 @@ class WriteOnceStore:
         self._looking = 0
         self._failed: Refused | None = None
         self.replicas = table.replicas()  # those that are here
+        self.damaged: set[Replica] = set()  # those of which something could not be read
         self.stored_bytes = table.stored_bytes()  # as of the last commit
 
     @property
@@ -86,6 +91,8 @@ class WriteOnceStore:
         asked = _Waiting(replica, request, done)
         if self._failed is not None:
             done(self._failed)
+        elif isinstance(request, Check) and replica in self.damaged:
+            done(DAMAGED)
         elif isinstance(request, _CHANGING):
             self._enqueue(asked)
         else:
@@ -144,6 +151,7 @@ class WriteOnceStore:
         for replica, standing in standings.items():
             if standing is None:
                 self.replicas.pop(replica, None)
+                self.damaged.discard(replica)
             else:
                 self.replicas[replica] = standing
 
@@ -159,8 +167,11 @@ class WriteOnceStore:
 
         def finished(error: BaseException | None) -> None:
             self._looking -= 1
-            unreadable = _disk_failed(error) if error is not None else None
-            asked.done(self._failed or unreadable or answers[0])
+            if error is not None:
+                self.damaged.add(asked.replica)
+                logger.error("blocks of %s cannot be read: %s", asked.replica, error)
+                answers.append(_disk_failed(error))
+            asked.done(self._failed or answers[0])
 
         self._look_ups.run([step], finished)
 

@@ -28,7 +28,14 @@ class PlayedMetadata(Service):
 
     def __init__(self) -> None:
         codec = Codec("vmr", cluster_id="test")
-        super().__init__(codec, {"register": self._register, "report": self._report})
+        super().__init__(
+            codec,
+            {
+                "register": self._register,
+                "report": self._report,
+                "report_chain": self._report_chain,
+            },
+        )
         self.server = Server(codec, self)
         self.nodes: dict[int, Connection] = {}
         self.registrations: dict[int, pb.Register] = {}
@@ -36,6 +43,7 @@ class PlayedMetadata(Service):
         self.commits_on: set[int] = set()  # nodes that are the only replica of what they hold
         self.high_watermark = 0
         self.chain_bytes = 0  # as reported last
+        self.chains_reported: list[pb.ReportChain] = []
         self._happened = asyncio.Event()
 
     async def _register(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
@@ -48,6 +56,13 @@ class PlayedMetadata(Service):
     def _report(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         self.chain_bytes = frame.report.chain_bytes
         self._take(frame.report.storage_node_id, frame.report.uncommit_reports)
+
+    async def _report_chain(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        self.chains_reported.append(frame.report_chain)
+        self._happened.set()
+        return pb.Frame(done=pb.Done())
 
     def _take(self, node: int, reports: Any) -> None:
         for report in reports:

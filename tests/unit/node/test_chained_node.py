@@ -41,6 +41,7 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.projection import Replica
 from loomlog.errors import InvalidArgument, Unauthorized
 from loomlog.limits import MIB
+from loomlog.storage.write_once import DAMAGED
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import request_to_wire
@@ -213,6 +214,29 @@ async def test_a_node_that_stops_while_its_disk_fails_stops(
             await nodes.stop(1)
         await nodes.start(1)
         await nodes.ask(Write(EPOCH, block(1)))
+
+
+async def test_a_replica_that_cannot_be_read_says_that_it_is_not_fit(tmp_path: Path) -> None:
+    """Also the metadata repository hears of it, and may give the chain another one."""
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        await nodes.ask(Write(EPOCH, block(1, size=100_000)))
+        await nodes.ask(Write(EPOCH, block(2, size=100_000)))
+        await nodes.restart(1)  # they are in a file now
+        [file] = nodes.chains().glob("*.blob")
+        content = bytearray(file.read_bytes())
+        content[1000] ^= 1
+        file.write_bytes(content)
+        assert await nodes.ask(Check(EPOCH)) == Done()
+        assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
+        assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
+        await nodes.metadata.until(lambda: nodes.metadata.chains_reported)
+        [report] = nodes.metadata.chains_reported
+        assert (report.loglet_id, report.epoch, report.storage_node_id) == (LOGLET, EPOCH, 1)
+        assert await nodes.ask(Check(EPOCH)) == DAMAGED
+        # Until then it does what it can.
+        assert await nodes.ask(Read(EPOCH, 2)) == Found(block(2, size=100_000))
+        assert await nodes.ask(Write(EPOCH, block(3))) == Stored()
 
 
 # ---- several volumes
