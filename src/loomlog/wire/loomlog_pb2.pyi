@@ -730,18 +730,20 @@ class CancelSubscription(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ...) -> None: ...
 
 class CreateLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s")
+    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s", "nodeset")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    NODESET_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
     replicas: int
     retention_s: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ...) -> None: ...
+    nodeset: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
 
 class DescribeLog(_message.Message):
     __slots__ = ("name",)
@@ -778,20 +780,22 @@ class Log(_message.Message):
     def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ..., retention_s: _Optional[int] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end")
+    __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end", "nodeset")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    NODESET_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     protocol: str
     streams: int
     replicas: int
     start: int
     end: int
-    def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    nodeset: int
+    def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
 
 class LogStream(_message.Message):
     __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset")
@@ -846,16 +850,18 @@ class TrimLog(_message.Message):
     def __init__(self, name: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class SwitchLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas")
+    __slots__ = ("name", "protocol", "streams", "replicas", "nodeset")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    NODESET_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
     replicas: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
+    nodeset: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
 
 class SetRetention(_message.Message):
     __slots__ = ("name", "retention_s")
