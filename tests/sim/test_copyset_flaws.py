@@ -1,0 +1,145 @@
+"""Negative controls: the copyset protocol with one rule left out, which the judge must notice.
+
+The writes and the reader have their own: test_copyset_writes.py, test_copyset_reader.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+from copyset_judge import Violation
+from copyset_parties import Node
+from copyset_world import World
+
+from loomlog.core.copyset import epoch_recovery, mutating, sequencer, storage
+from loomlog.core.copyset.asking import Steps
+from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import EpochMetadata
+from loomlog.core.copyset.epoch_recovery import Basis, EpochRecovery, Failed
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, make
+from loomlog.core.copyset.messages import EpochEnd, Preempted, SealedAt
+from loomlog.core.copyset.mutating import Mutation
+from loomlog.core.copyset.settling import Digests, Piece, Settled, settle
+from loomlog.core.copyset.storage import LogStanding, Records
+from loomlog.errors import LoomError
+from loomlog.types import NodeId
+
+SEEDS = 300
+Patch = pytest.MonkeyPatch
+
+
+def notices(complaint: str, *, disaster: bool = False) -> bool:
+    """Whether the judge complains in these words (a pattern), with some seed."""
+    for seed in range(SEEDS):
+        try:
+            World(seed, disaster=disaster).run()
+        except (Violation, LoomError) as violation:
+            if re.search(complaint, str(violation)):
+                return True
+    return False
+
+
+def test_any_node_is_enough_to_recover_from(monkeypatch: Patch) -> None:
+    def hasty(self: EpochRecovery, there: Collection[NodeId]) -> Basis | Failed:
+        return Basis(frozenset(there), authoritative=True) if there else Failed("nobody is there")
+
+    monkeypatch.setattr(EpochRecovery, "_basis", hasty)
+    assert notices("was acknowledged and is shown as|shows .* and Void")
+
+
+def test_a_node_that_lost_its_disk_counts_as_before(monkeypatch: Patch) -> None:
+    lose_disk = Node.lose_disk
+
+    def unnoticed(self: Node, newest: Epoch) -> None:
+        lose_disk(self, newest)
+        self.authority = Authority.FULL
+
+    monkeypatch.setattr(Node, "lose_disk", unnoticed)
+    assert notices("is said to be lost|shows .* and Void")
+
+
+def test_nodes_take_records_of_sealed_epochs(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(storage, "_check_seals", lambda *_: None)
+    assert notices("began behind|shows .* and Void")
+
+
+def test_what_the_last_copies_say_is_taken_for_fully_stored(monkeypatch: Patch) -> None:
+    def bold(self: EpochRecovery, answers: Collection[SealedAt]) -> Offset:
+        states = [state for answer in answers for state in answer.epochs]
+        lasts = [state.last for state in states if state.epoch == self._epoch]
+        return max((last for last in lasts if last < OFFSET_MAX), default=0)
+
+    monkeypatch.setattr(EpochRecovery, "_last_known_good", bold)
+    assert notices("is said to be lost|is only on")
+
+
+def test_no_marks_are_left_where_nothing_was(monkeypatch: Patch) -> None:
+    def sparing(digests: Digests, after: Offset, *, authoritative: bool) -> Settled:
+        return settle(digests, after, authoritative=False)
+
+    monkeypatch.setattr(epoch_recovery, "settle", sparing)
+    assert notices("is said to be lost")
+
+
+def test_marks_are_left_although_too_few_nodes_are_there(monkeypatch: Patch) -> None:
+    def sure(digests: Digests, after: Offset, *, authoritative: bool) -> Settled:
+        return settle(digests, after, authoritative=True)
+
+    monkeypatch.setattr(epoch_recovery, "settle", sure)
+    assert notices("shows .* and Void", disaster=True)
+
+
+def test_records_are_not_completed(monkeypatch: Patch) -> None:
+    def content(
+        touched: Collection[NodeId],
+        writable: Collection[NodeId],
+        metadata: EpochMetadata,
+        lsn: Lsn,
+    ) -> tuple[NodeId, ...]:
+        return tuple(sorted(touched)) or (min(writable),)
+
+    monkeypatch.setattr(mutating, "completed", content)
+    assert notices("is only on")
+
+
+def test_copies_that_lost_are_not_overwritten(monkeypatch: Patch) -> None:
+    plan = mutating.plan
+
+    def gentle(pieces: Sequence[Piece], digests: Digests, *rest: Any) -> list[Mutation]:
+        return [
+            mutation._replace(store=tuple(n for n in mutation.store if not digests[n]))
+            for mutation in plan(pieces, digests, *rest)
+        ]
+
+    monkeypatch.setattr(epoch_recovery, "plan", gentle)
+    assert notices("shows .* and Void")
+
+
+def test_nodes_do_not_learn_that_an_epoch_is_clean(monkeypatch: Patch) -> None:
+    """Then they take their copies for leftovers."""
+    clean = EpochRecovery._clean
+
+    def only_one(
+        self: EpochRecovery, basis: Basis, end: EpochEnd
+    ) -> Steps[EpochEnd | Failed | Preempted]:
+        told = basis._replace(writable=frozenset([min(basis.writable)]))
+        return (yield from clean(self, told, end))
+
+    monkeypatch.setattr(EpochRecovery, "_clean", only_one)
+    assert notices("is said to be lost|is only on")
+
+
+def test_nodes_that_were_away_show_what_they_have(monkeypatch: Patch) -> None:
+    def careless(epoch: Epoch, standing: LogStanding, records: Records) -> Epoch:
+        return max(standing.last_clean, epoch - 1)
+
+    monkeypatch.setattr(storage, "_clean_before", careless)
+    assert notices("shows .* and Void")
+
+
+def test_an_epoch_is_released_before_the_ones_before_it_are_clean(monkeypatch: Patch) -> None:
+    released = property(lambda self: make(self.epoch, self.lng))
+    monkeypatch.setattr(sequencer.Sequencer, "released", released)
+    assert notices("is shown before all epochs before it are clean")
