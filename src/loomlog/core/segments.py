@@ -27,6 +27,7 @@ class Settings(NamedTuple):
     protocol: str
     streams: int
     replicas: int
+    nodeset: int = 0  # of `copyset`: records lie on any of so many nodes; 0: as many as is good
 
 
 class Segment(NamedTuple):

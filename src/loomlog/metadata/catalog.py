@@ -23,6 +23,7 @@ from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, S
 from loomlog.metadata.records import (
     ChainedRecord,
     ClusterRecord,
+    CopysetRecord,
     CountersRecord,
     LogRecord,
     NodeRecord,
@@ -166,7 +167,7 @@ class Catalog:
             raise AlreadyExists(f"there is a log {name!r} already: choose another name")
         log_id = await self.new_loglet()
         segments = (Segment(log_id, settings, 1),)
-        protocol, _, replicas = settings
+        protocol, replicas = settings.protocol, settings.replicas
         log = LogRecord(log_id, name, protocol, replicas, (), creating=True, segments=segments)
         await self._put(log_key(name), log)
         return log
@@ -240,7 +241,7 @@ class Catalog:
             raise NotFound(f"there is no stream {stream_id}: look at `loom stream list`")
         return stream
 
-    def log_of(self, part: StreamRecord | ChainedRecord) -> LogRecord | None:
+    def log_of(self, part: StreamRecord | ChainedRecord | CopysetRecord) -> LogRecord | None:
         return self._logs_by_id.get(part.log_id)
 
     def wanted_replicas(self, stream: StreamRecord) -> int:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
+from loomlog.core.copyset.messages import LogState
 from loomlog.core.segments import Chain, Segment, Settings, Successor
 from loomlog.errors import Corrupt
 from loomlog.types import Glsn, LogId, NodeId, StreamId
@@ -139,6 +141,22 @@ class ChainedRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CopysetRecord:
+    """A loglet of protocol `copyset`. It outlives its segment until no node has anything of it."""
+
+    loglet: LogId
+    log_id: LogId
+    stream_id: StreamId  # of the one stream that its segment shows
+    state: LogState  # before the segment begins, nobody knows at which epoch
+    begun: bool = False
+    holders: tuple[NodeId, ...] = ()  # were in a nodeset once: they may have something of it
+
+    def __post_init__(self) -> None:
+        """What was read is plain dictionaries and tuples."""
+        object.__setattr__(self, "state", _log_state(self.state))
+
+
+@dataclass(frozen=True, slots=True)
 class TombstoneRecord:
     """A log that was deleted, until every replica of it is gone."""
 
@@ -188,6 +206,7 @@ Record: TypeAlias = (
     | LogRecord
     | StreamRecord
     | ChainedRecord
+    | CopysetRecord
     | TombstoneRecord
     | LeaseRecord
     | LeaderRecord
@@ -230,6 +249,16 @@ def _projection(fields: Projection) -> Projection:
     return projection._replace(chains=chains)
 
 
+def _log_state(state: LogState | dict[str, Any]) -> LogState:
+    if isinstance(state, LogState):
+        return state
+    history = [
+        EpochMetadata(since, tuple(Member(*member) for member in nodeset), replication)
+        for since, nodeset, replication in state.get("history", ())
+    ]
+    return LogState(**{**state, "history": tuple(history)})
+
+
 def node_key(node_id: NodeId) -> str:
     return f"node/{node_id}"
 
@@ -240,10 +269,6 @@ def log_key(name: str) -> str:
 
 def stream_key(stream_id: StreamId) -> str:
     return f"stream/{stream_id}"
-
-
-def chained_key(loglet: LogId) -> str:
-    return f"chained/{loglet}"
 
 
 def tombstone_key(log_id: LogId) -> str:

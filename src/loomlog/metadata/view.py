@@ -240,6 +240,7 @@ def _segment(segment: Segment) -> pb.Segment:
         protocol=segment.settings.protocol,
         streams=segment.settings.streams,
         replicas=segment.settings.replicas,
+        nodeset=segment.settings.nodeset,
         start=segment.start,
         end=segment.end,
     )
@@ -248,7 +249,7 @@ def _segment(segment: Segment) -> pb.Segment:
 def _switching(chain: Chain) -> str:
     if chain.successor is None:
         return ""
-    protocol, streams, replicas = chain.successor.settings
+    protocol, streams, replicas, _ = chain.successor.settings
     return f"{chain.switch}: {protocol}, {streams} streams, {replicas} replicas"
 
 
@@ -326,6 +327,7 @@ def _log_dict(log: pb.Log) -> dict[str, Any]:
                 "protocol": segment.protocol,
                 "streams": segment.streams,
                 "replicas": segment.replicas,
+                "nodeset": segment.nodeset or None,
                 "start": segment.start,
                 "end": segment.end if segment.HasField("end") else None,
             }
