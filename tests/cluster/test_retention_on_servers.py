@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from loomlog import Log, errors
+from loomlog.archive.record import ArchiveInfo, register_name
 from loomlog.config import StorageSettings
 from loomlog.limits import KIB
 from loomlog.testing import LocalCluster
@@ -116,6 +117,20 @@ async def test_who_publishes_looks_after_a_log_with_staged_rows() -> None:
         assert await there.head() == 31
         assert [e.position async for e in log.subscribe(31, 40)] == list(range(31, 41))
         assert await cluster.log("events.staged").head() > 1
+
+
+@pytest.mark.parametrize("staged", [False, True])
+async def test_what_an_archive_does_not_have_yet_stays(staged: bool) -> None:
+    async with LocalCluster(nodes=1, retention_interval_s=0.02) as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append_arrow(rows(10, hours_old=5))
+        info = ArchiveInfo((await log.describe()).id, "/archive", 1, 6, 1, 1, "", 0, "run")
+        await cluster.register(register_name("events")).swap(info.encode(), 0)
+        await log.set_retention("2h")
+        if staged:
+            writer = await log.writer("job")
+            await writer.publish(1, await log.stage(rows(1, hours_old=1)))
+        await head_is(log, 7)
 
 
 @pytest.mark.parametrize("retention", ["7", "7 days", "-1d", 0, -5, float("nan"), "1000000d"])

@@ -81,15 +81,22 @@ class Retention:
         self._due = {log_id: at for log_id, at in self._due.items() if at > now}
         for name in list(self._catalog.logs):
             log = self._catalog.logs.get(name)  # as it is when its turn comes
-            if log is not None and log.log_id not in self._due and self._is_ours(log):
+            if log is None or log.log_id in self._due or not self._is_ours(log):
+                continue
+            if await self._trimmed(log) and self._retention_of(name) == log.retention_s:
                 self._due[log.log_id] = now + LOOK_AGAIN * log.retention_s
-                await self._try_to_trim(log)
+
+    def _retention_of(self, name: str) -> int | None:
+        """As it is now: somebody may have changed it."""
+        log = self._catalog.logs.get(name)
+        return log.retention_s if log else None
 
     def _is_ours(self, log: LogRecord) -> bool:
         staged = staging_logs.staging_name(log.name) in self._catalog.logs
         return bool(log.retention_s) and not log.creating and not staged
 
-    async def _try_to_trim(self, log: LogRecord) -> None:
+    async def _trimmed(self, log: LogRecord) -> bool:
+        """False: it could not be found out what is too old, or not be trimmed; soon again."""
         try:
             position = min(await self._last_to_go(log), await self._last_archived(log))
             if position > log.trimmed and self._catalog.log(log.name).log_id == log.log_id:
@@ -98,6 +105,8 @@ class Retention:
             raise
         except LoomError as error:
             logger.info("log %r keeps old entries for now: %s", log.name, error)
+            return False
+        return True
 
     async def _last_to_go(self, log: LogRecord) -> Glsn:
         """Up to it everything is too old."""

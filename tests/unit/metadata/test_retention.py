@@ -99,13 +99,18 @@ async def test_if_one_replica_cannot_say_another_does(tmp_path: Path) -> None:
         assert await cluster.bounds() == (4, 10)
 
 
-async def test_what_nobody_can_say_stays(tmp_path: Path) -> None:
+async def test_what_nobody_can_say_stays_until_somebody_can(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         nodes = await started(cluster)
         for node in nodes:
             node.refuse["find_time"] = Unavailable("the disk is busy")
-        await retention(cluster).trim_all()
+        keeper = retention(cluster)
+        await keeper.trim_all()
         assert await cluster.bounds() == (1, 10)
+        for node in nodes:
+            del node.refuse["find_time"]
+        await keeper.trim_all()
+        assert await cluster.bounds() == (11, 10), "it is looked at again soon"
 
 
 async def test_a_replica_that_lags_is_not_believed(tmp_path: Path) -> None:
