@@ -1,0 +1,108 @@
+"""What a node does that was away while an epoch was recovered."""
+
+from __future__ import annotations
+
+import pytest
+from copyset_recovery_rig import LOG, NOW_US, Rig
+
+from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.messages import Clean, Delivered, GetEnd, Read, Release, SetClean
+from loomlog.core.copyset.purging import NotPurged, Purged, purge
+from loomlog.core.copyset.recovery import Recovered, Recovery
+from loomlog.core.copyset.storage import epoch_to_purge
+
+FAR = 1 << 62
+
+
+def away_during_recovery() -> Rig:
+    """Node 4 has a record at 2 that nobody else has, and was away."""
+    rig = Rig()
+    rig.write(1, 2, 3, 4)
+    rig.write(2, 4, copyset=(2, 3, 4), lng=1)
+    rig.write(2, 4, epoch=2)
+    rig.down = {4}
+    assert isinstance(rig.recover(), Recovered)
+    rig.down = set()
+    return rig
+
+
+def shown(rig: Rig, node: int) -> list[int]:
+    answer = rig.nodes[node].answer(Read(LOG, 1, FAR, 1 << 20, everything=True))
+    assert isinstance(answer, Delivered)
+    return [record.first for record in answer.records]
+
+
+def test_nothing_of_later_epochs_is_shown_before_leftovers_are_gone() -> None:
+    rig = away_during_recovery()
+    release = Release(LOG, make(2, 2))
+    rig.nodes[4].answer(release)
+    assert shown(rig, 4) == []
+    assert epoch_to_purge(release.lsn, rig.nodes[4].records(LOG).standing) == 1
+    ending = rig.drive(purge(LOG, 1, 4, {}))
+    assert isinstance(ending, Purged)
+    assert rig.pieces(4) == []
+    rig.nodes[4].answer(release)
+    assert epoch_to_purge(release.lsn, rig.nodes[4].records(LOG).standing) is None
+    assert shown(rig, 4) == [make(2, 2)]
+
+
+def test_what_was_known_as_fully_stored_stays() -> None:
+    rig = Rig()
+    rig.write(1, 2, 3, 4)
+    rig.write(2, 3, 4, copyset=(2, 3, 4), lng=1)
+    rig.down = {4}
+    assert isinstance(rig.recover(), Recovered)
+    rig.down = set()
+    assert isinstance(rig.drive(purge(LOG, 1, 4, {})), Purged)
+    assert [first for first, *_ in rig.pieces(4)] == [1]
+
+
+def test_an_epoch_that_is_not_recovered_is_not_purged() -> None:
+    rig = Rig()
+    rig.write(1, 4)
+    assert isinstance(rig.drive(purge(LOG, 1, 4, {})), NotPurged)
+    assert not rig.requests(GetEnd)
+
+
+def test_the_last_of_several_recoveries_counts() -> None:
+    """The first one knew less of what was fully stored: by its word a copy would go that counts.
+    Nobody repeats what is believed to be stored on R nodes."""
+    rig = Rig(count=5)
+    rig.write(1, 1, 2, 3)
+    rig.write(2, 4, copyset=(4, 5, 1), lng=1)
+    rig.down = {3, 4}
+    steps = Recovery(LOG, 2).attempt({}, NOW_US)
+    asked = next(steps)
+    while not isinstance(asked.asks[0].request, SetClean):
+        asked = steps.send(rig.answer(asked))
+    assert [request.end.lng for request in rig.requests(Clean)] == [0, 0, 0]
+    rig.next_sequencer()
+    rig.down = {1, 3}
+    assert isinstance(rig.recover(), Recovered)
+    rig.down = {2, 5}
+    ending = rig.drive(purge(LOG, 1, 3, {}))
+    assert isinstance(ending, Purged)
+    assert ending.end.lng == 1
+    assert 3 in rig.copies(1)
+
+
+@pytest.mark.parametrize(("down", "purged"), [({3}, False), ({1}, True), (set(), True)])
+def test_too_few_peers_are_waited_for(down: set[int], purged: bool) -> None:
+    rig = Rig(count=4, replication=2)
+    rig.write(1, 4, copyset=(3, 4))
+    rig.down = {4}
+    assert isinstance(rig.recover(), Recovered)
+    rig.down = down
+    ending = rig.drive(purge(LOG, 1, 4, {1: Authority.UNDERREPLICATED}))
+    assert isinstance(ending, Purged) is purged
+
+
+def test_a_purge_that_dies_is_repeated() -> None:
+    rig = away_during_recovery()
+    steps = purge(LOG, 1, 4, {})
+    steps.send(rig.answer(next(steps)))
+    steps.close()
+    for _ in range(2):
+        assert isinstance(rig.drive(purge(LOG, 1, 4, {})), Purged)
+    assert rig.pieces(4) == []

@@ -1,0 +1,323 @@
+"""What a new sequencer makes of the epochs before its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from copyset_recovery_rig import LOG, NOW_US, Rig
+
+from loomlog.core.copyset.asking import Answer, Ask, Lost, Round
+from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
+from loomlog.core.copyset.lsn import OFFSET_MAX, make
+from loomlog.core.copyset.messages import (
+    Amend,
+    Clean,
+    Digest,
+    NotHere,
+    Preempted,
+    Refused,
+    Seal,
+    SealedAt,
+    SetClean,
+    Store,
+    Trim,
+    Trouble,
+)
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
+
+DATA, HOLE, BRIDGE = Kind.DATA, Kind.HOLE, Kind.BRIDGE
+
+
+def is_recovered(rig: Rig) -> bool:
+    return isinstance(rig.recover(), Recovered) and rig.state.last_clean == rig.state.epoch - 1
+
+
+def test_records_are_completed_and_what_is_missing_is_marked() -> None:
+    rig = Rig()
+    rig.write(1, 1, 2, 3)
+    rig.write(2, 2, 3, 4, lng=1)
+    rig.write(4, 1, count=2, copyset=(1, 2, 3), lng=1)
+    assert is_recovered(rig)
+    assert rig.state.tail == make(1, 5)
+    for first in (2, 3, 4, 6):
+        copies = rig.copies(first)
+        assert {copy.copyset for copy in copies.values()} == {tuple(sorted(copies))}
+        assert rig.metadata.can_hold_a_copyset(copies)
+        assert {copy.precedence for copy in copies.values()} == {(2, 1)}
+    assert {copy.batch for copy in rig.copies(4).values()} == {b"batch of 4"}
+    assert {copy.kind for copy in rig.copies(3).values()} == {HOLE}
+    assert {copy.kind for copy in rig.copies(6).values()} == {BRIDGE}
+    assert rig.copies(1)[1].recovered == 0  # it was known as fully stored
+
+
+def test_only_who_lacks_a_record_gets_its_batch() -> None:
+    rig = Rig(count=3)
+    rig.write(1, 1, 2, 3)
+    rig.write(2, 1)
+    assert is_recovered(rig)
+    stored = [r.record.offset for r in rig.requests(Store) if r.record.kind is DATA]
+    assert stored == [2, 2]
+    assert sorted(r.record.offset for r in rig.requests(Amend)) == [1, 1, 1, 2]
+    assert all(not request.batches for request in rig.requests(Digest, [2, 3]))
+
+
+def test_an_epoch_of_which_nothing_is_there_is_clean_without_a_mark() -> None:
+    rig = Rig(epoch=4)
+    assert is_recovered(rig)
+    assert rig.state.tail == 0
+    assert not rig.requests(Digest)
+    assert all(not rig.pieces(node, epoch) for node in rig.nodes for epoch in (1, 2, 3))
+
+
+def test_epochs_are_recovered_in_order_each_with_its_own_nodes() -> None:
+    rig = Rig(count=5, replication=2, epoch=4)
+    later = EpochMetadata(2, tuple(Member(n) for n in (3, 4, 5)), 2)
+    rig.state = replace(rig.state, history=(rig.metadata, later))
+    rig.write(1, 1)
+    rig.write(1, 4, epoch=3)
+    assert is_recovered(rig)
+    assert [request.end.epoch for request in rig.requests(Clean, [1])] == [1]
+    assert [request.end.epoch for request in rig.requests(Clean, [4])] == [1, 2, 3]
+    assert rig.state.tail == make(3, 1)
+    assert later.can_hold_a_copyset(rig.copies(1, epoch=3))
+
+
+def test_what_an_f_majority_does_not_have_was_not_complete() -> None:
+    rig = Rig()
+    rig.write(1, 1, 2, 3)
+    rig.write(2, 4, copyset=(2, 3, 4))
+    rig.down = {4}
+    assert is_recovered(rig)
+    assert rig.state.tail == make(1, 1)
+    assert rig.copies(2).keys() >= {1, 2, 3}
+    assert {copy.kind for node, copy in rig.copies(2).items() if node != 4} == {BRIDGE}
+
+
+@pytest.mark.parametrize("down", [{2, 3, 4}, {3, 4}])
+def test_too_few_nodes_are_waited_for(down: set[int]) -> None:
+    """One of four could not know all; two of four would, and cannot hold a copyset."""
+    rig = Rig()
+    rig.write(1, 1, 2, 3)
+    rig.down = down
+    assert isinstance(rig.recover(), Interrupted)
+    assert rig.state.last_clean == 0
+    assert not rig.requests(Store)
+    rig.down = set()
+    assert is_recovered(rig)
+
+
+def test_when_nobody_else_will_come_loss_stays_visible() -> None:
+    rig = Rig(count=5)
+    rig.write(3, 1, copyset=(1, 2, 3), count=2)
+    rig.write(6, 2, copyset=(1, 2, 3))
+    rig.down = {3, 4, 5}
+    gone = dict.fromkeys((3, 4, 5), Authority.UNAVAILABLE)
+    ending = rig.drive(Recovery(LOG, 2).attempt(gone, NOW_US))
+    assert isinstance(ending, Recovered)
+    expected = [(3, 4, DATA), (6, 6, DATA)]
+    assert rig.pieces(1) == rig.pieces(2) == expected
+    assert rig.state.tail == make(1, 6)
+
+
+def test_empty_nodes_are_no_loss() -> None:
+    rig = Rig(count=5)
+    rig.write(3, 1, copyset=(1, 2, 3))
+    rig.down = {4, 5}
+    empty = dict.fromkeys((4, 5), Authority.EMPTY)
+    assert isinstance(rig.drive(Recovery(LOG, 2).attempt(empty, NOW_US)), Recovered)
+    assert rig.pieces(2) == [(1, 2, HOLE), (3, 3, DATA), (4, OFFSET_MAX, BRIDGE)]
+
+
+def test_a_node_knows_first_that_it_lost_something() -> None:
+    rig = Rig(count=3, replication=2)
+    rig.write(1, 1, 2)
+    rig.lose_disk(1)
+
+    def hook(ask: Ask) -> Answer | None:
+        if ask.target == 1 and isinstance(ask.request, Seal):
+            answer = rig.nodes[1].answer(ask.request)
+            assert isinstance(answer, SealedAt)
+            return replace(answer, underreplicated=True)
+        return Lost() if ask.target == 2 else None
+
+    assert isinstance(rig.recover(hook), Interrupted)
+
+
+def test_a_disk_that_is_lost_after_the_seal_is_no_evidence() -> None:
+    rig = Rig(count=3, replication=2)
+    rig.write(1, 1, 2)
+
+    def hook(ask: Ask) -> Answer | None:
+        if ask.target == 1 and isinstance(ask.request, Digest):
+            rig.lose_disk(1)
+            rig.nodes[1].answer(Seal(LOG, 1, wave=0))  # as a node does that lost its disk
+        return Lost() if ask.target == 2 and not isinstance(ask.request, Seal) else None
+
+    assert isinstance(rig.recover(hook), Interrupted)
+    assert not rig.requests(Store)
+
+
+# ---- troubles on the way
+
+
+def test_a_node_that_takes_nothing_is_left_out_the_next_time() -> None:
+    rig = Rig()
+    rig.write(1, 1)
+    recovery = Recovery(LOG, 2)
+
+    full: list[object] = []
+
+    def hook(ask: Ask) -> Answer | None:
+        if not isinstance(ask.request, Store):
+            return None
+        full[:] = full or [ask.target]
+        return Refused(Trouble.NO_SPACE) if ask.target in full else None
+
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), hook), Interrupted)
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), hook), Recovered)
+    assert {copy.wave for copy in rig.copies(2).values()} == {2}
+
+
+def test_a_higher_seal_preempts() -> None:
+    rig = Rig()
+    rig.write(1, 1)
+    rig.nodes[3].answer(Seal(LOG, 5))
+    assert rig.recover() == Preempted(5)
+    assert not rig.requests(Digest)
+
+
+def test_a_newer_epoch_in_the_store_preempts() -> None:
+    rig = Rig()
+    rig.state = replace(rig.state, epoch=7)
+    assert rig.drive(Recovery(LOG, 2).attempt({}, NOW_US)) == Preempted(6)
+    assert not rig.requests(Seal)
+
+
+def test_nothing_is_repeated_when_only_the_last_answer_was_lost() -> None:
+    rig = Rig()
+    rig.write(1, 1)
+    recovery = Recovery(LOG, 2)
+
+    def unheard(ask: Ask) -> Answer | None:
+        if not isinstance(ask.request, SetClean):
+            return None
+        rig.answer(Round([ask]))
+        return Lost()
+
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), unheard), Interrupted)
+    asked = len(rig.requests(Seal))
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US)), Recovered)
+    assert len(rig.requests(Seal)) == asked
+
+
+def test_a_late_store_of_an_older_attempt_does_not_count() -> None:
+    """The first attempt saw nothing and made a mark; the second one finds a record there."""
+    rig = Rig(count=4, replication=2)
+    rig.write(1, 1, copyset=(1, 2))
+    rig.write(2, 3, 4)
+    late: list[tuple[int, Store]] = []
+
+    def first(ask: Ask) -> Answer | None:
+        if isinstance(ask.request, Store) and isinstance(ask.target, int):
+            late.append((ask.target, ask.request))
+            return Lost()
+        return Lost() if ask.target == 1 else None
+
+    recovery = Recovery(LOG, 2)
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), first), Interrupted)
+    assert any(request.record.kind is HOLE for _, request in late)
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US)), Recovered)
+    for node, request in late:
+        assert rig.nodes[node].answer(request) == Preempted(1)
+    kinds = {copy.kind for copy in rig.copies(1).values()}
+    assert kinds == {DATA}
+
+
+def story(rig: Rig) -> list[Record]:
+    """Complete at 1 and 2, of which 1 is known; begun at 4 and 7."""
+    known = rig.write(1, 1, 2, 3)
+    complete = rig.write(2, 2, 3, 4, lng=1)
+    rig.write(4, 1, count=2, copyset=(1, 2, 3), lng=1)
+    rig.write(7, 4, copyset=(2, 3, 4), lng=1)
+    return [known, complete]
+
+
+@pytest.mark.parametrize("rounds", range(1, 7))
+@pytest.mark.parametrize("down", [0, 1, 4])
+@pytest.mark.parametrize("down_later", [0, 2, 4])
+def test_a_recovery_that_dies_is_repeated_by_the_next(
+    rounds: int, down: int, down_later: int
+) -> None:
+    """Wherever it dies, whoever is away before and after."""
+    rig = Rig()
+    acknowledged = story(rig)
+    rig.down = {down}
+    steps = Recovery(LOG, 2).attempt({}, NOW_US)
+    asked = next(steps)
+    for _ in range(rounds):
+        try:
+            asked = steps.send(rig.answer(asked))
+        except StopIteration:
+            break
+    before = {node: rig.pieces(node) for node in rig.nodes} if rig.state.last_clean else {}
+    rig.next_sequencer()
+    rig.down = {down_later}
+    assert isinstance(rig.recover(), Recovered)
+    for record in acknowledged:
+        copies = rig.copies(record.offset).values()
+        assert {copy.batch for copy in copies} == {record.batch}
+        assert len(copies) >= 3
+    for node, pieces in before.items():
+        assert rig.pieces(node) == pieces
+
+
+def test_a_recovery_repeated_by_a_later_sequencer_comes_to_the_same_end() -> None:
+    rig = Rig()
+    story(rig)
+    steps = Recovery(LOG, 2).attempt({}, NOW_US)
+    asked = next(steps)
+    while not isinstance(asked.asks[0].request, SetClean):
+        asked = steps.send(rig.answer(asked))
+    before = {node: rig.pieces(node) for node in rig.nodes}
+    rig.next_sequencer()
+    assert is_recovered(rig)
+    assert {node: rig.pieces(node) for node in rig.nodes} == before
+
+
+def test_what_is_trimmed_is_not_recovered() -> None:
+    rig = Rig()
+    story(rig)
+    for node in (1, 2):
+        rig.nodes[node].answer(Trim(LOG, make(1, 4)))
+    assert is_recovered(rig)
+    assert rig.copies(2).keys() == {3, 4}
+    assert {copy.recovered for copy in rig.copies(2).values()} == {0}
+    assert rig.state.tail == make(1, 7)
+
+
+def test_an_epoch_that_is_trimmed_as_a_whole_is_clean_at_once() -> None:
+    rig = Rig()
+    story(rig)
+    rig.state = replace(rig.state, trimmed=make(2, 0))
+    assert is_recovered(rig)
+    assert not rig.requests(Digest)
+    assert rig.state.tail == make(1, 1)
+
+
+def test_a_node_that_forgot_its_seal_is_not_told_that_all_is_clean() -> None:
+    rig = Rig(count=3)
+    rig.write(1, 1)
+    lost: list[int] = []
+
+    def hook(ask: Ask) -> Answer | None:
+        if isinstance(ask.request, Clean) and not lost:
+            lost.append(2)
+            rig.lose_disk(2)
+        return None
+
+    assert isinstance(rig.recover(hook), Interrupted)
+    assert rig.state.last_clean == 0
+    assert rig.nodes[2].answer(Clean(LOG, 1, rig.requests(Clean)[0].end)) == NotHere()
