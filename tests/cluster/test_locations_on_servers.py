@@ -9,7 +9,7 @@ import pytest
 from loomlog import Log
 from loomlog.testing import LocalCluster
 
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 LOCATIONS = ["rack=a", "rack=a", "rack=b", "rack=b"]
 
 
@@ -20,7 +20,7 @@ async def nodes_of(log: Log) -> list[int]:
 
 @pytest.mark.parametrize("protocol", ["ordered", "chained"])
 async def test_a_lost_replica_is_made_anew_where_it_was_lost(protocol: str) -> None:
-    servers = LocalCluster(4, locations=LOCATIONS, failure_detection_s=1.5)
+    servers = LocalCluster(4, locations=LOCATIONS, failure_detection_s=2.5)
     async with servers as cluster:
         log = await cluster.create_log("events", protocol, replicas=2)
         await log.append(b"one")
