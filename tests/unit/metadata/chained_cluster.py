@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from scripted_node import PATIENCE_S
 from small_cluster import SmallCluster
 
 from loomlog.config import NodeSettings
-from loomlog.core.chained.messages import Refused
+from loomlog.core.chained.messages import List, Listed, Refused
+from loomlog.core.chained.reconfigure import Goal
+from loomlog.errors import Unavailable
+from loomlog.limits import CHAIN_LIST_MAX
 from loomlog.metadata.chained.driver import Driver
 from loomlog.node import StorageNode
 from loomlog.storage.block_table import BlockTable
@@ -115,6 +119,21 @@ class ChainedCluster(SmallCluster):
         term = self.repository.term
         assert term is not None
         await until(lambda: not list(term._chained))
+
+    async def new_epoch(self, loglet: int) -> None:
+        """Fine if it has to be tried again: the loop does that."""
+        assert self.repository.term is not None
+        with suppress(Unavailable):
+            await self.repository.term.upkeep.epochs.next(loglet, Goal(), "a test wants it")
+
+    async def replicas_agree(self) -> None:
+        """When all entries were read: every replica has all blocks of its chain."""
+        for projection in await self.chains.projections():
+            request = List(projection.epoch, 1, CHAIN_LIST_MAX)
+            for chain in projection.chains:
+                answers = [await self.driver.ask(replica, request) for replica in chain]
+                assert all(answer == answers[0] for answer in answers), answers
+                assert isinstance(answers[0], Listed)
 
     # ---- what a client asks
 

@@ -176,6 +176,32 @@ async def test_appends_go_on_while_nodes_die_and_come_back(tmp_path: Path) -> No
         over.set()
         await writing
         assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.replicas_agree()
+
+
+async def test_a_spare_gets_all_although_epochs_change_while_it_is_filled(tmp_path: Path) -> None:
+    slow = {"sync_bytes_per_s": 3_000_000}
+    async with ChainedCluster(tmp_path, nodes=4, **slow) as cluster:
+        log = await cluster.create_chained(chains=2)
+        over = asyncio.Event()
+
+        async def write() -> None:
+            while not over.is_set():
+                await cluster.chains.append(b"x" * 1_000)
+                await asyncio.sleep(0.01)
+
+        for _ in range(40):
+            await cluster.chains.append(b"x" * 50_000)
+        writing = [asyncio.create_task(write()) for _ in range(3)]
+        await cluster.stop_node(nodes_of(log.streams[0])[0][1])
+        await cluster.log_is(lambda log: "% copied" in chained(log).condition)
+        while not is_whole(await cluster.describe()):
+            await cluster.new_epoch(log.streams[0].loglet_id)
+            await asyncio.sleep(0.15)
+        over.set()
+        await asyncio.gather(*writing)
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.replicas_agree()
 
 
 async def test_a_replica_whose_disk_failed_leaves(tmp_path: Path) -> None:

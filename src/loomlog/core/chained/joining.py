@@ -55,7 +55,7 @@ def catch_up(projection: Projection, newcomer: Newcomer) -> Steps[Newcomer | Int
     if isinstance(address, Interrupted):
         return address
     tail = projection.chains[newcomer.replica.chain][-1]
-    trimmed = yield from copy(projection.epoch, tail, newcomer)
+    trimmed = yield from copy(projection.epoch, tail, newcomer, until=address)
     if isinstance(trimmed, Interrupted):
         return trimmed
     return Newcomer(newcomer.replica, address, trimmed)
@@ -102,11 +102,13 @@ def _settle_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrup
     return address
 
 
-def copy(epoch: int, source: Replica, newcomer: Newcomer) -> Steps[Glsn | Interrupted]:
-    """Copy every block that the newcomer lacks. Gives the position up to which blocks were trimmed,
-    and were not copied."""
+def copy(
+    epoch: int, source: Replica, newcomer: Newcomer, until: Glsn | None = None
+) -> Steps[Glsn | Interrupted]:
+    """Copy every block that the newcomer lacks, or all below `until`. Gives the position up to
+    which blocks were trimmed, and were not copied."""
     position, trimmed, more = newcomer.copied, newcomer.trimmed, True
-    while more:
+    while more and (until is None or position < until):
         [answer] = yield [Ask(source, Fetch(epoch, position, COPY_PART_BYTES))]
         if isinstance(answer, TrimmedTo):
             trimmed = answer.position

@@ -13,7 +13,6 @@ from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
-from loomlog.limits import MIB
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
@@ -26,8 +25,8 @@ COPIES_MAX: Final = 4  # at one time: their blocks pass through this process
 ATTEMPTS: Final = 8  # without any progress; then another node is looked for
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
-REST_BYTES_MAX: Final = 4 * MIB  # that are copied while the log stands still
-EPOCHS_MAX: Final = 5  # that are begun to make the rest small
+CATCH_UP_S: Final = 0.3  # what came in so long is copied while the log stands still
+EPOCHS_MAX: Final = 5  # that are begun to make the rest so small
 
 
 @dataclass(slots=True)
@@ -37,17 +36,13 @@ class Copying:
     newcomer: Newcomer
     settled: Glsn = 0  # below this nothing is open any more, in the projection it is copied from
     reached: Glsn = 0  # it has all that its source has below this
-    rest_bytes: int = 0  # that it has at or above `settled`: to be copied again
 
     def begin(self, settled: Glsn) -> None:
         """What it has above `copied` from an earlier time does not count: then some was open."""
-        self.settled, self.reached, self.rest_bytes = settled, self.newcomer.copied, 0
+        self.settled, self.reached = settled, self.newcomer.copied
 
     def copied(self, request: Copy) -> None:
-        block = request.block
-        self.reached = block.end
-        if block.end > self.settled:
-            self.rest_bytes += len(block.batch)
+        self.reached = request.block.end
 
     def keep(self) -> None:
         """Go on from here next time."""
@@ -64,6 +59,7 @@ class Filling:
         nodes: ChainNodes,
         bytes_per_s: int,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._driver = driver
         self._epochs = epochs
@@ -99,8 +95,9 @@ class Filling:
         while True:
             before = copying.newcomer.copied
             try:
+                began_s = self._loop.time()
                 await self._catch_up(self._projection(replica), copying)
-                if copying.rest_bytes <= REST_BYTES_MAX or epochs == EPOCHS_MAX:
+                if self._loop.time() - began_s <= CATCH_UP_S or epochs == EPOCHS_MAX:
                     goal = Goal(newcomer=copying.newcomer)
                     await self._epochs.next(loglet, goal, f"node {replica.node_id} joins")
                     return
@@ -113,14 +110,14 @@ class Filling:
                 await asyncio.sleep(min(RETRY_FIRST_S * 2**attempts, RETRY_MAX_S))
 
     async def _catch_up(self, projection: Projection, copying: Copying) -> None:
-        """All below the start of the epoch is settled, and copied with what is behind it."""
+        """Settle all below the start of the epoch, and copy it."""
         loglet, epoch = projection.log_id, projection.epoch
         settled = await self._driver.drive(loglet, settle(projection, copying.newcomer.copied))
         if isinstance(settled, Interrupted):
             raise Unavailable(settled.reason)
         copying.begin(settled)
         tail = projection.chains[copying.newcomer.replica.chain][-1]
-        steps = copy(epoch, tail, copying.newcomer)
+        steps = copy(epoch, tail, copying.newcomer, until=settled)
         trimmed = await self._driver.drive(loglet, steps, copying.copied, self._bytes_per_s)
         copying.keep()
         if isinstance(trimmed, Interrupted):
