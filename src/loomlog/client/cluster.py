@@ -145,9 +145,12 @@ class Cluster(Operator, Registers, Leases):
         )
 
     async def make_staging_log(self, name: str, like: LogInfo) -> None:
-        """A log for rows of another log that are not published yet. Part of writing there."""
+        """A log for rows of another log that are not published yet. Part of writing there.
+
+        Always `ordered`, which has the bandwidth, and whose tail never falls: from where on a
+        writer may have staged something is told by the tail."""
         active = like.segments[-1]
-        await self._create_log(name, active.protocol, active.streams, active.replicas)
+        await self._create_log(name, ORDERED, active.streams, active.replicas)
 
     async def _create_log(
         self, name: str, protocol: str, streams: int, replicas: int, retention_s: int = 0

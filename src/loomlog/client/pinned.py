@@ -66,7 +66,7 @@ class PinnedAppends:
             if found.log_stream_id == stream:
                 _require_active(log, found)
                 return found
-        raise NotFound(f"log {self._log.name!r} has no stream {stream} any more")
+        raise SegmentEndedError(f"log {self._log.name!r} has no stream {stream} any more")
 
     async def _send(self, target: pb.LogStream, batch: Buffer) -> Position:
         if target.state != pb.RUNNING or not target.replicas:
