@@ -85,7 +85,7 @@ def test_a_node_that_comes_back_keeps_what_it_had(monkeypatch: Patch) -> None:
 
 
 def test_a_newcomer_joins_empty(monkeypatch: Patch) -> None:
-    def no_copy(*_: object) -> Steps[int]:
+    def no_copy(*_: object, until: int = 0) -> Steps[int]:
         yield from ()
         return 0
 
