@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from chained_cluster import ChainedCluster, chained, is_whole, until
 
-from loomlog.core.chained.messages import Answer, Request, Seal
+from loomlog.core.chained.messages import Answer, FindEnd, Refused, Request, Seal
 from loomlog.core.chained.projection import Replica
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, Unavailable
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.segments import ChainedSegments
@@ -139,3 +139,23 @@ async def test_several_logs_begin_a_new_epoch_together(tmp_path: Path) -> None:
             log = await cluster.log_is(lambda log: chained(log).state == pb.RUNNING, name)
             assert is_whole(log)
             assert chained(log).projection.epoch == 2
+
+
+async def test_a_log_that_waits_for_its_nodes_is_described_but_its_end_is_not_told(
+    tmp_path: Path,
+) -> None:
+    async with ChainedCluster(tmp_path, nodes=1) as cluster:
+        await cluster.create_chained(replicas=1)
+        await cluster.chains.append(b"one", 3)
+        await cluster.stop_node(1)
+        await cluster.restart_repository()
+        log = await cluster.describe()
+        assert (log.tail, chained(log).state) == (0, pb.SEALING), "what is known for certain"
+        assert [log.name for log in (await cluster.status()).logs] == ["events"]
+        with pytest.raises(Unavailable, match="waits for its nodes"):
+            await cluster.bounds()
+        answer = await cluster.chains.ask_sequencer(chained(log).loglet_id, FindEnd(1))
+        assert isinstance(answer, Refused)
+        await cluster.start_node(1)
+        await cluster.log_is(lambda log: chained(log).state == pb.RUNNING)
+        assert await cluster.bounds() == (1, 3)
