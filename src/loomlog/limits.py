@@ -54,6 +54,10 @@ RECOVERED_AT_ONCE: Final = 32  # records whose batches recovery has in memory
 COPYSET_WAITING_BYTES_MAX: Final = 128 * MIB  # batches that wait for the disk; more are refused
 COPYSET_LOOK_UPS_MAX: Final = 4096  # that wait for the disk; more are refused
 COPYSET_FREE_BYTES_MIN: Final = 256 * MIB  # of a disk; below it no batch is taken, only what frees
+COPYSET_WAIT_S_MAX: Final = 30.0  # a read waits no longer for more, whatever it asks for
+COPYSET_READS_PER_CONNECTION_MAX: Final = 4096  # that wait for more
+COPYSET_QUEUED_APPENDS_MAX: Final = 10_000  # of a log, while its sequencer is being activated
+COPYSET_QUEUED_BYTES_MAX: Final = 128 * MIB  # likewise
 
 # Metadata repository
 REGISTER_BYTES_MAX: Final = MIB  # a register's value; an etcd takes no more than 1.5 MiB
@@ -83,3 +87,5 @@ ETCD_TIMEOUT_S: Final = 5.0  # outlasts an election there; metadata waits so lon
 LOG_NAME_CHARS_MAX: Final = 200
 REGISTER_NAME_CHARS_MAX: Final = 200  # of a lease and its holder, too
 STREAMS_PER_LOG_MAX: Final = 10_000
+NODESET_MAX: Final = 200  # recovery asks all of them, and who reads asks most
+NODESET_DEFAULT: Final = 20  # of a copyset log: beyond it more nodes spread the load no better

@@ -1,4 +1,4 @@
-"""The disks of a storage node: volumes, one journal each, a worker for reads, and chains.
+"""The disks of a storage node: volumes, one journal each, a worker for reads, chains and copies.
 
 What is not handed in is the real thing; the simulator hands in its own files and workers.
 """
@@ -8,15 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import shutil
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
 
 from loomlog.config import NodeSettings
 from loomlog.node.chain_volumes import ChainVolumes, OpenTable
+from loomlog.node.copyset.copies import Copies, OpenLogs
 from loomlog.node.workers import finish
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.journal import Channel, Journal
+from loomlog.storage.logsdb.table import LogsTable
 from loomlog.storage.stream_meta import StreamMeta
 from loomlog.storage.stream_store import StreamStore
 from loomlog.storage.volumes import Identity, Volumes
@@ -34,14 +39,17 @@ class Disks:
         files: Files | None,
         new_worker: Callable[[], Worker] | None,
         open_table: OpenTable | None,
+        open_logs: OpenLogs | None,
     ) -> None:
         self._settings = settings
         self._handed_in = files
         self._new_worker = new_worker or _thread_worker
         self._open_table = open_table or partial(_rocks_table, settings.node_id)
+        self._open_logs = open_logs or _rocks_logs
         self._volumes: Volumes | None = None
         self._journals: dict[str, Journal] = {}  # by storage node path
         self._chains: ChainVolumes | None = None
+        self._copies: Copies | None = None
         self._workers: list[Worker] = []
         self._stores: dict[StreamId, StreamStore] = {}
 
@@ -67,6 +75,17 @@ class Disks:
             self._files, self._volumes.paths, self._open_table, self._worker
         )
         self._chains.open()
+        self._copies = Copies(
+            settings.node_id,
+            self._files,
+            self._volumes.paths[0],
+            self._open_logs,
+            self._worker,
+            self._free_bytes,
+            _now_us,
+            self._volumes.note_copies,
+        )
+        self._copies.open()
         for path in self._volumes.streams.values():
             self._add(StreamStore.open(self._files, path, self._journal(path), settings.storage))
         return list(self._stores.values())
@@ -81,13 +100,18 @@ class Disks:
         return self._chains
 
     @property
+    def copies(self) -> Copies:
+        assert self._copies is not None
+        return self._copies
+
+    @property
     def _opened(self) -> Volumes:
         assert self._volumes is not None
         return self._volumes
 
-    def join(self, cluster_secret: str) -> None:
+    def join(self, cluster_secret: str, lost_below: int) -> None:
         """Remember whose cluster this is; raises if it is another one than before."""
-        self._opened.join(cluster_secret)
+        self._opened.join(cluster_secret, lost_below)
 
     async def create(self, log_id: LogId, stream_id: StreamId) -> StreamStore:
         """A new, empty replica."""
@@ -126,6 +150,8 @@ class Disks:
     def close(self) -> None:
         if self._chains is not None:
             self._chains.stop()
+        if self._copies is not None:
+            self._copies.stop()
         for journal in self._journals.values():
             journal.close()
         for worker in self._workers:
@@ -134,6 +160,8 @@ class Disks:
             store.close()
         if self._chains is not None:
             self._chains.close()
+        if self._copies is not None:
+            self._copies.close()
         if self._volumes is not None:
             self._volumes.close()
 
@@ -141,6 +169,12 @@ class Disks:
         self._stores[store.meta.stream_id] = store
         if store.context.damaged:
             logger.error("stream %d is damaged at %s", store.meta.stream_id, store.path)
+
+    def _free_bytes(self) -> int:
+        """On the first volume. Blocks."""
+        if self._handed_in is not None:
+            return sys.maxsize
+        return shutil.disk_usage(self._opened.paths[0]).free
 
     def _journal(self, stream_path: str) -> Journal:
         volume = stream_path.rpartition("/")[0]
@@ -170,3 +204,13 @@ def _rocks_table(node_id: NodeId, path: str) -> BlockTable:
     from loomlog.storage.rocks_table import RocksTable
 
     return RocksTable(path, node_id)
+
+
+def _rocks_logs(path: str) -> LogsTable:
+    from loomlog.storage.logsdb.rocks_logs import RocksLogs
+
+    return RocksLogs(path, _now_us())
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

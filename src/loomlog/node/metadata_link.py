@@ -100,6 +100,13 @@ class MetadataLink:
         if self._connection is not None:
             self._connection.close(newer)
 
+    async def request(self, frame: Frame) -> Frame:
+        """Ask the metadata repository something. Raises what it answers, or Unavailable."""
+        if self._connection is None:
+            raise Unavailable("the metadata repository is out of reach of this node")
+        answer, _ = await self._connection.request(frame)
+        return answer
+
     # ---- connecting
 
     async def _stay_connected(self) -> None:

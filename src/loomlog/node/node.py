@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from random import Random
 
 from loomlog import limits
 from loomlog.config import NodeSettings
@@ -27,6 +29,8 @@ from loomlog.net.service import Service
 from loomlog.node.chain_volumes import OpenTable
 from loomlog.node.chained import ChainedReplicas
 from loomlog.node.copying import Copy
+from loomlog.node.copyset.copies import OpenLogs
+from loomlog.node.copyset.copysets import Copysets
 from loomlog.node.disks import Disks
 from loomlog.node.filling import Filling
 from loomlog.node.metadata_link import MetadataLink
@@ -46,7 +50,8 @@ logger = logging.getLogger(__name__)
 
 
 class StorageNode:
-    """A vsn. Under the simulator `files`, `new_worker` and `open_table` stand in for the disk."""
+    """A vsn. Under the simulator `files`, `new_worker`, `open_table` and `open_logs` stand in for
+    the disk, and `rng` for chance."""
 
     def __init__(
         self,
@@ -55,10 +60,14 @@ class StorageNode:
         files: Files | None = None,
         new_worker: Callable[[], Worker] | None = None,
         open_table: OpenTable | None = None,
+        open_logs: OpenLogs | None = None,
+        rng: Random | None = None,
     ) -> None:
         self._settings = settings
         self._codec = Codec("vsn", cluster_id=settings.cluster_id)
-        self._disks = Disks(settings, files, new_worker, open_table)
+        self._disks = Disks(settings, files, new_worker, open_table, open_logs)
+        self._rng = rng or Random()
+        self._lost_below: int | None = None  # see node/copyset/losses.py
         self._chained = ChainedReplicas(
             settings.node_id, lambda: self._disks.chains, lambda frame: self._link.tell(frame)
         )
@@ -87,6 +96,9 @@ class StorageNode:
                 "list_commits": self._list_commits,
                 "chain_request": self._chained.order,
                 "find_time": self.find_time,
+                "copyset_request": self._copyset_order,
+                "recover_copyset": self._recover_copyset,
+                "find_copyset_landmarks": self.find_copyset_landmarks,
             },
         )
 
@@ -114,10 +126,12 @@ class StorageNode:
         try:
             for store in self._disks.open():
                 self._adopt(store)
+            self._copysets = self._open_copysets()
             await self._server.start(self._settings.listen)
         except BaseException:
             self._disks.close()
             raise
+        self._copysets.start()
         self._link.start()
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
 
@@ -139,6 +153,7 @@ class StorageNode:
         await self._link.stop()
         await self._orders.stop()
         await self._service.stop()
+        await self._copysets.stop()
         for copy in self._copies.values():
             await copy.stop()
         for scrub in self._scrubs.values():
@@ -196,6 +211,21 @@ class StorageNode:
         if driver is not None and driver.core.is_primary:  # else it is about an earlier epoch
             driver.fail(f"replication failed: {reason}")
 
+    def _open_copysets(self) -> Copysets:
+        identity, copies = self._disks.identity, self._disks.copies
+        self._copies_lost = identity.has_copies and not copies.are_there
+        if identity.cluster_secret and not self._copies_lost:
+            self._lost_below = identity.lost_below
+        return Copysets(
+            self._settings.node_id,
+            self._codec,
+            copies,
+            self._link.request,
+            lambda: self._lost_below,
+            random=self._rng,
+            now_us=lambda: time.time_ns() // 1000,
+        )
+
     # ---- what the metadata repository hears and says
 
     def _registration(self) -> pb.Register:
@@ -214,10 +244,13 @@ class StorageNode:
                 for driver in (*self._replicas.values(), *self._left.values())
             ],
             chain_replicas=self._chained.found(),
+            copies_lost=self._copies_lost,
         )
 
     def _registered(self, answer: pb.Registered) -> None:
-        self._disks.join(answer.cluster_secret)
+        self._disks.join(answer.cluster_secret, answer.lost_below)
+        self._lost_below = answer.lost_below
+        self._copies_lost = False  # it is noted
         for stream_id in self._replicas:
             self._link.changed(stream_id)  # what changed while we registered
 
@@ -333,6 +366,14 @@ class StorageNode:
             more=len(commits) == count_max,
         )
         return pb.Frame(commit_list=answer)
+
+    def _copyset_order(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._copysets.serving.order(connection, frame, payload)
+
+    def _recover_copyset(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame]:
+        return self._copysets.recover(connection, frame, payload)
 
     # ---- what clients and peers ask
 
@@ -485,7 +526,24 @@ class StorageNode:
     ) -> Awaitable[Frame] | None:
         return self._chained.request(connection, frame, payload)
 
+    def copyset_request(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._copysets.serving.request(connection, frame, payload)
+
+    def copyset_append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._copysets.append(connection, frame, payload)
+
+    def find_copyset_tail(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame]:
+        return self._copysets.find_tail(connection, frame, payload)
+
+    def find_copyset_landmarks(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame]:
+        return self._copysets.serving.landmarks(connection, frame, payload)
+
     def connection_closed(self, connection: Connection) -> None:
+        self._copysets.serving.connection_closed(connection)
         self._chained.connection_closed(connection)
         for subscription in self._subscriptions.pop(connection, {}).values():
             subscription.cancel()
@@ -514,6 +572,10 @@ class _Requests(Service):
                 "subscription_credit": node.add_credit,
                 "cancel_subscription": node.cancel_subscription,
                 "chain_request": node.chain_request,
+                "copyset_request": node.copyset_request,
+                "copyset_append": node.copyset_append,
+                "find_copyset_tail": node.find_copyset_tail,
+                "find_copyset_landmarks": node.find_copyset_landmarks,
             },
         )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound, VersionMismatch
 from loomlog.storage.files import Files
@@ -34,6 +34,8 @@ class Identity:
     node_secret: str
     cluster_secret: str = ""
     format: int = FORMAT
+    has_copies: bool = False  # a LogsDB was made: if it is missing, copies are lost
+    lost_below: int = 0  # of loglets with a lower id copies may be lost
 
 
 class Lock(Protocol):
@@ -102,7 +104,7 @@ class Volumes:
         if self.streams.pop(stream_id, None) is None:
             raise NotFound(f"log stream {stream_id} is not on this storage node")
 
-    def join(self, cluster_secret: str) -> None:
+    def join(self, cluster_secret: str, lost_below: int = 0) -> None:
         """Bind the data to the cluster that took this node in, or refuse another one."""
         own = self.identity.cluster_secret
         if own and own != cluster_secret:
@@ -110,10 +112,18 @@ class Volumes:
                 f"{self.paths[0]} belongs to another cluster named {self.identity.cluster_id}: "
                 f"expected secret {own}, found {cluster_secret}; check --mr and --volumes"
             )
-        if not own:
-            self.identity = replace(self.identity, cluster_secret=cluster_secret)
+        self._save(cluster_secret=cluster_secret, lost_below=lost_below)
+
+    def note_copies(self) -> None:
+        """Before a LogsDB is made here. Blocking."""
+        self._save(has_copies=True)
+
+    def _save(self, **changes: Any) -> None:
+        changed = replace(self.identity, **changes)
+        if changed != self.identity:
             for path in self.paths:
-                _save(self._files, path, self.identity)
+                _save(self._files, path, changed)
+            self.identity = changed
 
     def close(self) -> None:
         """Let other processes in."""

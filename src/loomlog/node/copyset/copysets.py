@@ -1,0 +1,211 @@
+"""`copyset` on a storage node: its copies of logs, and the sequencers that it hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
+from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Preempted, Release
+from loomlog.core.copyset.sequencer import SequencerSettings
+from loomlog.errors import InvalidArgument, LoomError, Sealed
+from loomlog.net.connection import Connection, Frame
+from loomlog.node.copyset.appends import Append
+from loomlog.node.copyset.asking import Asker
+from loomlog.node.copyset.catching_up import CatchingUp
+from loomlog.node.copyset.copies import Copies
+from loomlog.node.copyset.epoch_store import AskMetadata, EpochStore, Known
+from loomlog.node.copyset.host import Host
+from loomlog.node.copyset.losses import HonestCopies
+from loomlog.node.copyset.means import Means
+from loomlog.node.copyset.peers import Peers
+from loomlog.node.copyset.recovering import Recovering
+from loomlog.node.copyset.sequencing import Sequencing
+from loomlog.node.copyset.serving import Serving
+from loomlog.types import LogId, NodeId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.copyset import state_from_wire
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S: Final = 1.0  # between questions who is alive
+
+
+class Copysets:
+    def __init__(
+        self,
+        me: NodeId,
+        codec: Codec,
+        copies: Copies,
+        ask_metadata: AskMetadata,
+        lost_below: Callable[[], int | None],
+        *,
+        random: Random,
+        now_us: Callable[[], int],
+        settings: SequencerSettings | None = None,
+    ) -> None:
+        self._me = me
+        self._codec = codec
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._hosts: dict[LogId, Host] = {}
+        self._recoveries: dict[tuple[LogId, int], asyncio.Task[bool]] = {}
+        self._dead: set[NodeId] = set()  # as the metadata repository sees it
+        self._exclusions = Exclusions(ExclusionTimes())
+        self._peers = Peers(codec, self._connected)
+        self._epochs = EpochStore(ask_metadata, self._learned)
+        self._honest = HonestCopies(copies, self._epochs, lost_below, self._spawn)
+        asker = Asker(self._ask, self._epochs.ask)
+        self._means = Means(
+            me,
+            self._ask,
+            self._tell,
+            asker,
+            self._epochs,
+            self._exclusions,
+            random,
+            settings or SequencerSettings(),
+            now_us,
+            self._spawn,
+        )
+        self._catching_up = CatchingUp(me, copies, asker, self._epochs, self._spawn)
+        copies.missed = self._catching_up.missed
+        self.serving = Serving(copies, self._honest, self._catching_up, self._forget)
+
+    def start(self) -> None:
+        self._spawn(self._refresh())
+
+    async def stop(self) -> None:
+        for host in self._hosts.values():
+            host.stop()
+        tasks = [*self._tasks, *self._recoveries.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._epochs.stop()
+        self._peers.close()
+
+    # ---- what clients ask
+
+    def append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        order = frame.copyset_append
+        append = Append.of(self._codec, connection, frame, payload)
+        self._host(order.loglet_id).append(append, order.previous)
+
+    async def find_tail(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        tail = await self._host(frame.find_copyset_tail.loglet_id).tail()
+        return pb.Frame(copyset_tail=tail)
+
+    def _host(self, log: LogId) -> Host:
+        if log not in self._hosts:
+            if not log:
+                raise InvalidArgument("loglets have ids above 0")
+            self._hosts[log] = Host(log, self._means)
+        return self._hosts[log]
+
+    # ---- what the metadata repository orders
+
+    async def recover(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        """All epochs below one that takes no appends."""
+        message = frame.recover_copyset.state
+        state, nodes = state_from_wire(message)
+        known = Known(message.loglet_id, message.log_stream_id, state, nodes, self._loop.time())
+        self._learned(known)
+        key = (known.log, state.epoch)
+        if key not in self._recoveries:
+            self._recoveries[key] = self._loop.create_task(self._recover(known))
+            self._recoveries[key].add_done_callback(lambda _: self._recoveries.pop(key, None))
+        if not await asyncio.shield(self._recoveries[key]):
+            raise Sealed(f"loglet {known.log}: epoch {state.epoch} is over: a later one has begun")
+        return pb.Frame(done=pb.Done())
+
+    async def _recover(self, known: Known) -> bool:
+        epoch = known.state.epoch
+        ending = await Recovering(known.log, epoch, self._means).run(lambda: False)
+        if isinstance(ending, Preempted):
+            return False
+        everybody = {node for metadata in known.state.history for node in metadata.nodes}
+        for node in sorted(everybody):
+            self._tell(node, Release(known.log, make(epoch, 0)))
+        return True
+
+    def _forget(self, log: LogId) -> None:
+        """The log is deleted."""
+        host = self._hosts.pop(log, None)
+        if host is not None:
+            host.stop()
+        for others in (self._epochs, self._honest, self._catching_up):
+            others.forget(log)
+
+    # ---- the other nodes
+
+    def _ask(
+        self, node: NodeId, request: NodeRequest, done: Callable[[NodeAnswer | None], None]
+    ) -> None:
+        if node == self._me:
+            self._honest.ask(request, partial(self._later, done))
+        else:
+            self._peers.ask(node, request, done)
+
+    def _later(self, done: Callable[[NodeAnswer | None], None], answer: NodeAnswer) -> None:
+        """As from a peer: never before `_ask` returns."""
+        self._loop.call_soon(done, answer)
+
+    def _tell(self, node: NodeId, release: Release) -> None:
+        if node == self._me:
+            self._honest.ask(release, lambda _: None)
+        else:
+            self._peers.tell(node, release)
+
+    def _connected(self, node: NodeId) -> None:
+        self._exclusions.returned(node)
+        for sequencing in self._sequencings():
+            sequencing.returned(node)
+            sequencing.retry()
+
+    def _sequencings(self) -> list[Sequencing]:
+        return [host.sequencing for host in self._hosts.values() if host.sequencing is not None]
+
+    def _learned(self, known: Known) -> None:
+        others = [node for node in known.nodes.values() if node.node_id != self._me]
+        self._peers.learn(others)
+        before, self._dead = self._dead, {node.node_id for node in others if not node.alive}
+        self._exclusions.down = frozenset(
+            node for node in self._dead if not self._peers.is_connected(node)
+        )
+        host = self._hosts.get(known.log)
+        if host is not None and host.sequencing is not None:
+            host.sequencing.learned(known.state)
+        if back := before - self._dead:
+            for node in sorted(back):
+                self._exclusions.returned(node)
+            for sequencing in self._sequencings():
+                sequencing.retry()
+
+    async def _refresh(self) -> None:
+        """Who is alive is the same for all logs: so they are asked for in turn."""
+        for turn in itertools.count():
+            await asyncio.sleep(REFRESH_S)
+            active = [log for log, host in self._hosts.items() if host.sequencing is not None]
+            if active:
+                try:
+                    await self._epochs.get(active[turn % len(active)], REFRESH_S / 2)
+                except LoomError as error:
+                    logger.debug("who is alive is not known: %s", error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("something of copyset logs ended with an error", exc_info=error)

@@ -1,0 +1,105 @@
+"""The epoch store, as a node sees it: questions to the metadata repository, over the connection
+that this node made to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from loomlog.core.copyset.messages import (
+    Activate,
+    EpochStoreRequest,
+    GetState,
+    LogState,
+    SetClean,
+)
+from loomlog.errors import LoomError
+from loomlog.net.connection import Frame
+from loomlog.types import LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.copyset import KnownNode, state_from_wire
+
+logger = logging.getLogger(__name__)
+
+AskMetadata: TypeAlias = Callable[[Frame], Awaitable[Frame]]
+
+
+class Known(NamedTuple):
+    """What the metadata repository said of a log."""
+
+    log: LogId
+    stream: StreamId
+    state: LogState
+    nodes: Mapping[NodeId, KnownNode]
+    asked_at: float  # by the loop's clock
+
+
+class EpochStore:
+    """`learned` is called with every answer."""
+
+    def __init__(self, ask: AskMetadata, learned: Callable[[Known], None]) -> None:
+        self._ask = ask
+        self._learned = learned
+        self._known: dict[LogId, Known] = {}
+        self._asking: dict[LogId, asyncio.Task[Known]] = {}  # for a state that is not too old
+
+    async def ask(self, request: EpochStoreRequest) -> LogState | None:
+        """None: it is not known whether anything happened."""
+        try:
+            return (await self.request(request)).state
+        except LoomError as error:
+            logger.debug("the epoch store of loglet %d: %s", request.log, error)
+            return None
+
+    async def request(self, request: EpochStoreRequest) -> Known:
+        """Raises what the metadata repository answers, or Unavailable."""
+        asked_at = asyncio.get_running_loop().time()
+        answer = await self._ask(pb.Frame(epoch_store_request=_to_wire(request)))
+        message = answer.copyset_state
+        state, nodes = state_from_wire(message)
+        known = Known(request.log, message.log_stream_id, state, nodes, asked_at)
+        self._note(known)
+        self._learned(known)
+        return known
+
+    async def get(self, log: LogId, max_age_s: float) -> Known:
+        """As it is, or was a moment ago. Raises as `request`."""
+        known = self._known.get(log)
+        if known is not None and known.asked_at + max_age_s > asyncio.get_running_loop().time():
+            return known
+        asking = self._asking.get(log)
+        if asking is None:
+            asking = asyncio.get_running_loop().create_task(self.request(GetState(log)))
+            self._asking[log] = asking
+            asking.add_done_callback(lambda _: self._asked(log))
+        return await asyncio.shield(asking)
+
+    def forget(self, log: LogId) -> None:
+        self._known.pop(log, None)
+
+    def stop(self) -> None:
+        for asking in self._asking.values():
+            asking.cancel()
+
+    def _asked(self, log: LogId) -> None:
+        asking = self._asking.pop(log)
+        if not asking.cancelled():
+            asking.exception()  # told to those who wait, if any still do
+
+    def _note(self, known: Known) -> None:
+        before = self._known.get(known.log)
+        if before is None or before.asked_at <= known.asked_at:
+            self._known[known.log] = known
+
+
+def _to_wire(request: EpochStoreRequest) -> pb.EpochStoreRequest:
+    kinds = pb.EpochStoreRequest
+    match request:
+        case GetState(log):
+            return kinds(kind=kinds.GET, loglet_id=log)
+        case Activate(log, _, expected):
+            return kinds(kind=kinds.ACTIVATE, loglet_id=log, expected=expected)
+        case SetClean(log, by, epoch, tail):
+            return kinds(kind=kinds.SET_CLEAN, loglet_id=log, by=by, epoch=epoch, tail=tail)

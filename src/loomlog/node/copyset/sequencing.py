@@ -1,0 +1,232 @@
+"""A sequencer at work: carries out what core/copyset/sequencer.py decides, in one epoch.
+
+It takes appends at once. Beside that the sequencers before it are fenced, and their epochs
+recovered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from loomlog.core.copyset.effects import (
+    Acknowledge,
+    Drained,
+    Effect,
+    LeaveOpen,
+    Reactivate,
+    Reject,
+    Rejection,
+    Send,
+    StepDown,
+)
+from loomlog.core.copyset.fencing import fence
+from loomlog.core.copyset.lsn import Epoch, Lsn, offset_of
+from loomlog.core.copyset.messages import Amend, LogState, NodeAnswer, Preempted, Release, Store
+from loomlog.core.copyset.recovery import Recovered
+from loomlog.core.copyset.sequencer import Sequencer, State
+from loomlog.errors import Busy, Unavailable
+from loomlog.node.copyset.appends import Append
+from loomlog.node.copyset.asking import insist
+from loomlog.node.copyset.epoch_store import Known
+from loomlog.node.copyset.means import Means
+from loomlog.node.copyset.recovering import Recovering
+from loomlog.node.producers import ProducerTable
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+OpenEnd = tuple[Append, Lsn]
+
+
+class Sequencing:
+    """`again` gets appends that are nowhere, and have to find another sequencer; `over` is called
+    once, with the appends of which nobody knows what recovery makes of them."""
+
+    def __init__(
+        self,
+        known: Known,
+        means: Means,
+        again: Callable[[Append], None],
+        over: Callable[[list[OpenEnd]], None],
+    ) -> None:
+        state = known.state
+        self._log = known.log
+        self._stream = known.stream
+        self._means = means
+        self._again = again
+        self._over = over
+        self._loop = asyncio.get_running_loop()
+        self._core = Sequencer(
+            known.log,
+            state.metadata_of(state.epoch),
+            state.epoch,
+            {node for metadata in state.history for node in metadata.nodes},
+            means.exclusions,
+            means.chance,
+            means.settings,
+        )
+        self._producers = ProducerTable()
+        self._underway: dict[Lsn, Append] = {}
+        self._open_ends: list[OpenEnd] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._settling = self._loop.create_task(self._settle(state))
+
+    # ---- what is known
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._core.epoch
+
+    @property
+    def is_over(self) -> bool:
+        return self._core.state is State.OVER
+
+    def tail(self) -> pb.CopysetTail:
+        last = self._core.last_acknowledged
+        return pb.CopysetTail(
+            tail=last if offset_of(last) else 0,
+            released=self._core.released,
+            epoch=self._core.epoch,
+        )
+
+    # ---- what happens
+
+    def append(self, append: Append) -> None:
+        """Raises AppendUnknown if it repeats one that is too long ago to tell."""
+        producer_id, sequence = append.header.producer_id, append.header.sequence
+        if repeated := self._producers.find(producer_id, sequence):
+            self._repeat(append, repeated)
+            return
+        lsn = self._core.next_lsn
+        append.place(self._stream, self._core.epoch, lsn)
+        effects = self._core.append(
+            append.batch, append.header.count, append, self._means.now_us(), self._loop.time()
+        )
+        if not (effects and isinstance(effects[0], Reject)):
+            self._producers.note(producer_id, sequence, lsn)
+            self._underway[lsn] = append
+        self._do(effects)
+
+    def returned(self, node: NodeId) -> None:
+        """It was started anew, or the connection to it was."""
+        self._do(self._core.returned(node))
+
+    def retry(self) -> None:
+        """Nodes are there again."""
+        self._do(self._core.retry(self._loop.time()))
+
+    def learned(self, state: LogState) -> None:
+        """What the epoch store has by now."""
+        if state.epoch > self.epoch:
+            self._do(self._core.preempted(state.epoch - 1))
+
+    def stop(self) -> None:
+        self._settling.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _repeat(self, append: Append, lsn: Lsn) -> None:
+        """It is here: if still under way, its answer goes to who asked last."""
+        underway = self._underway.get(lsn)
+        if underway is None:
+            append.succeeded(lsn)
+        else:
+            underway.connection, underway.request_id = append.connection, append.request_id
+
+    def _answered(self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None) -> None:
+        self._do(self._core.answered(node, lsn, wave, answer, self._loop.time()))
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(self._core.tick(self._loop.time()))
+
+    # ---- what is done about it
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(node, Release() as release):
+                    self._means.tell(node, release)
+                case Send(node, (Store() | Amend()) as request):
+                    record = request.record
+                    answered = partial(self._answered, node, record.first, record.wave)
+                    self._means.ask(node, request, answered)
+                case Acknowledge(Append() as append, lsn):
+                    del self._underway[lsn]
+                    append.succeeded(lsn)
+                case Reject(Append() as append, why):
+                    self._reject(append, why)
+                case LeaveOpen(Append() as append, lsn):
+                    self._open_ends.append((append, lsn))
+                case StepDown(seal):
+                    logger.info(
+                        "loglet %d: epoch %d is over, epoch %d or a later one has begun",
+                        *(self._log, self.epoch, seal + 1),
+                    )
+                    self._end()
+                case Drained():
+                    self._end()
+                case Reactivate():
+                    logger.info("loglet %d: epoch %d is full", self._log, self.epoch)
+        self._schedule()
+
+    def _reject(self, append: Append, why: Rejection) -> None:
+        match why:
+            case Rejection.BUSY:
+                append.failed(Busy(f"loglet {self._log}: {why}: try again in a moment"))
+            case Rejection.UNAVAILABLE:
+                append.failed(Unavailable(f"loglet {self._log}: {why}: start some"))
+            case _:
+                self._again(append)
+
+    def _end(self) -> None:
+        open_ends, self._open_ends = self._open_ends, []
+        self._underway.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._over(open_ends)
+
+    def _schedule(self) -> None:
+        due = self._core.next_due
+        if due is None or (self._timer is not None and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._tick)
+
+    # ---- the epochs before
+
+    async def _settle(self, state: LogState) -> None:
+        try:
+            await self._fence(state)
+            if not self.is_over:
+                await self._recover()
+        except Exception:
+            logger.exception("loglet %d: epoch %d cannot be settled", self._log, self.epoch)
+
+    async def _fence(self, state: LogState) -> None:
+        async def attempt() -> bool | None:
+            if self.is_over:
+                return True
+            outcome = await self._means.asker.run(fence(self._log, self.epoch, state, {}))
+            if isinstance(outcome, Preempted):
+                self._do(self._core.preempted(outcome.seal))
+                return True
+            return outcome or None
+
+        await insist(attempt)
+        self._do(self._core.fenced())
+
+    async def _recover(self) -> None:
+        recovering = Recovering(self._log, self.epoch, self._means)
+        ending = await recovering.run(lambda: self.is_over)
+        if isinstance(ending, Preempted):
+            self._do(self._core.preempted(ending.seal))
+        elif isinstance(ending, Recovered):
+            last_clean = ending.state.last_clean
+            self._do(self._core.recovered_up_to(last_clean, self._loop.time()))
