@@ -40,6 +40,7 @@ SCRUB_BYTES: Final = MIB  # checked at a time, between two reads of others
 SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 
 # Chains
+CHAINS_PER_SEGMENT_MAX: Final = 256  # a read of any position asks the tails of all
 TICKETS_REMEMBERED: Final = 100_000  # by which a sequencer knows how long a hole is: a few MB
 CHAIN_LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
 CHAIN_WAITING_BYTES_MAX: Final = 128 * MIB  # blocks that wait for the disk; more are refused

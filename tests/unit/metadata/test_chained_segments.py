@@ -38,6 +38,15 @@ async def test_without_enough_nodes_a_log_is_not_created(tmp_path: Path) -> None
         assert await cluster.chains.append(b"one") == 1
 
 
+async def test_a_log_has_a_bounded_number_of_chains(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, nodes=1) as cluster:
+        with pytest.raises(InvalidArgument, match="at most 256 chains, not 257"):
+            await cluster.create_chained(chains=257, replicas=1)
+        assert await cluster.names() == []
+        await cluster.create_chained(chains=256, replicas=1)
+        assert await cluster.chains.append(b"one") == 1
+
+
 async def test_what_a_log_has_that_could_not_be_created_is_removed(tmp_path: Path) -> None:
     async with ChainedCluster(tmp_path) as cluster:
         cluster.refuse_chains(2)

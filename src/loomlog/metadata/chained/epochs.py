@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -96,7 +97,8 @@ class Epochs:
     async def _reconfigure(self, projection: Projection, goal: Goal) -> Projection:
         loglet = projection.log_id
         self.unfinished.add(loglet)
-        steps = reconfigure(projection, goal, self._sequencers.new_name())
+        stop = partial(self._sequencers.stop, loglet)
+        steps = reconfigure(projection, goal, self._sequencers.new_name(), stop)
         ending = await self._driver.drive(loglet, steps)
         if not isinstance(ending, Reconfigured):
             why = ending.reason if isinstance(ending, Interrupted) else "another one is in force"

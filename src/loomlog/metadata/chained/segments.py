@@ -11,7 +11,8 @@ from loomlog.core.chained.messages import Create, Done, Refused, Seal, SealedAt
 from loomlog.core.chained.projection import Projection, Replica, first_projection
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.segments import Segment, Settings, Successor
-from loomlog.errors import Timeout, Unavailable
+from loomlog.errors import InvalidArgument, Timeout, Unavailable
+from loomlog.limits import CHAINS_PER_SEGMENT_MAX
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.conditions import condition
@@ -55,6 +56,11 @@ class ChainedSegments:
     # ---- made
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
+        if successor.settings.streams > CHAINS_PER_SEGMENT_MAX:
+            raise InvalidArgument(
+                f"a chained log has at most {CHAINS_PER_SEGMENT_MAX} chains, not "
+                f"{successor.settings.streams}: give it fewer streams"
+            )
         with suppress(TimeoutError):  # then those that are there have to do
             async with asyncio.timeout(REGISTER_WAIT_S):
                 await self._placing.registered(successor.settings.replicas)
@@ -142,6 +148,9 @@ class ChainedSegments:
             )
         return end - 1
 
+    async def find_tail(self, segment: Segment) -> Glsn:
+        return self.tail(segment)
+
     def known_tail(self, segment: Segment) -> Glsn:
         try:
             return self.tail(segment)
@@ -215,6 +224,9 @@ class ChainedSegments:
         chains = [nodes for nodes in self.placement() if node in nodes]
         joining = [r for record in self._chained for r in record.joining if r.node_id == node]
         return chains + [()] * len(joining)
+
+    def kept_on(self, node: NodeId) -> list[str]:
+        return []
 
     def can_leave(self, node: NodeId) -> bool:
         return all(

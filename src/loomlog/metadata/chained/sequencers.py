@@ -24,6 +24,7 @@ class Sequencers:
     def __init__(self, leader_epoch: int) -> None:
         self._last_name = leader_epoch << 32
         self._sequencers: dict[LogId, Sequencer] = {}
+        self._stopped_at: dict[LogId, Glsn] = {}
 
     def new_name(self) -> int:
         """Of the sequencer of one attempt at a projection: never given before, by whomever."""
@@ -32,13 +33,22 @@ class Sequencers:
 
     def begin(self, projection: Projection) -> None:
         """It came into force, by our own swap."""
-        self._sequencers.pop(projection.log_id, None)
+        self.end(projection.log_id)
         if projection.first and not projection.closed:
             remembered = max(REMEMBERED_LEAST, TICKETS_REMEMBERED // (len(self._sequencers) + 1))
             self._sequencers[projection.log_id] = Sequencer(projection, remembered)
 
+    def stop(self, loglet: LogId) -> Glsn:
+        """Hand out nothing more: its epoch is over. The first position that was not handed out; 0:
+        nobody knows, it was another term's."""
+        sequencer = self._sequencers.pop(loglet, None)
+        if sequencer is not None:
+            self._stopped_at[loglet] = sequencer.end
+        return self._stopped_at.get(loglet, 0)
+
     def end(self, loglet: LogId) -> None:
         self._sequencers.pop(loglet, None)
+        self._stopped_at.pop(loglet, None)
 
     def __contains__(self, loglet: LogId) -> bool:
         return loglet in self._sequencers
@@ -46,7 +56,7 @@ class Sequencers:
     def end_of(self, loglet: LogId) -> Glsn | None:
         """The first position that is not handed out; None: nobody knows yet."""
         sequencer = self._sequencers.get(loglet)
-        return sequencer.end if sequencer else None
+        return sequencer.end if sequencer else self._stopped_at.get(loglet)
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

@@ -8,16 +8,16 @@ from loomlog.core.segments import Segment
 from loomlog.errors import Unavailable
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
-from loomlog.metadata.keepers import LoneKeeper
+from loomlog.metadata.chained.segments import ChainedSegments
 from loomlog.metadata.records import LogRecord
 from loomlog.types import Glsn
 
 
 class ChainedTimes:
-    def __init__(self, chained: ChainedCatalog, driver: Driver, keeper: LoneKeeper) -> None:
+    def __init__(self, chained: ChainedCatalog, driver: Driver, segments: ChainedSegments) -> None:
         self._chained = chained
         self._driver = driver
-        self._keeper = keeper
+        self._segments = segments
 
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
@@ -27,7 +27,7 @@ class ChainedTimes:
         if record is None:
             raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is just being deleted")
         ended = segment.end is not None
-        last = self._keeper.tail(segment) if segment.end is None else segment.end
+        last = self._segments.tail(segment) if segment.end is None else segment.end
         steps = find_time(record.projection, timestamp_us, first, last, ended=ended)
         outcome = await self._driver.drive(segment.loglet, steps)
         match outcome:
