@@ -108,14 +108,25 @@ class Catalog:
         """Which nodes may fail together; empty: nobody said."""
         return {node.node_id: node.location for node in self.nodes.values()}
 
-    async def put_node(self, node: NodeRecord) -> None:
-        """A node as it says it is; what operators want of it stays, unless it began anew."""
+    async def put_node(self, node: NodeRecord, *, copies_lost: bool = False) -> NodeRecord:
+        """A node as it says it is; what operators want of it stays, unless it began anew. Then, or
+        when it says so, it has lost its copies of all loglets that there are."""
         async with self._writing:
             known = self.nodes.get(node.node_id)
             if known is not None and known.node_secret == node.node_secret:
-                node = replace(node, draining=known.draining, removing=known.removing)
+                node = replace(
+                    node,
+                    draining=known.draining,
+                    removing=known.removing,
+                    lost_below=known.lost_below,
+                )
+            elif known is not None:
+                copies_lost = True
+            if copies_lost:
+                node = replace(node, lost_below=self._counters.log_id + 1)
             if known != node:
                 await self._write(node_key(node.node_id), node)
+            return node
 
     async def update_node(self, node_id: NodeId, **changes: Any) -> NodeRecord:
         async with self._writing:

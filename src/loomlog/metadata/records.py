@@ -38,6 +38,7 @@ class NodeRecord:
     draining: bool = False  # takes nothing new; what it has moves away
     removing: bool = False  # dead, and forgotten once nothing is left there
     location: str = ""  # its failure domain; empty: one of its own
+    lost_below: LogId = 0  # of loglets with a lower id it may have lost copies (`copyset`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,9 @@ class Registration:
     async def register(self, connection: Connection, request: pb.Register) -> pb.Registered:
         async with self._one_by_one:
             self._check(connection, request)
-            await self._catalog.put_node(_record_of(request))
+            record = await self._catalog.put_node(
+                _record_of(request), copies_lost=request.copies_lost
+            )
             if connection.closed:
                 raise Unavailable("the connection was lost")
             self._join(connection, request)
@@ -59,6 +61,7 @@ class Registration:
             cluster_secret=cluster.secret,
             heartbeat_s=self._heartbeat_s,
             metadata=self._metadata_addresses(),
+            lost_below=record.lost_below,
         )
 
     def _join(self, connection: Connection, request: pb.Register) -> None:
