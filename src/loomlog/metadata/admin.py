@@ -67,7 +67,7 @@ class Admin:
     async def _new_log(self, request: pb.CreateLog) -> LogRecord:
         name, replicas = request.name, request.replicas
         if request.protocol in self._keepers:
-            settings = Settings(request.protocol, request.streams, replicas)
+            settings = Settings(request.protocol, request.streams, replicas, request.nodeset)
             return await self._catalog.create_lone_log(name, settings)
         placement = self._placing.place(request.streams, replicas)
         return await self._catalog.create_log(name, request.protocol, replicas, placement)
@@ -195,7 +195,7 @@ class Admin:
 
     async def trim_log(self, name: str, position: Glsn) -> LogRecord:
         log = self._catalog.log(name)
-        tail = self._tails.tail(log)
+        tail = await self._tails.find_tail(log)
         if position > tail:
             raise InvalidArgument(
                 f"log {name!r} ends at position {tail}: it cannot be trimmed up to {position}"
@@ -236,6 +236,19 @@ class Admin:
             )
         if request.replicas < 1:
             raise InvalidArgument("a stream has at least 1 replica")
+        settings = Settings(request.protocol, request.streams, request.replicas, request.nodeset)
+        check_nodeset(settings)
+
+
+def check_nodeset(settings: Settings) -> None:
+    protocol, _, replicas, nodeset = settings
+    if nodeset and protocol != "copyset":
+        raise InvalidArgument(f"protocol {protocol!r} has no nodesets: leave it out")
+    if 0 < nodeset < replicas or nodeset > limits.NODESET_MAX:
+        raise InvalidArgument(
+            f"a nodeset of {nodeset} nodes cannot be: with {replicas} replicas it has "
+            f"{replicas} to {limits.NODESET_MAX}"
+        )
 
 
 def check_retention(name: str, retention_s: int) -> None:

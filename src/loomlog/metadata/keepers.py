@@ -33,11 +33,11 @@ class LoneKeeper(Keeper, Protocol):
     """A protocol that does without commit rounds, and keeps records of its own. Its segments show
     one stream each, whose LLSNs are the positions."""
 
-    def tail(self, segment: Segment) -> Glsn:
-        """The last position handed out; Unavailable if nobody knows it now."""
-
     def known_tail(self, segment: Segment) -> Glsn:
-        """The same, or the last one that is known."""
+        """The last position that is known."""
+
+    async def find_tail(self, segment: Segment) -> Glsn:
+        """At or above all that was acknowledged before this was asked, whoever has to be asked."""
 
     async def trim(self, log: LogRecord) -> None:
         """As far as the log is trimmed, on the nodes that can be reached; the others later."""
@@ -56,6 +56,9 @@ class LoneKeeper(Keeper, Protocol):
 
     def replicas_on(self, node: NodeId) -> list[tuple[NodeId, ...]]:
         """For each replica on a node, those that belong together."""
+
+    def kept_on(self, node: NodeId) -> list[str]:
+        """Names of the logs of which it has something that nobody copies elsewhere."""
 
     def can_leave(self, node: NodeId) -> bool:
         """There are spare nodes for all that it has."""

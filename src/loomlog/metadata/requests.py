@@ -37,6 +37,7 @@ class Requests(Service):
             "switch_log": self._switch_log,
             "set_retention": self._set_retention,
             "report_chain": self._report_chain,
+            "epoch_store_request": self._epoch_store_request,
             "change_stream": self._change_stream,
             "change_node": self._change_node,
             "change_metadata": self._change_metadata,
@@ -108,6 +109,11 @@ class Requests(Service):
             member = self._term.registration.take_reports(node, frame.report.uncommit_reports)
             member.take_chain_bytes(frame.report.chain_bytes)
 
+    async def _epoch_store_request(self, connection: Connection, frame: Frame) -> Frame:
+        node = self._term.members.node_of(connection)
+        state = await self._term.epochs.answer(node, frame.epoch_store_request)
+        return pb.Frame(copyset_state=state)
+
     # ---- clients: logs
 
     async def _create_log(self, connection: Connection, frame: Frame) -> Frame:
@@ -129,11 +135,11 @@ class Requests(Service):
 
     async def _trim_log(self, connection: Connection, frame: Frame) -> Frame:
         log = await self._term.admin.trim_log(frame.trim_log.name, frame.trim_log.position)
-        return pb.Frame(bounds=self._term.view.bounds(log))
+        return pb.Frame(bounds=await self._term.view.bounds(log))
 
     async def _get_bounds(self, connection: Connection, frame: Frame) -> Frame:
         log = self._term.catalog.log(frame.get_bounds.name)
-        return pb.Frame(bounds=self._term.view.bounds(log))
+        return pb.Frame(bounds=await self._term.view.bounds(log))
 
     async def _switch_log(self, connection: Connection, frame: Frame) -> Frame:
         return pb.Frame(changed=await self._term.switching.switch(frame.switch_log))

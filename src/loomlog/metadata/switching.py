@@ -17,7 +17,7 @@ from loomlog.core import virtual_log
 from loomlog.core.segments import Chain, Settings, Successor
 from loomlog.core.virtual_log import Done, Operation, Refused, Request
 from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader
-from loomlog.metadata.admin import Admin
+from loomlog.metadata.admin import Admin, check_nodeset
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.keepers import Keeper
@@ -70,7 +70,10 @@ class Switching:
             request.protocol or now.protocol,
             request.streams or now.streams,
             request.replicas or now.replicas,
+            request.nodeset,
         )
+        if not wanted.nodeset and wanted.protocol == now.protocol:
+            wanted = wanted._replace(nodeset=now.nodeset)
         if wanted.protocol not in self._keepers:
             known = ", ".join(self._keepers)
             raise InvalidArgument(
@@ -78,6 +81,7 @@ class Switching:
             )
         if wanted.streams > limits.STREAMS_PER_LOG_MAX:
             raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
+        check_nodeset(wanted)
         return wanted
 
     # ---- carrying out

@@ -16,14 +16,14 @@ class Tails:
         self._committer = committer
         self._keepers = keepers
 
-    def tail(self, log: LogRecord) -> Glsn:
+    async def find_tail(self, log: LogRecord) -> Glsn:
         """At or above all that was acknowledged; Unavailable if nobody knows it now."""
         active = log.chain.active
         keeper = self._keepers.get(active.settings.protocol)
-        return keeper.tail(active) if keeper else self._of_rounds(log, active.start)
+        return await keeper.find_tail(active) if keeper else self._of_rounds(log, active.start)
 
     def known_tail(self, log: LogRecord) -> Glsn:
-        """The same, or the last one that is known."""
+        """The last position that is known."""
         active = log.chain.active
         keeper = self._keepers.get(active.settings.protocol)
         return keeper.known_tail(active) if keeper else self._of_rounds(log, active.start)

@@ -28,6 +28,14 @@ from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.chained.times import ChainedTimes
 from loomlog.metadata.chained.upkeep import Upkeep
 from loomlog.metadata.committer import Committer
+from loomlog.metadata.copyset.catalog import CopysetCatalog
+from loomlog.metadata.copyset.epoch_store import EpochStore
+from loomlog.metadata.copyset.nodes import CopysetNodes
+from loomlog.metadata.copyset.orders import CopysetOrders
+from loomlog.metadata.copyset.recoveries import Recoveries
+from loomlog.metadata.copyset.removal import Removal as CopysetRemoval
+from loomlog.metadata.copyset.segments import CopysetSegments
+from loomlog.metadata.copyset.trimming import Trimming as CopysetTrimming
 from loomlog.metadata.keepers import Keeper, LoneKeeper
 from loomlog.metadata.leases import Leases
 from loomlog.metadata.members import Members
@@ -80,6 +88,7 @@ class Term:
         catalog: Catalog,
         leases: Leases,
         chained: ChainedCatalog,
+        copysets: CopysetCatalog,
     ) -> None:
         self.leader = mandate.leader
         self.store = mandate.store
@@ -89,6 +98,7 @@ class Term:
         self.catalog = catalog
         self.leases = leases
         self._chained = chained
+        self._copysets = copysets
         self._keepers: dict[str, LoneKeeper] = {}  # every protocol without commit rounds
         self._times: dict[str, TimeFinder] = {}  # every protocol that can look for a time
         self.registers = Registers(mandate.store, leases)
@@ -118,7 +128,8 @@ class Term:
         catalog = await Catalog.load(mandate.store, settings.cluster_id, new_secret)
         leases = await Leases.load(mandate.store)
         chained = await ChainedCatalog.load(mandate.store, catalog.load_of)
-        term = cls(settings, mandate, catalog, leases, chained)
+        copysets = await CopysetCatalog.load(mandate.store)
+        term = cls(settings, mandate, catalog, leases, chained, copysets)
         term._start()
         return term
 
@@ -139,6 +150,7 @@ class Term:
         )
         placing = Placing(catalog, members, self._keepers)
         self._wire_up_chained(placing, steps)
+        self._wire_up_copyset(placing)
         self.admin = Admin(catalog, committer, orders, self._reconciler, placing, self._keepers)
         ordered = OrderedSegments(catalog, committer, self._reconciler, self.admin, placing)
         # Every protocol that a log can be switched to.
@@ -175,6 +187,18 @@ class Term:
         self._keepers["chained"] = keeper
         self._times["chained"] = ChainedTimes(chained, driver, keeper)
 
+    def _wire_up_copyset(self, placing: Placing) -> None:
+        catalog, copysets, background = self.catalog, self._copysets, self._background
+        nodes = CopysetNodes(catalog, self.members, self._nodes)
+        self.epochs = EpochStore(catalog, copysets, nodes)
+        orders = CopysetOrders(self.epochs, self.members, self._settings.failure_detection_s)
+        shared = (catalog, copysets, self.epochs, nodes, orders, background)
+        self._recoveries = Recoveries(*shared)
+        self._keepers["copyset"] = self._copyset_segments = CopysetSegments(
+            *(catalog, copysets, self.epochs, nodes, orders),
+            *(self._recoveries, CopysetTrimming(*shared), CopysetRemoval(*shared), placing),
+        )
+
     def _start(self) -> None:
         for log in self.catalog.logs.values():
             self.committer.add(self.admin.rounds_of(log))
@@ -189,8 +213,10 @@ class Term:
         self._at_end.callback(self.members.stop)
         self._at_end.callback(self._reconciler.stop)
         self._at_end.callback(self.upkeep.stop)
+        self._at_end.callback(self._recoveries.stop)
         self._at_end.push_async_callback(self._background.stop)
         self.upkeep.start()
+        self._copyset_segments.start()
         self.switching.start()
         self._background.spawn(self.retention.run(), "retention")
 

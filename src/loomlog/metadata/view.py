@@ -70,8 +70,8 @@ class View:
             retention_s=log.retention_s,
         )
 
-    def bounds(self, log: LogRecord) -> pb.Bounds:
-        return pb.Bounds(head=log.trimmed + 1, tail=self._tails.tail(log))
+    async def bounds(self, log: LogRecord) -> pb.Bounds:
+        return pb.Bounds(head=log.trimmed + 1, tail=await self._tails.find_tail(log))
 
     def _version_of(self, log: LogRecord) -> int:
         versions = (keeper.version_of(log) for keeper in self._keepers.values())

@@ -84,9 +84,12 @@ class SmallCluster:
     def address(self) -> str:
         return self.repository.address
 
+    def _new_node(self, node_id: int) -> ScriptedNode:
+        return ScriptedNode(node_id)
+
     async def add_nodes(self, count: int, location: str = "") -> list[ScriptedNode]:
         for _ in range(count):
-            node = ScriptedNode(len(self.nodes) + 1)
+            node = self._new_node(len(self.nodes) + 1)
             node.location = location
             node.peers = self._addresses
             self._addresses[f"node-{node.node_id}:1"] = node

@@ -1,0 +1,150 @@
+"""Copyset loglets that get a new epoch without an append: a node takes it and recovers all before.
+
+That is so when a segment ends, when a node of the nodeset leaves or is lost for long, and when the
+node that sequenced is gone: readers would wait for what it acknowledged last until somebody
+appends. Every order is for an epoch of its own: two recoveries of one epoch would not be told apart
+by storage nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from loomlog.core.copyset.log_state import can_be_recovered, is_recovered
+from loomlog.core.segments import Segment
+from loomlog.errors import LoomError, Unavailable
+from loomlog.metadata.background import Background
+from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.copyset.catalog import CopysetCatalog
+from loomlog.metadata.copyset.epoch_store import EpochStore
+from loomlog.metadata.copyset.nodes import CopysetNodes
+from loomlog.metadata.copyset.orders import CopysetOrders
+from loomlog.metadata.insisting import Insisting, Progress
+from loomlog.metadata.records import CopysetRecord, LogRecord
+from loomlog.types import LogId, NodeId
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64  # each asks a few nodes for a few records
+SEQUENCER_LOST_S: Final = 1.0  # so long those who append may make another node take over
+
+
+class Recoveries:
+    def __init__(
+        self,
+        catalog: Catalog,
+        copysets: CopysetCatalog,
+        epochs: EpochStore,
+        nodes: CopysetNodes,
+        orders: CopysetOrders,
+        background: Background,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._catalog = catalog
+        self._copysets = copysets
+        self._epochs = epochs
+        self._nodes = nodes
+        self._orders = orders
+        self._work = Insisting("recovery of segment", self._step, background)
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._failed: dict[LogId, NodeId] = {}  # did not recover it, the last time
+        self._timers: dict[NodeId, asyncio.TimerHandle] = {}
+
+    def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+
+    # ---- waking
+
+    def look(self, record: CopysetRecord) -> None:
+        if self.reason(record):
+            self._work.wake(record.loglet)
+
+    def look_at_all(self) -> None:
+        for record in self._copysets:
+            self.look(record)
+
+    def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        if alive:
+            self.look_at_all()
+        else:
+            self._look_later(node, SEQUENCER_LOST_S)
+
+    def _look_later(self, node: NodeId, delay_s: float) -> None:
+        """And again when others are to take the node's place."""
+        if node in self._timers:
+            self._timers[node].cancel()
+
+        def due() -> None:
+            del self._timers[node]
+            self.look_at_all()
+            if not self._nodes.alive(node) and (left_s := self._nodes.lost_in_s(node)):
+                self._look_later(node, left_s)
+
+        self._timers[node] = self._loop.call_later(delay_s, due)
+
+    def trouble(self, loglet: LogId) -> str:
+        """Why the last attempt failed."""
+        return self._work.trouble.get(loglet, "")
+
+    # ---- what is wanted
+
+    def reason(self, record: CopysetRecord) -> str:
+        """Why it needs another epoch; empty: it does not."""
+        log = self._catalog.log_of(record)
+        segment = None if log is None else log.segment_of(record.loglet)
+        if log is None or segment is None or not segment.start:
+            return ""
+        state = record.state
+        if _ends(log, record):
+            return "" if state.closed and is_recovered(state) else "its segment ends"
+        if not record.begun or not state.sequencer:
+            return ""
+        reason = self._why_not_as_it_is(record, segment)
+        alive = [n for n in {*state.history[0].nodes, *record.holders} if self._nodes.alive(n)]
+        return reason if reason and can_be_recovered(state, alive) else ""
+
+    def _why_not_as_it_is(self, record: CopysetRecord, segment: Segment) -> str:
+        state, nodes = record.state, self._nodes
+        if not nodes.alive(state.sequencer):
+            return f"node {state.sequencer}, which sequenced it, is gone"
+        nodeset = state.history[-1].nodeset
+        unfit = [m.node_id for m in nodeset if nodes.leaves(m.node_id) or nodes.lost(m.node_id)]
+        if unfit and self._epochs.next_nodeset(segment, state) != nodeset:
+            return f"node {unfit[0]} leaves its nodeset"
+        return ""
+
+    # ---- doing it
+
+    async def _step(self, loglet: LogId) -> Progress:
+        async with self._room:
+            record = self._copysets.get(loglet)
+            reason = "" if record is None else self.reason(record)
+            if record is None or not reason:
+                self._failed.pop(loglet, None)
+                return Progress.IDLE
+            node = self._choose(loglet)
+            log = self._catalog.log_of(record)
+            closed = log is not None and _ends(log, record)
+            record = await self._epochs.take_epoch(loglet, node, closed=closed)
+        logger.info("segment %d: node %d recovers: %s", loglet, node, reason)
+        try:
+            await self._orders.recover(node, record)
+        except LoomError:
+            self._failed[loglet] = node
+            raise
+        return Progress.DONE
+
+    def _choose(self, loglet: LogId) -> NodeId:
+        failed = self._failed.get(loglet)
+        node = self._nodes.sequencer(loglet, () if failed is None else (failed,))
+        if node is None:
+            raise Unavailable("no storage node is there that could recover it")
+        return node
+
+
+def _ends(log: LogRecord, record: CopysetRecord) -> bool:
+    """Its segment takes no more appends: what comes after it is there."""
+    return log.segment_of(record.loglet) is not None and not log.chain.takes_appends(record.loglet)
