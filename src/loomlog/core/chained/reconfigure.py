@@ -17,7 +17,7 @@ new projection complete and fill as always. So it takes two round trips, however
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -39,7 +39,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.outcomes import Interrupted, first_stop
 from loomlog.core.chained.projection import Chain, Projection, Replica
-from loomlog.types import NodeId
+from loomlog.types import Glsn, NodeId
 
 
 class Goal(NamedTuple):
@@ -69,8 +69,18 @@ Ending: TypeAlias = Reconfigured | Adopted | Interrupted
 Seals: TypeAlias = Mapping[Replica, SealedAt]
 
 
-def reconfigure(projection: Projection, goal: Goal, sequencer: int) -> Steps[Ending]:
-    """Replace a projection that is in force. `sequencer` is of this attempt alone."""
+def _nothing() -> Glsn:
+    return 0
+
+
+def reconfigure(
+    projection: Projection,
+    goal: Goal,
+    sequencer: int,
+    handed_out: Callable[[], Glsn] = _nothing,
+) -> Steps[Ending]:
+    """Replace a projection that is in force. `sequencer` is of this attempt alone. `handed_out`:
+    where the old sequencer has ended, for who knows it: the end of a log does not fall then."""
     epoch = projection.epoch + 1
     newcomer = goal.newcomer
     replicas = [*projection.replicas, *([newcomer.replica] if newcomer else [])]
@@ -89,7 +99,7 @@ def reconfigure(projection: Projection, goal: Goal, sequencer: int) -> Steps[End
         chains[index] += (newcomer.replica,)
     new = projection._replace(
         epoch=epoch,
-        start=max(projection.start, *(seal.end for seal in seals.values())),
+        start=max(projection.start, handed_out(), *(seal.end for seal in seals.values())),
         chains=tuple(chains),
         sequencer=sequencer,
         closed=projection.closed or goal.close,
