@@ -18,6 +18,7 @@ SCENARIOS = {
     "append, one at a time",
     "append, 16 callers",
     "append_many, 16 callers",
+    "read, one at a time",
     "subscribe",
     "subscribe_arrow",
     "append to subscriber",
@@ -38,7 +39,9 @@ def test_a_private_cluster_is_measured_and_gone(tmp_path: Path) -> None:
     done = bench("--up", "3", "--streams", "2", "--sync", "none", "--data", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert report["cluster"] == {"nodes": 3, "sync": "none", "streams": 2, "replicas": 3}
+    cluster = report["cluster"]
+    assert (cluster["nodes"], cluster["sync"], cluster["protocol"]) == (3, "none", "ordered")
+    assert (cluster["streams"], cluster["replicas"]) == (2, 3)
     assert {result["scenario"] for result in report["results"]} == SCENARIOS
     for result in report["results"]:
         assert result["record_bytes"] == 128
@@ -54,9 +57,18 @@ def test_a_private_cluster_is_measured_and_gone(tmp_path: Path) -> None:
 
 
 def test_for_people_it_is_a_table_with_the_facts_beside_it(tmp_path: Path) -> None:
-    done = bench("--up", "1", "--replicas", "1", "--data", str(tmp_path))
+    done = bench("--up", "1", "--replicas", "1", "--protocol", "chained", "--data", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    for word in ("sync=always", "1 replicas", "cores", "fdatasync", "records/s", "p99", "idle:"):
+    for word in (
+        "chained",
+        "sync=always",
+        "1 replicas",
+        "cores",
+        "fdatasync",
+        "records/s",
+        "p99",
+        "idle:",
+    ):
         assert word in done.stdout
 
 
@@ -115,6 +127,36 @@ def test_what_a_killed_node_costs_is_measured(tmp_path: Path) -> None:
         assert kill["failed_appends"] == 0
         assert len(kill["copies"]) == kill["streams_hit"]
         assert kill["repaired_s"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_link_of_a_chain_costs_is_measured(tmp_path: Path) -> None:
+    arguments = ("--failover", "--protocol", "chained", "--fill-megabytes", "2")
+    done = bench(*arguments, "--data", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    kills = json.loads(done.stdout)["kills"]
+    assert [kill["scenario"] for kill in kills] == ["the head", "the middle", "the tail"]
+    for kill in kills:
+        assert kill["failed_appends"] == 0
+        assert 0 < kill["sealed_s"] <= kill["repaired_s"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_pause_of_a_switch_is_measured(tmp_path: Path) -> None:
+    arguments = ("--switch", "--entries", "2000", "--sync", "none", "--data", str(tmp_path))
+    done = bench(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    switches = json.loads(done.stdout)["switches"]
+    assert [(switch["protocol"], switch["wanted"]) for switch in switches] == [
+        ("ordered", "chained"),
+        ("chained", "chained"),
+        ("chained", "ordered"),
+        ("ordered", "ordered"),
+    ]
+    for switch in switches:
+        assert switch["failed_appends"] == 0
+        assert switch["entries"] >= 2000
+        assert switch["pause_s"] > 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,6 +35,7 @@ Batch = Annotated[
 ]
 Seconds = Annotated[float, typer.Option(min=0.05, help="Of each measurement.")]
 Concurrency = Annotated[int, typer.Option(min=1, help="Callers of append().")]
+Protocol = Annotated[str, typer.Option(help="Of the fresh log, also of --failover.")]
 OfFreshLog = Annotated[int, typer.Option(min=1, help="Of the fresh log.")]
 StartGigabytes = Annotated[
     float | None,
@@ -63,6 +64,17 @@ Takeover = Annotated[
 RoundStreams = Annotated[
     int, typer.Option(min=1, metavar="N", help="With --takeover: log streams of a commit round.")
 ]
+Switch = Annotated[
+    bool,
+    typer.Option(
+        "--switch",
+        help="Instead: how long appends pause when a log is switched between protocols. "
+        "Private cluster.",
+    ),
+]
+Entries = Annotated[
+    int, typer.Option(min=1, metavar="N", help="With --switch: entries of a segment.")
+]
 Spark = Annotated[
     bool,
     typer.Option("--spark", help="Instead: reading and writing with Spark. Private cluster."),
@@ -79,6 +91,7 @@ def bench(
     batch: Batch = "1,500",
     seconds: Seconds = 5.0,
     concurrency: Concurrency = 1024,
+    protocol: Protocol = "ordered",
     streams: OfFreshLog = 1,
     replicas: OfFreshLog = 3,
     start_gigabytes: StartGigabytes = None,
@@ -86,6 +99,8 @@ def bench(
     fill_megabytes: FillMegabytes = 400.0,
     takeover: Takeover = False,
     round_streams: RoundStreams = 10_000,
+    switch: Switch = False,
+    entries: Entries = 1_000_000,
     spark: Spark = False,
     rows: Rows = 4_000_000,
     cluster: Cluster = CLUSTER,
@@ -94,7 +109,8 @@ def bench(
     """Measure appends, subscriptions, latency and idle cost."""
     from loomlog.cli.bench.run import Settings, Target
 
-    private = up is not None or start_gigabytes is not None or failover or takeover or spark
+    instead = start_gigabytes is not None or failover or takeover or switch or spark
+    private = up is not None or instead
     if sync is not None and not private:
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
@@ -103,9 +119,11 @@ def bench(
     if start_gigabytes is not None:
         _starts(target, start_gigabytes, as_json=as_json)
     elif failover:
-        _failover(target, seconds, fill_megabytes, as_json=as_json)
+        _failover(target, protocol, seconds, fill_megabytes, as_json=as_json)
     elif takeover:
         _takeover(target, seconds, round_streams, as_json=as_json)
+    elif switch:
+        _switch(target, entries, seconds, as_json=as_json)
     elif spark:
         _spark(target, rows, seconds, as_json=as_json)
     else:
@@ -115,6 +133,7 @@ def bench(
             batches=_numbers(batch, "--batch"),
             seconds=seconds,
             concurrency=concurrency,
+            protocol=protocol,
             streams=streams,
             replicas=replicas,
         )
@@ -140,12 +159,14 @@ def _starts(target: Target, gigabytes: float, *, as_json: bool) -> None:
     _show(starts, reporting.start_fields, reporting.print_starts, as_json=as_json)
 
 
-def _failover(target: Target, seconds: float, fill_mb: float, *, as_json: bool) -> None:
+def _failover(
+    target: Target, protocol: str, seconds: float, fill_mb: float, *, as_json: bool
+) -> None:
     from loomlog.cli.bench import failover, reporting
 
     report = _measured(
         failover.SCENARIOS,
-        lambda progress: failover.failover(target, seconds, fill_mb, progress),
+        lambda progress: failover.failover(target, protocol, seconds, fill_mb, progress),
     )
     _show(report, reporting.failover_fields, reporting.print_failover, as_json=as_json)
 
@@ -158,6 +179,16 @@ def _takeover(target: Target, seconds: float, streams: int, *, as_json: bool) ->
         lambda progress: takeovers.measure(target, seconds, streams, progress),
     )
     _show(report, reporting.takeover_fields, reporting.print_takeovers, as_json=as_json)
+
+
+def _switch(target: Target, entries: int, seconds: float, *, as_json: bool) -> None:
+    from loomlog.cli.bench import reporting, switching
+
+    report = _measured(
+        switching.SCENARIOS,
+        lambda progress: switching.measure(target, entries, seconds, progress),
+    )
+    _show(report, reporting.switch_fields, reporting.print_switches, as_json=as_json)
 
 
 def _spark(target: Target, rows: int, seconds: float, *, as_json: bool) -> None:

@@ -1,15 +1,18 @@
 """What a client feels when a storage node is killed, and how long the cluster takes to repair.
 
-A private cluster of four nodes, a log with two streams, appends at a steady rate whether or not
-they are answered. A node is killed with -9 twice: first one that holds a replica of one stream
-only, so that the client has another stream; then one that holds replicas of both.
+A private cluster of four nodes and appends at a steady rate, whether or not they are answered. Of
+an `ordered` log with two streams a node is killed with -9 twice: first one that holds a replica of
+one stream only, so that the client has another stream; then one that holds replicas of both. Of a
+`chained` log with one chain it is the head, the middle and the tail.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -20,7 +23,7 @@ from loomlog.cli.bench.run import Progress, Target
 from loomlog.cli.bench.steady_writer import RECORD_BYTES, SteadyWriter
 from loomlog.cli.connection import connected
 from loomlog.cli.local_processes import LocalProcesses, Plan, running
-from loomlog.errors import Timeout
+from loomlog.errors import InvalidArgument, Timeout
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
@@ -28,14 +31,14 @@ if TYPE_CHECKING:
     from loomlog.types import NodeId, StreamId
 
 NODES: Final = 4
-STREAMS: Final = 2
+STREAMS: Final = {"ordered": 2, "chained": 1}
 REPLICAS: Final = 3
 FILL_RECORDS: Final = 1024  # of one batch
 FILLS_IN_FLIGHT: Final = 4
 LOOK_EVERY_S: Final = 0.02
 AFTERWARDS_S: Final = 1.0  # appends go on after the repair: the last stall ends in this time
 REPAIR_TIMEOUT_S: Final = 120.0
-SCENARIOS: Final = 4
+SCENARIOS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +65,34 @@ class Kill:
     p99_ms: float | None  # of the appends that began in the second after it
     longest_append_s: float
     failed_appends: int
-    sealed_s: float | None  # the first stream was seen sealed
+    sealed_s: float | None  # the first stream was seen sealed, or in a new epoch
     repaired_s: float  # all streams run again, with a spare in its place
     copies: tuple[Copy, ...]
 
 
 @dataclass(slots=True)
 class Report:
+    protocol: str
     detection_s: float
-    stored_mb: float
+    stored_mb: float = 0.0
     p99_before_ms: float | None = None
     longest_gap_before_s: float = 0.0
     kills: list[Kill] = field(default_factory=list)
 
 
-async def failover(target: Target, seconds: float, fill_mb: float, progress: Progress) -> Report:
+async def failover(
+    target: Target, protocol: str, seconds: float, fill_mb: float, progress: Progress
+) -> Report:
     """Measure; whatever was started or made for it is gone afterwards."""
+    if protocol not in STREAMS:
+        raise InvalidArgument(f"--failover is measured of {' and '.join(STREAMS)} logs")
     with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
         plan = Plan(directory=Path(scratch), nodes=NODES, sync=target.sync)
         async with running(plan) as processes, connected(processes.address) as cluster:
-            log = await cluster.create_log("bench-failover", streams=STREAMS, replicas=REPLICAS)
-            return await _measure(_Place(processes, cluster, log), plan, seconds, fill_mb, progress)
+            log = await cluster.create_log("bench-failover", protocol, STREAMS[protocol], REPLICAS)
+            report = Report(protocol, plan.heartbeat_timeout_s)
+            await _measure(_Place(processes, cluster, log), report, seconds, fill_mb, progress)
+            return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,39 +105,62 @@ class _Place:
 
 
 async def _measure(
-    place: _Place, plan: Plan, seconds: float, fill_mb: float, progress: Progress
-) -> Report:
+    place: _Place, report: Report, seconds: float, fill_mb: float, progress: Progress
+) -> None:
     progress.begin(f"filling with {fill_mb:g} MB", fill_mb / 100)
-    report = Report(plan.heartbeat_timeout_s, await _fill(place.log, fill_mb * 1e6) / 1e6)
+    report.stored_mb = await _fill(place.log, fill_mb * 1e6) / 1e6
     async with SteadyWriter(place.log) as writer:
         progress.begin("appends before", seconds)
         begun = perf_counter()
         await asyncio.sleep(seconds)
         report.p99_before_ms = writer.p99_ms(begun, begun + seconds)
         report.longest_gap_before_s = writer.longest_gap_s(begun, begun + seconds)
-        for scenario, hit in (("another stream runs", 1), ("all streams are hit", STREAMS)):
-            victim = _victim(await place.log.describe(), hit)
+        for scenario, choose in VICTIMS[report.protocol].items():
+            log = await place.log.describe()
+            victim = choose(log)
             if victim is None:
                 continue
-            progress.begin(f"kill -9, {scenario}", plan.heartbeat_timeout_s + 5)
-            report.kills.append(await _kill(place, writer, scenario, victim, hit))
+            progress.begin(f"kill -9, {scenario}", report.detection_s + 5)
+            report.kills.append(await _kill(place, writer, scenario, victim, log))
             await _bring_back(place, victim)
-    return report
 
 
-def _victim(log: LogInfo, hit: int) -> NodeId | None:
+def _hit(log: LogInfo, node: NodeId) -> int:
+    """How many streams have a replica there."""
+    return sum(node in {replica.node for replica in stream.replicas} for stream in log.streams)
+
+
+def _holder(log: LogInfo, hit: int) -> NodeId | None:
     """A node with a replica of so many streams; a primary if there is one."""
     holders = [replica.node for stream in log.streams for replica in stream.replicas]
     primaries = [stream.replicas[0].node for stream in log.streams]
-    return next((node for node in primaries + holders if holders.count(node) == hit), None)
+    return next((node for node in primaries + holders if _hit(log, node) == hit), None)
+
+
+def _link(log: LogInfo, place: int) -> NodeId:
+    """The node at that place of the chain."""
+    return log.streams[0].chains[0][place]
+
+
+VICTIMS: Final[dict[str, dict[str, Callable[[LogInfo], NodeId | None]]]] = {
+    "ordered": {
+        "another stream runs": partial(_holder, hit=1),
+        "all streams are hit": partial(_holder, hit=2),
+    },
+    "chained": {
+        "the head": partial(_link, place=0),
+        "the middle": partial(_link, place=1),
+        "the tail": partial(_link, place=2),
+    },
+}
 
 
 async def _kill(
-    place: _Place, writer: SteadyWriter, scenario: str, victim: NodeId, hit: int
+    place: _Place, writer: SteadyWriter, scenario: str, victim: NodeId, before: LogInfo
 ) -> Kill:
     killed = perf_counter()
     await place.processes.end(f"vsn-{victim}", signal.SIGKILL)
-    watch = _RepairWatch(victim)
+    watch = _RepairWatch(victim, before)
     while not watch.repaired(await place.log.describe()):
         if perf_counter() - killed > REPAIR_TIMEOUT_S:
             raise Timeout(
@@ -142,7 +175,7 @@ async def _kill(
     return Kill(
         scenario=scenario,
         node=victim,
-        streams_hit=hit,
+        streams_hit=_hit(before, victim),
         stall_s=writer.longest_gap_s(killed, end),
         p99_ms=writer.p99_ms(killed, killed + 1),
         longest_append_s=writer.longest_s(killed, end),
@@ -167,8 +200,9 @@ async def _fill(log: Log, wanted_bytes: float) -> int:
 class _RepairWatch:
     """What the status of the log tells about a repair, look by look."""
 
-    def __init__(self, victim: NodeId) -> None:
+    def __init__(self, victim: NodeId, before: LogInfo) -> None:
         self._victim = victim
+        self._epochs = {stream.id: stream.epoch for stream in before.streams}
         self._joining_since: dict[StreamId, float] = {}
         self.sealed_at: float | None = None
         self.copies: list[Copy] = []
@@ -178,12 +212,20 @@ class _RepairWatch:
         now = perf_counter()
         for stream in log.streams:
             self.last_condition = stream.condition or self.last_condition
-            if stream.state != "running" and self.sealed_at is None:
+            if self.sealed_at is None and self._is_sealed(stream):
                 self.sealed_at = now
             self._follow_copy(stream, now)
-        return all(
-            stream.state == "running" and all(r.node != self._victim for r in stream.replicas)
-            for stream in log.streams
+        return all(map(self._is_whole, log.streams))
+
+    def _is_sealed(self, stream: StreamInfo) -> bool:
+        epoch = self._epochs.get(stream.id, stream.epoch)
+        return stream.state != "running" or stream.epoch > epoch
+
+    def _is_whole(self, stream: StreamInfo) -> bool:
+        return (
+            stream.state == "running"
+            and all(replica.node != self._victim for replica in stream.replicas)
+            and all(len(chain) == REPLICAS for chain in stream.chains)
         )
 
     def _follow_copy(self, stream: StreamInfo, now: float) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from loomlog.cli.bench import failover, spark_rates, steady_writer, takeovers
+from loomlog.cli.bench import failover, spark_rates, steady_writer, switching, takeovers
 from loomlog.cli.bench.machine import describe
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.bench.run import Progress, Report
@@ -26,6 +26,7 @@ def as_fields(report: Report) -> dict[str, Any]:
         "cluster": {
             "nodes": report.nodes,
             "sync": "+".join(report.sync),
+            "protocol": report.protocol,
             "streams": report.streams,
             "replicas": report.replicas,
         },
@@ -52,9 +53,9 @@ def print_report(report: Report) -> None:
     versions = ", ".join(f"{name} {number}" for name, number in facts.versions.items())
     out = console()
     out.print(
-        f"sync={'+'.join(report.sync)}, {report.replicas} replicas, {report.streams} streams, "
-        f"{report.nodes} nodes; {facts.cores} cores, fdatasync {facts.fdatasync_ms:.2f} ms; "
-        f"{versions}",
+        f"{report.protocol}, sync={'+'.join(report.sync)}, {report.replicas} replicas, "
+        f"{report.streams} streams, {report.nodes} nodes; {facts.cores} cores, "
+        f"fdatasync {facts.fdatasync_ms:.2f} ms; {versions}",
         highlight=False,
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -125,7 +126,8 @@ def print_failover(report: failover.Report) -> None:
 
     out = console()
     out.print(
-        f"{failover.NODES} nodes, {failover.STREAMS} streams of {failover.REPLICAS} replicas, "
+        f"{report.protocol}, {failover.NODES} nodes, streams: {failover.STREAMS[report.protocol]}, "
+        f"replicas of each: {failover.REPLICAS}, "
         f"{report.stored_mb:,.0f} MB stored, {steady_writer.APPENDS_PER_S:,} appends/s of "
         f"{steady_writer.RECORD_BYTES:,} B; a node counts as dead after {report.detection_s:g} s",
         highlight=False,
@@ -154,6 +156,36 @@ def _kill_cells(kill: failover.Kill) -> tuple[str, ...]:
         f"{kill.repaired_s:.2f}",
         ", ".join(f"{copy.mb_per_s:.0f}" for copy in kill.copies) or "-",
     )
+
+
+# ---- a log that is switched
+
+
+def switch_fields(report: switching.Report) -> dict[str, Any]:
+    """JSON-ready."""
+    return asdict(report)
+
+
+def print_switches(report: switching.Report) -> None:
+    from rich import box
+    from rich.table import Table
+
+    out = console()
+    out.print(
+        f"{switching.NODES} nodes and replicas, {steady_writer.APPENDS_PER_S:,} appends/s of "
+        f"{steady_writer.RECORD_BYTES:,} B; longest time between two acknowledgements before: "
+        f"{report.longest_gap_before_s * 1e3:.0f} ms",
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("switch")
+    for column in ("entries", "pause ms", "command ms", "failed"):
+        table.add_column(column, justify="right")
+    for switch in report.switches:
+        times = (f"{switch.pause_s * 1e3:.0f}", f"{switch.asked_s * 1e3:.0f}")
+        name = f"{switch.protocol} to {switch.wanted}"
+        table.add_row(name, f"{switch.entries:,}", *times, str(switch.failed_appends))
+    out.print(table)
 
 
 # ---- several metadata repositories

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
-from loomlog.cli.bench import appends, subscriptions
+from loomlog.cli.bench import appends, reads, subscriptions
 from loomlog.cli.bench.machine import Idle, fdatasync_ms, idle, memory_mb
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.connection import connected
@@ -31,6 +31,7 @@ class Settings:
     batches: tuple[int, ...]
     seconds: float
     concurrency: int
+    protocol: str
     streams: int
     replicas: int
 
@@ -50,6 +51,7 @@ class Report:
     settings: Settings
     nodes: int
     sync: list[str]  # modes found; more than one only in a mixed cluster
+    protocol: str = ""
     streams: int = 0
     replicas: int = 0
     idle: Idle | None = None
@@ -63,7 +65,7 @@ class Progress(Protocol):
 
 
 def scenario_count(settings: Settings, target: Target) -> int:
-    per_size = len(settings.batches) + 4
+    per_size = len(settings.batches) + 5
     return per_size * len(settings.sizes) + (1 if target.up else 0)
 
 
@@ -97,7 +99,9 @@ async def _measure(
         for size in settings.sizes:
             async with _log(cluster, settings) as log:
                 info = await log.describe()
-                report.streams, report.replicas = len(info.streams), info.replicas
+                active = info.segments[-1]
+                report.protocol = active.protocol
+                report.streams, report.replicas = active.streams, active.replicas
                 report.fdatasyncs_ms.append(fdatasync_ms(directory))
                 await _measure_size(log, size, settings, report.results, progress)
         report.rss_after_mb = memory_mb(pids)
@@ -120,6 +124,7 @@ async def _measure_size(
             await run("append", lambda: appends.concurrent(log, size, seconds, callers))
         else:
             await run(f"append_many {batch}", _many(log, size, seconds, batch))
+    await run("read, one at a time", lambda: reads.one_at_a_time(log, size, seconds, first))
     await run("subscribe", lambda: subscriptions.entries(log, size, seconds, first))
     await run("subscribe_arrow", lambda: subscriptions.arrow(log, size, seconds, first))
     await run("append to subscriber", lambda: subscriptions.end_to_end(log, size, seconds))
@@ -135,7 +140,7 @@ async def _log(cluster: Cluster, settings: Settings) -> AsyncIterator[Log]:
         yield cluster.log(settings.log)
         return
     name = f"bench-{secrets.token_hex(4)}"
-    log = await cluster.create_log(name, streams=settings.streams, replicas=settings.replicas)
+    log = await cluster.create_log(name, settings.protocol, settings.streams, settings.replicas)
     try:
         yield log
     finally:

@@ -1,0 +1,99 @@
+"""How long appends pause while a log is switched from one protocol to another.
+
+A private cluster, a log with many entries that nobody uses but a steady writer; the writer is there
+to see the pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from loomlog.cli.bench import appends
+from loomlog.cli.bench.run import Progress, Target
+from loomlog.cli.bench.steady_writer import SteadyWriter
+from loomlog.cli.connection import connected
+from loomlog.cli.local_processes import Plan, running
+
+if TYPE_CHECKING:
+    from loomlog import Cluster, Log
+
+NODES: Final = 3
+RECORD_BYTES: Final = 128
+BATCH_RECORDS: Final = 1000
+BATCHES_IN_FLIGHT: Final = 8
+PROTOCOLS: Final = ("ordered", "chained", "chained", "ordered", "ordered")
+AFTERWARDS_S: Final = 1.0  # appends go on: the pause ends in this time
+SCENARIOS: Final = len(PROTOCOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One switch; times in seconds."""
+
+    protocol: str  # before
+    wanted: str  # and after
+    entries: int  # of the segment that ended
+    pause_s: float  # longest time without any append acknowledged
+    asked_s: float  # from the command to its answer
+    failed_appends: int
+
+
+@dataclass(slots=True)
+class Report:
+    entries: int
+    longest_gap_before_s: float = 0.0
+    switches: list[Switch] = field(default_factory=list)
+
+
+async def measure(target: Target, entries: int, seconds: float, progress: Progress) -> Report:
+    """Measure; whatever was started or made for it is gone afterwards."""
+    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
+        plan = Plan(directory=Path(scratch), nodes=NODES, sync=target.sync)
+        async with running(plan) as processes, connected(processes.address) as cluster:
+            report = Report(entries)
+            log = await cluster.create_log("bench-switch", PROTOCOLS[0], 1, NODES)
+            for before, after in pairwise(PROTOCOLS):
+                progress.begin(f"{before} to {after}", seconds)
+                await _fill(log, entries)
+                await _switch(cluster, log, after, seconds, report)
+            return report
+
+
+async def _fill(log: Log, entries: int) -> None:
+    batch = min(entries, BATCH_RECORDS)
+    await appends.fill(log, RECORD_BYTES, batch, -(-entries // batch), BATCHES_IN_FLIGHT)
+
+
+async def _switch(cluster: Cluster, log: Log, wanted: str, seconds: float, report: Report) -> None:
+    async with SteadyWriter(log) as writer:
+        begun = perf_counter()
+        await asyncio.sleep(seconds)
+        asked = perf_counter()
+        report.longest_gap_before_s = max(
+            report.longest_gap_before_s, writer.longest_gap_s(begun, asked)
+        )
+        # Other streams, too: else what runs already would not be switched.
+        old = (await log.describe()).segments[-1]
+        await cluster.switch_log(log.name, protocol=wanted, streams=3 - old.streams)
+        answered = perf_counter()
+        await asyncio.sleep(AFTERWARDS_S)
+        await writer.all_ended(before=answered)
+        end = perf_counter()
+    ended = (await log.describe()).segments[-2]
+    assert ended.end is not None
+    report.switches.append(
+        Switch(
+            protocol=ended.protocol,
+            wanted=wanted,
+            entries=ended.end - ended.start + 1,
+            pause_s=writer.longest_gap_s(asked, end),
+            asked_s=answered - asked,
+            failed_appends=writer.failed(asked, end),
+        )
+    )
