@@ -208,6 +208,19 @@ async def test_a_node_dies_under_appends(tmp_path: Path, victim: int) -> None:
         assert stream.chains[0][victim] not in (await log.describe()).streams[0].chains[0]
 
 
+async def test_the_tail_does_not_fall_when_places_were_given_and_a_node_dies(
+    tmp_path: Path,
+) -> None:
+    """Else who subscribes from "latest" on might miss what is appended afterwards."""
+    async with chained(tmp_path, chains=1, replicas=3, failure_detection_s=0.5) as (local, _, log):
+        await log.append(b"before")
+        await leave_hole(log, 10)
+        tail = await log.tail()
+        [stream] = (await log.describe()).streams
+        await local.stop_node(stream.chains[0][0])
+        assert (await log.append(b"after")).position > tail
+
+
 async def test_the_metadata_repository_starts_anew_under_appends(tmp_path: Path) -> None:
     async with chained(tmp_path) as (local, _, log):
         first = await append_all(log, 10, b"first")
