@@ -64,8 +64,10 @@ class NodeOperator:
         node = request.storage_node_id
         await self._catalog.update_node(node, draining=True)
         streams = self._node_wishes_changed(node)
-        moving = len(streams) + len(self._lone_replicas(node))
-        if not moving:
+        moving, kept = len(streams) + len(self._moving(node)), self._kept_on(node)
+        if kept and not moving:
+            then = f"it gets nothing new; {_stays(node, kept)}"
+        elif not moving:
             then = f"it is empty: `loom node remove {node}` forgets it"
         elif stuck := [s for s in streams if not self._can_move(s)]:
             then = (
@@ -75,7 +77,8 @@ class NodeOperator:
         elif not all(keeper.can_leave(node) for keeper in self._keepers.values()):
             then = f"{moving} replicas move away, but some find no other node yet: start another"
         else:
-            then = f"{moving} replicas move to other nodes, a few at a time"
+            stays = f"; {_stays(node, kept)}" if kept else ""
+            then = f"{moving} replicas move to other nodes, a few at a time{stays}"
         return pb.Changed(done=f"node {node} is being drained: it takes nothing new", next=then)
 
     def _can_move(self, record: StreamRecord) -> bool:
@@ -126,6 +129,8 @@ class NodeOperator:
         *,
         force: bool,
     ) -> None:
+        if kept := self._kept_on(node):
+            raise InvalidArgument(f"node {node} cannot be removed: {_stays(node, kept)}")
         holds = f"node {node} has {len(streams) + len(lone)} replicas"
         if self._members.alive(node):
             raise InvalidArgument(
@@ -152,6 +157,18 @@ class NodeOperator:
     def _lone_replicas(self, node: NodeId) -> list[tuple[NodeId, ...]]:
         """Of protocols without commit rounds: for each replica, those that belong together."""
         return [nodes for keeper in self._keepers.values() for nodes in keeper.replicas_on(node)]
+
+    def _moving(self, node: NodeId) -> list[tuple[NodeId, ...]]:
+        """Those of `_lone_replicas` that go elsewhere when the node is drained."""
+        return [
+            nodes
+            for keeper in self._keepers.values()
+            if not keeper.kept_on(node)
+            for nodes in keeper.replicas_on(node)
+        ]
+
+    def _kept_on(self, node: NodeId) -> list[str]:
+        return [name for keeper in self._keepers.values() for name in keeper.kept_on(node)]
 
     def _node_wishes_changed(self, node: NodeId) -> list[StreamRecord]:
         streams = self._catalog.streams_on(node)
@@ -191,6 +208,15 @@ class NodeOperator:
     def _owns(self, node: NodeId, stream_id: StreamId) -> bool:
         stream = self._catalog.streams.get(stream_id)
         return stream is not None and node in (*stream.replicas, stream.joining)
+
+
+def _stays(node: NodeId, logs: list[str]) -> str:
+    """Nothing copies records of `copyset` logs from one node to another yet."""
+    shown = ", ".join(logs[:3]) + (f" and {len(logs) - 3} more" if len(logs) > 3 else "")
+    return (
+        f"copies of {shown} (protocol copyset) stay on node {node} until they are trimmed: trim or "
+        "delete these logs, or keep the node"
+    )
 
 
 def _after_cleanup(kept: list[StreamId], failed: int) -> str:

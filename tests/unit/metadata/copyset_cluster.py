@@ -113,6 +113,14 @@ class CopysetCluster(SmallCluster):
         request = pb.SwitchLog(name=name, **wanted)
         return (await self.client.ask(pb.Frame(switch_log=request))).changed
 
+    async def no_records_left(self) -> None:
+        """Of copyset loglets, in the store."""
+        term = self.repository.term
+        assert term is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while await term.store.list("copyset/"):
+                pass
+
     async def log_is(self, true: Callable[[pb.Log], bool], name: str = "events") -> pb.Log:
         """Wait until the metadata repository says so."""
         async with asyncio.timeout(PATIENCE_S):
@@ -124,3 +132,8 @@ class CopysetCluster(SmallCluster):
 def nodeset(stream: pb.LogStream) -> list[int]:
     """The newest one."""
     return sorted(stream.copyset.history[-1].nodeset)
+
+
+def copyset(log: pb.Log) -> pb.LogStream:
+    """The stream of its first copyset segment."""
+    return next(stream for stream in log.streams if stream.protocol == "copyset")
