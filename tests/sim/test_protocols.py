@@ -16,10 +16,11 @@ from loomlog.types import Glsn
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 8
+PUBLISHING_CHUNKS = 3
 
 
-def run(seed: int) -> str | None:
-    outcome = run_seed(Choice(seed, workload="protocols"))
+def run(seed: int, workload: str = "protocols") -> str | None:
+    outcome = run_seed(Choice(seed, workload=workload))
     return f"{outcome.choice.replay}\n{outcome.error}" if outcome.error is not None else None
 
 
@@ -30,9 +31,30 @@ def test_logs_of_every_protocol_under_faults(chunk: int) -> None:
         assert error is None, error
 
 
+@pytest.mark.parametrize("chunk", range(PUBLISHING_CHUNKS))
+def test_rows_are_published_to_chained_logs_under_faults(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        error = run(seed, "publishing-chained")
+        assert error is None, error
+
+
 @pytest.mark.parametrize(
     "seed",
     [
+        23,  # a reference was searched behind an end that the log did not have any more
+        47,  # the stream of an intent had gone with its segment
+        48,  # rows were staged below an end that the staging log did not have any more
+    ],
+)
+def test_what_went_wrong_with_publications_once(seed: int) -> None:
+    error = run(seed, "publishing-chained")
+    assert error is None, error
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        31,  # a leader did not know where the ordered segments before the last one had begun
         99,  # a read met a trim of its whole segment, and took it for a hole
         424,  # a follower had passed a segment when that was trimmed, and took it for its own loss
     ],
