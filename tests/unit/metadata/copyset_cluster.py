@@ -77,7 +77,8 @@ class CopysetNode(ScriptedNode):
         return pb.Frame(copyset_answer=pb.CopysetAnswer(kind=pb.CopysetAnswer.DONE))
 
     def _find_copyset_tail(self, question: pb.FindCopysetTail) -> pb.Frame:
-        return pb.Frame(copyset_tail=pb.CopysetTail(tail=self.tails.get(question.loglet_id, 0)))
+        tail = self.tails.get(question.loglet_id, 0)
+        return pb.Frame(copyset_tail=pb.CopysetTail(tail=tail, epoch=epoch_of(tail)))
 
 
 class CopysetCluster(SmallCluster):

@@ -6,10 +6,11 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from loomlog.core.copyset.landmarks import SequencerTail, tail
 from loomlog.core.copyset.log_state import first_state, holders, is_recovered
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.segments import Segment, Successor
-from loomlog.errors import Unavailable
+from loomlog.errors import Retryable, Sealed, Unavailable
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.conditions import condition
@@ -19,13 +20,14 @@ from loomlog.metadata.copyset.orders import CopysetOrders
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import Removal
 from loomlog.metadata.copyset.trimming import Trimming
-from loomlog.metadata.placing import Placing
+from loomlog.metadata.placing import LOOK_S, Placing
 from loomlog.metadata.records import CopysetRecord, LogRecord
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
 SEAL_WAIT_S: Final = 6.0  # for recovery; less than what a client waits for its answer
+TAIL_WAIT_S: Final = 6.0  # for a sequencer, and its recovery; likewise
 TRIM_WAIT_S: Final = 3.0  # then it is done as soon as it can be
 
 
@@ -114,21 +116,37 @@ class CopysetSegments:
     # ---- shown
 
     async def find_tail(self, segment: Segment) -> Glsn:
-        """Whoever sequences it knows, or is made to."""
+        """Whoever sequences it knows, or comes to sequence it."""
+        try:
+            async with asyncio.timeout(TAIL_WAIT_S):
+                while (found := await self._ask_for_tail(segment)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"where segment {segment.loglet} ends is not known now: wait for its nodes, and "
+                "see `loom status`"
+            ) from None
+        return max(found, segment.start - 1)
+
+    async def _ask_for_tail(self, segment: Segment) -> Glsn | None:
+        """None: ask again; of a segment that has not begun, or is gone, nothing is there."""
+        node, known = self._nodes.sequencer(segment.loglet), None
+        with suppress(Retryable, Sealed):
+            if node is not None and not self._is_closed(segment):
+                found = await self._orders.find_tail(node, segment.loglet)
+                known = SequencerTail(found.epoch, found.tail)
         record = self._copysets.get(segment.loglet)
-        if record is None or (record.begun and _is_over(record.state)):
-            return self.known_tail(segment)
-        node = self._nodes.sequencer(segment.loglet)
-        if node is None:
-            raise Unavailable("no storage node is there that could say where the log ends")
-        found = await self._orders.find_tail(node, segment.loglet)
-        return max(found.tail, self.known_tail(segment))
+        return tail(record.state, known) if record is not None and record.begun else 0
+
+    def _is_closed(self, segment: Segment) -> bool:
+        record = self._copysets.get(segment.loglet)
+        return record is not None and record.state.closed
 
     def known_tail(self, segment: Segment) -> Glsn:
         """All that is recovered is up to there; there may be more."""
         record = self._copysets.get(segment.loglet)
-        tail = record.state.tail if record is not None and record.begun else 0
-        return max(tail, segment.start - 1)
+        known = record.state.tail if record is not None and record.begun else 0
+        return max(known, segment.start - 1)
 
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         segments = {segment.loglet: segment for segment in log.chain.segments}
