@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
+from threading import Lock
 from typing import Any, Final
 
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from loomlog.core.chained.block import Block, Extent
 from loomlog.core.chained.projection import Replica
@@ -75,23 +76,18 @@ def _options() -> Options:
 
 
 class RocksReplica:
-    """A replica as of one commit: a trim does not take away what was just found."""
+    """A replica as of one commit: a trim does not take away what was just found. All is read
+    through one cursor, which sees what was there when it was made; a snapshot's do not."""
 
-    def __init__(self, db: Rdict, replica: Replica) -> None:
-        self._view = db.snapshot()
+    def __init__(self, cursor: Any, replica: Replica) -> None:
+        self._cursor = cursor
         self._replica = replica
         self._prefix = _prefix(_EXTENTS, replica)
 
     @property
     def standing(self) -> Standing | None:
-        # Not by [key]: that raises the same for a missing key as for a bad disk.
-        key = _prefix(_STANDINGS, self._replica)
-        cursor = self._view.iter()
-        cursor.seek(key)
-        if not cursor.valid():
-            cursor.status()  # raises if it ended because of a bad disk
-            return None
-        return _unpack_standing(cursor.value()) if cursor.key() == key else None
+        value = self._get(_prefix(_STANDINGS, self._replica))
+        return None if value is None else _unpack_standing(value)
 
     def find(self, position: Glsn) -> Extent | None:
         found = self.scan(position, 1)
@@ -104,36 +100,48 @@ class RocksReplica:
         return self._before(self._key(_POSITION_MAX))
 
     def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
-        cursor = self._view.iter()
-        cursor.seek(self._key(position))
+        self._cursor.seek(self._key(position))
         extents: list[Extent] = []
-        while len(extents) < blocks_max and (extent := self._extent(cursor)) is not None:
+        while len(extents) < blocks_max and (extent := self._extent()) is not None:
             extents.append(extent)
-            cursor.next()
+            self._cursor.next()
         return extents
 
     def load(self, extent: Extent) -> Block:
-        key = _prefix(_BLOCKS, self._replica) + _PLACE.pack(extent.last, extent.count)
-        value: bytes = self._view[key]
+        place = _PLACE.pack(extent.last, extent.count)
+        value = self._get(_prefix(_BLOCKS, self._replica) + place)
+        if value is None:
+            raise Corrupt(f"the block at {extent.first} is not where it was found: check the disk")
         batch, written_by = memoryview(value)[: -_BLOCK.size], value[-_BLOCK.size :]
         version, producer_id, sequence = _BLOCK.unpack(written_by)
         _check_version(version)
         return Block(extent.first, extent.count, producer_id, sequence, batch)
 
-    def _before(self, key: bytes) -> Extent | None:
-        cursor = self._view.iter()
-        cursor.seek_for_prev(key)
-        return self._extent(cursor)
-
-    def _extent(self, cursor: Any) -> Extent | None:
-        if not cursor.valid():
-            cursor.status()
+    def _get(self, key: bytes) -> bytes | None:
+        self._cursor.seek(key)
+        if not self._is_somewhere() or self._cursor.key() != key:
             return None
-        key: bytes = cursor.key()
+        value: bytes = self._cursor.value()
+        return value
+
+    def _before(self, key: bytes) -> Extent | None:
+        self._cursor.seek_for_prev(key)
+        return self._extent()
+
+    def _extent(self) -> Extent | None:
+        if not self._is_somewhere():
+            return None
+        key: bytes = self._cursor.key()
         if not key.startswith(self._prefix):
             return None
         last, count = _PLACE.unpack_from(key, _PREFIX_BYTES)
         return Extent(last - count + 1, count)
+
+    def _is_somewhere(self) -> bool:
+        if not self._cursor.valid():
+            self._cursor.status()  # raises if it ended because of a bad disk
+            return False
+        return True
 
     def _key(self, position: Glsn) -> bytes:
         return self._prefix + _PLACE.pack(position, 0)
@@ -145,9 +153,7 @@ class RocksTable:
     def __init__(self, path: str, node_id: NodeId) -> None:
         self._db = Rdict(path, _options())
         self._node_id = node_id
-        self._synced = WriteOptions()
-        self._synced.sync = True
-        self._unsynced = WriteOptions()
+        self._committing = Lock()  # nobody looks while what was written is not synced yet
 
     def replicas(self) -> dict[Replica, Standing]:
         found = {}
@@ -162,13 +168,17 @@ class RocksTable:
         return found
 
     def look(self, replica: Replica) -> RocksReplica:
-        return RocksReplica(self._db, replica)
+        with self._committing:
+            return RocksReplica(self._db.iter(), replica)
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
         batch = WriteBatch(raw_mode=True)
         for replica, change in changes:
             _add(batch, replica, change)
-        self._db.write(batch, self._synced if sync else self._unsynced)
+        with self._committing:
+            self._db.write(batch)
+            if sync:  # not as an option of `write`: that would stop all threads of this process
+                self._db.flush_wal(True)
 
     def stored_bytes(self) -> int:
         return sum(self._db.property_int_value(name) or 0 for name in _SIZES)

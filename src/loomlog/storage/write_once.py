@@ -2,8 +2,8 @@
 
     commits    requests that may change something, in the order they came, decided one after the
                other in a worker; then ONE commit; then the answers
-    look-ups   in a worker of their own, so that they do not wait for the disk to sync; they see
-               only what is committed
+    look-ups   in a worker of their own, so that they do not wait for those that wait for a
+               commit; they see only what is committed
 
 What may be asked and what it means is core/chained/replica.py's matter. After a commit has failed
 nothing is answered but `Refused`: a failed sync says nothing about what reached the disk. A replica

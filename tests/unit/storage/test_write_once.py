@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from storage_rig import HandWorker
@@ -42,7 +44,7 @@ from loomlog.core.chained.messages import (
     Written,
 )
 from loomlog.core.chained.projection import Replica
-from loomlog.core.chained.replica import Change, Standing
+from loomlog.core.chained.replica import Change, Put, Standing
 from loomlog.errors import Busy
 from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
 from loomlog.storage import write_once
@@ -453,6 +455,56 @@ async def test_in_threads_of_its_own(tmp_path: Path) -> None:
     assert found == [Found(block) for block in blocks]
     commits.close()
     look_ups.close()
+    table.close()
+
+
+class SlowSync:
+    """A database whose disk takes its time to sync."""
+
+    def __init__(self, db: Any) -> None:
+        self.write, self.iter, self.close = db.write, db.iter, db.close
+        self._flush_wal = db.flush_wal
+        self.under_way, self.go_on = threading.Event(), threading.Event()
+
+    def flush_wal(self, sync: bool) -> None:
+        self.under_way.set()
+        assert self.go_on.wait(10)
+        self._flush_wal(sync)
+
+
+def test_what_is_not_synced_yet_is_not_seen(tmp_path: Path) -> None:
+    """A reader would carry it down the chain, and a power loss would take it away here."""
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    Rig(table).sealed()
+    slow = SlowSync(table._db)
+    table._db = slow  # type: ignore[assignment]
+    seen: list[Extent | None] = []
+    put = [(HERE, Put(batch(1)))]
+    committing = threading.Thread(target=lambda: table.commit(put, sync=True))
+    looking = threading.Thread(target=lambda: seen.append(table.look(HERE).last()))
+    committing.start()
+    assert slow.under_way.wait(10)
+    looking.start()
+    looking.join(0.05)
+    assert seen == []
+    slow.go_on.set()
+    committing.join()
+    looking.join()
+    assert seen == [Extent(1, 1)]
+    table.close()
+
+
+def test_a_look_does_not_see_what_comes_later(tmp_path: Path) -> None:
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    rig = Rig(table).sealed()
+    rig.write(batch(1))
+    before = table.look(HERE)
+    rig.write(batch(2))
+    rig.ask(Trim(EPOCH, 1))
+    assert before.scan(1, 9) == [Extent(1, 1)]
+    assert before.load(Extent(1, 1)) == batch(1)
+    assert table.look(HERE).scan(1, 9) == [Extent(2, 1)]
+    del before
     table.close()
 
 
