@@ -35,6 +35,7 @@ from loomlog.metadata.copyset.orders import CopysetOrders
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import Removal as CopysetRemoval
 from loomlog.metadata.copyset.segments import CopysetSegments
+from loomlog.metadata.copyset.times import CopysetTimes
 from loomlog.metadata.copyset.trimming import Trimming as CopysetTrimming
 from loomlog.metadata.keepers import Keeper, LoneKeeper
 from loomlog.metadata.leases import Leases
@@ -194,6 +195,7 @@ class Term:
         orders = CopysetOrders(self.epochs, self.members, self._settings.failure_detection_s)
         shared = (catalog, copysets, self.epochs, nodes, orders, background)
         self._recoveries = Recoveries(*shared)
+        self._times["copyset"] = CopysetTimes(copysets, nodes, orders)
         self._keepers["copyset"] = self._copyset_segments = CopysetSegments(
             *(catalog, copysets, self.epochs, nodes, orders),
             *(self._recoveries, CopysetTrimming(*shared), CopysetRemoval(*shared), placing),

@@ -24,6 +24,7 @@ class CopysetNode(ScriptedNode):
     def __init__(self, node_id: int, tails: dict[int, Lsn]) -> None:
         super().__init__(node_id)
         self.tails = tails  # of loglets: shared by all nodes
+        self.landmarks = pb.CopysetLandmarks()
         self.recovers = True  # False: recovery takes for ever
         self._recovering: set[asyncio.Task[None]] = set()
 
@@ -79,6 +80,9 @@ class CopysetNode(ScriptedNode):
     def _find_copyset_tail(self, question: pb.FindCopysetTail) -> pb.Frame:
         tail = self.tails.get(question.loglet_id, 0)
         return pb.Frame(copyset_tail=pb.CopysetTail(tail=tail, epoch=epoch_of(tail)))
+
+    def _find_copyset_landmarks(self, question: pb.FindCopysetLandmarks) -> pb.Frame:
+        return pb.Frame(copyset_landmarks=self.landmarks)
 
 
 class CopysetCluster(SmallCluster):

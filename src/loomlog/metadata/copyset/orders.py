@@ -52,6 +52,14 @@ class CopysetOrders:
                 continue
         raise Unavailable(f"node {node}, which recovers segment {record.loglet}, is gone")
 
+    async def find_landmarks(
+        self, node: NodeId, loglet: LogId, timestamp_us: int
+    ) -> pb.CopysetLandmarks:
+        question = pb.FindCopysetLandmarks(loglet_id=loglet, timestamp_us=timestamp_us)
+        frame = pb.Frame(find_copyset_landmarks=question)
+        answer = await self._members.request(node, frame, self._request_timeout_s)
+        return answer.copyset_landmarks
+
     async def find_tail(self, node: NodeId, loglet: LogId) -> pb.CopysetTail:
         """Of the sequencer there."""
         question = pb.Frame(find_copyset_tail=pb.FindCopysetTail(loglet_id=loglet))
