@@ -60,7 +60,7 @@ async def drain_question(address: str, node: NodeId) -> str | None:
         status = await cluster.status()
     _node(status, node)
     others = sum(n.alive and not n.draining for n in status.nodes if n.id != node)
-    widest = max((len(stream.replicas) for stream in _streams_on(status, node)), default=0)
+    widest = max((_copies(status, stream) for stream in _streams_on(status, node)), default=0)
     if others >= widest:
         return None
     return (
@@ -125,3 +125,11 @@ def _streams_on(status: ClusterStatus, node: NodeId) -> list[StreamInfo]:
         for stream in log.streams
         if any(replica.node == node for replica in stream.replicas)
     ]
+
+
+def _copies(status: ClusterStatus, stream: StreamInfo) -> int:
+    """How many nodes have each of its entries. A stream that is not `ordered` may lie on more."""
+    if stream.protocol == "ordered":
+        return len(stream.replicas)
+    segments = (segment for log in status.logs for segment in log.segments)
+    return next(segment.replicas for segment in segments if segment.id == stream.segment)

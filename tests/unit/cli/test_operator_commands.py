@@ -158,6 +158,17 @@ def test_a_drain_that_can_finish_and_a_cleanup_of_nothing_need_no_answer(
     assert len(vmr.changes) == 2
 
 
+def test_a_drain_of_a_node_under_several_chains_counts_the_replicas_of_each(
+    vmr: ScriptedVmr, loom: Loom
+) -> None:
+    vmr.add_node(3)
+    vmr.put_on(1, 2, 3)  # two chains of two
+    vmr.stream.protocol, vmr.stream.loglet_id = "chained", 4
+    vmr.status.logs[0].segments.add(loglet_id=4, protocol="chained", streams=2, replicas=2)
+    loom.says("node", "drain", "2")
+    assert len(vmr.changes) == 1
+
+
 @pytest.mark.parametrize(("answer", "code", "changes"), [("y", 0, 1), ("n", 1, 0), ("", 1, 0)])
 def test_on_a_terminal_it_asks(vmr: ScriptedVmr, answer: str, code: int, changes: int) -> None:
     keyboard, terminal = pty.openpty()
