@@ -98,6 +98,7 @@ class StorageNode:
                 "find_time": self.find_time,
                 "copyset_request": self._copyset_order,
                 "recover_copyset": self._recover_copyset,
+                "find_copyset_tail": self.find_copyset_tail,
                 "find_copyset_landmarks": self.find_copyset_landmarks,
             },
         )
@@ -537,6 +538,11 @@ class StorageNode:
     ) -> Awaitable[Frame]:
         return self._copysets.find_tail(connection, frame, payload)
 
+    def find_copyset_batch(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame]:
+        return self._copysets.find_batch(connection, frame, payload)
+
     def find_copyset_landmarks(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame]:
@@ -575,6 +581,7 @@ class _Requests(Service):
                 "copyset_request": node.copyset_request,
                 "copyset_append": node.copyset_append,
                 "find_copyset_tail": node.find_copyset_tail,
+                "find_copyset_batch": node.find_copyset_batch,
                 "find_copyset_landmarks": node.find_copyset_landmarks,
             },
         )

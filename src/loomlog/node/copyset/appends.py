@@ -22,11 +22,14 @@ class Append:
     request_id: int
     header: batch.Header
     batch: bytearray | memoryview
+    previous: Lsn = 0  # that an earlier attempt was given
+    repeated: bool = False  # an earlier attempt may have been taken
 
     @classmethod
     def of(cls, codec: Codec, connection: Connection, frame: Frame, payload: memoryview) -> Append:
         """Raises Corrupt."""
-        return cls(codec, connection, frame.id, batch.check(payload), payload)
+        header, order = batch.check(payload), frame.copyset_append
+        return cls(*(codec, connection, frame.id, header, payload), order.previous, order.repeated)
 
     def place(self, stream: StreamId, epoch: int, lsn: Lsn) -> None:
         """Give the batch its place in the log."""
@@ -35,7 +38,7 @@ class Append:
 
     def anew(self) -> Append:
         """To be appended elsewhere. Parts of the old one may still be on their way to nodes."""
-        return replace(self, batch=bytearray(self.batch))
+        return replace(self, batch=bytearray(self.batch), previous=0, repeated=False)
 
     def succeeded(self, lsn: Lsn) -> None:
         answer = pb.Appended(first_glsn=lsn, first_llsn=lsn)

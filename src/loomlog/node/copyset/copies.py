@@ -83,6 +83,10 @@ class Copies:
         return self._store.standing(log) if self._store is not None else LogStanding()
 
     @property
+    def logs(self) -> list[LogId]:
+        return self._store.logs() if self._store is not None else []
+
+    @property
     def stored_bytes(self) -> int:
         store = self._store
         return sum(map(store.stored_bytes, store.logs())) if store is not None else 0

@@ -23,6 +23,7 @@ from loomlog.node.copyset.copies import Copies
 from loomlog.node.copyset.epoch_store import AskMetadata, EpochStore, Known
 from loomlog.node.copyset.host import Host
 from loomlog.node.copyset.losses import HonestCopies
+from loomlog.node.copyset.marks import Marks, Seen
 from loomlog.node.copyset.means import Means
 from loomlog.node.copyset.peers import Peers
 from loomlog.node.copyset.recovering import Recovering
@@ -61,13 +62,15 @@ class Copysets:
         self._exclusions = Exclusions(ExclusionTimes())
         self._peers = Peers(codec, self._connected)
         self._epochs = EpochStore(ask_metadata, self._learned)
-        self._honest = HonestCopies(copies, self._epochs, lost_below, self._spawn)
+        marks = Marks(self._loop.time, copies.logs)
+        self._honest = HonestCopies(copies, self._epochs, lost_below, marks, self._spawn)
         asker = Asker(self._ask, self._epochs.ask)
         self._means = Means(
             me,
             self._ask,
             self._tell,
             asker,
+            self._find_batch,
             self._epochs,
             self._exclusions,
             random,
@@ -95,9 +98,8 @@ class Copysets:
     # ---- what clients ask
 
     def append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        order = frame.copyset_append
         append = Append.of(self._codec, connection, frame, payload)
-        self._host(order.loglet_id).append(append, order.previous)
+        self._host(frame.copyset_append.loglet_id).append(append)
 
     async def find_tail(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         tail = await self._host(frame.find_copyset_tail.loglet_id).tail()
@@ -110,21 +112,42 @@ class Copysets:
             self._hosts[log] = Host(log, self._means)
         return self._hosts[log]
 
+    # ---- what other nodes ask
+
+    async def find_batch(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        seen = self._honest.find_batch(frame.find_copyset_batch)
+        return pb.Frame(copyset_batch=pb.CopysetBatch(lsns=seen.lsns, certain=seen.certain))
+
+    async def _find_batch(self, node: NodeId, question: pb.FindCopysetBatch) -> Seen:
+        if node == self._me:
+            return self._honest.find_batch(question)
+        answer = await self._peers.request(node, pb.Frame(find_copyset_batch=question))
+        return Seen(list(answer.copyset_batch.lsns), answer.copyset_batch.certain)
+
     # ---- what the metadata repository orders
 
     async def recover(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        """All epochs below one that takes no appends."""
+        """All epochs below one that was taken for this node. Unless the log is closed, its
+        sequencer is here from now on."""
         message = frame.recover_copyset.state
         state, nodes = state_from_wire(message)
         known = Known(message.loglet_id, message.log_stream_id, state, nodes, self._loop.time())
         self._learned(known)
-        key = (known.log, state.epoch)
+        if not state.closed:
+            is_recovered = await self._host(known.log).begin(known).recovered()
+        else:
+            is_recovered = await self._recovered(known)
+        if not is_recovered:
+            raise Sealed(f"loglet {known.log}: epoch {state.epoch} is over: a later one has begun")
+        return pb.Frame(done=pb.Done())
+
+    async def _recovered(self, known: Known) -> bool:
+        """Whoever asks again waits for the same recovery: two of an epoch must not be."""
+        key = (known.log, known.state.epoch)
         if key not in self._recoveries:
             self._recoveries[key] = self._loop.create_task(self._recover(known))
             self._recoveries[key].add_done_callback(lambda _: self._recoveries.pop(key, None))
-        if not await asyncio.shield(self._recoveries[key]):
-            raise Sealed(f"loglet {known.log}: epoch {state.epoch} is over: a later one has begun")
-        return pb.Frame(done=pb.Done())
+        return await asyncio.shield(self._recoveries[key])
 
     async def _recover(self, known: Known) -> bool:
         epoch = known.state.epoch

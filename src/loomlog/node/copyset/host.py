@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from typing import Final
 
-from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, words
+from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of
 from loomlog.core.copyset.messages import Activate, GetState
 from loomlog.core.copyset.placement import sequencer_of
 from loomlog.core.copyset.resolving import Appended, Nowhere, Resolution, Unresolved, resolve
@@ -22,6 +22,8 @@ from loomlog.limits import COPYSET_QUEUED_APPENDS_MAX, COPYSET_QUEUED_BYTES_MAX,
 from loomlog.node.copyset.appends import Append
 from loomlog.node.copyset.asking import insist
 from loomlog.node.copyset.epoch_store import Known
+from loomlog.node.copyset.looking_back import look_back
+from loomlog.node.copyset.marks import Seen
 from loomlog.node.copyset.means import Means
 from loomlog.node.copyset.sequencing import OpenEnd, Sequencing
 from loomlog.types import LogId, NodeId
@@ -45,13 +47,18 @@ class Host:
 
     # ---- what is asked
 
-    def append(self, append: Append, previous: Lsn) -> None:
-        """`previous`: the LSN that an earlier attempt was given, or 0."""
+    def append(self, append: Append) -> None:
+        """It is answered when it is clear what became of it."""
         sequencing = self.sequencing
-        if previous and not (sequencing and sequencing.epoch == epoch_of(previous)):
-            self._means.spawn(self._resolve_all(epoch_of(previous), [(append, previous)]))
+        if sequencing is None:
+            self._enqueue(append)
+        elif (append.previous or append.repeated) and not sequencing.knows(append):
+            self._means.spawn(self._look_back(append, sequencing))
         else:
-            self._take(append)
+            try:
+                sequencing.append(append)
+            except LoomError as error:
+                append.failed(error)
 
     async def tail(self) -> pb.CopysetTail:
         """Of the sequencer here; activates one if it should be here."""
@@ -61,20 +68,23 @@ class Host:
             raise Unavailable(f"loglet {self._log}: its sequencer just ended: ask again")
         return self.sequencing.tail()
 
+    def begin(self, known: Known) -> Sequencing:
+        """This node took the newest epoch, or it was taken for it."""
+        sequencing = self.sequencing
+        if sequencing is not None and sequencing.epoch < known.state.epoch:
+            sequencing.learned(known.state)
+        if self.sequencing is None:
+            logger.info("loglet %d: this node sequences in epoch %d", self._log, known.state.epoch)
+            self.sequencing = Sequencing(known, self._means, self._enqueue, self._over)
+            for append in self._dequeue():
+                self.append(append)
+        return self.sequencing
+
     def stop(self) -> None:
         if self._activating is not None:
             self._activating.cancel()
         if self.sequencing is not None:
             self.sequencing.stop()
-
-    def _take(self, append: Append) -> None:
-        if self.sequencing is None:
-            self._enqueue(append)
-            return
-        try:
-            self.sequencing.append(append)
-        except LoomError as error:
-            append.failed(error)
 
     # ---- activation
 
@@ -109,10 +119,7 @@ class Host:
             raise
         finally:
             self._activating = None
-        logger.info("loglet %d: this node sequences in epoch %d", self._log, known.state.epoch)
-        self.sequencing = Sequencing(known, self._means, self._enqueue, self._over)
-        for append in self._dequeue():
-            self._take(append)
+        self.begin(known)
 
     async def _take_epoch(self) -> Known:
         known = await self._means.epochs.get(self._log, STATE_S)
@@ -165,35 +172,70 @@ class Host:
                 reason = "too few nodes answer"
                 await asyncio.gather(*(self._resolve(left, *open_end) for open_end in open_ends))
         except TimeoutError:
-            for append, lsn in left.items():
-                self._resolved(append, lsn, Unresolved(reason, for_good=True))
+            for append in left:
+                self._tell_unknown(append, reason)
 
     async def _is_clean(self, epoch: Epoch) -> bool | None:
         state = await self._means.epochs.ask(GetState(self._log))
         return True if state is not None and state.last_clean >= epoch else None
 
     async def _resolve(self, left: dict[Append, Lsn], append: Append, lsn: Lsn) -> None:
+        outcome = await self._find_out(lsn)
+        del left[append]
+        match outcome:
+            case Appended(record):
+                append.succeeded(record.first)
+            case Nowhere():
+                self.append(append.anew())
+            case Unresolved(reason):
+                self._tell_unknown(append, reason)
+
+    async def _find_out(self, lsn: Lsn) -> Resolution:
         async def attempt() -> Resolution | None:
             outcome = await self._means.asker.run(resolve(self._log, lsn))
             return None if isinstance(outcome, Unresolved) and not outcome.for_good else outcome
 
         outcome: Resolution = await insist(attempt)
-        del left[append]
-        self._resolved(append, lsn, outcome)
+        return outcome
 
-    def _resolved(self, append: Append, lsn: Lsn, outcome: Resolution) -> None:
-        match outcome:
-            case Appended(record):
-                append.succeeded(record.first)
-            case Nowhere():
-                self._take(append.anew())
-            case Unresolved(reason):
-                append.failed(
-                    AppendUnknown(
-                        f"loglet {self._log}: whether the batch is at {words(lsn)} is not known: "
-                        f"{reason}"
-                    )
-                )
+    def _tell_unknown(self, append: Append, reason: str) -> None:
+        append.failed(
+            AppendUnknown(
+                f"loglet {self._log}: whether the batch was appended is not known: {reason}"
+            )
+        )
+
+    # ---- appends that somebody repeats
+
+    async def _look_back(self, append: Append, sequencing: Sequencing) -> None:
+        """It may have been taken in an epoch before this one."""
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                if not await sequencing.recovered():
+                    self.append(append)  # who sequences now has to look
+                    return
+                await self._find_before(append, sequencing.epoch)
+        except LoomError as error:
+            append.failed(error)
+        except TimeoutError:
+            self._tell_unknown(append, "older epochs are not recovered yet, or do not answer")
+
+    async def _find_before(self, append: Append, epoch: Epoch) -> None:
+        seen = Seen([append.previous], certain=True)
+        if not append.previous:
+            known = await self._means.epochs.get(self._log, STATE_S)
+            seen = await look_back(self._log, append.header, known.state, self._means.find_batch)
+        for lsn in (lsn for lsn in seen.lsns if epoch_of(lsn) < epoch):
+            outcome = await self._find_out(lsn)
+            if isinstance(outcome, Appended):
+                append.succeeded(outcome.record.first)
+                return
+            if isinstance(outcome, Unresolved):
+                seen = Seen([], certain=False)
+        if seen.certain:
+            self.append(append.anew())
+        else:
+            self._tell_unknown(append, "too few nodes remember what they were given")
 
 
 def _weights(known: Known) -> dict[NodeId, float]:

@@ -26,13 +26,16 @@ from loomlog.core.copyset.messages import (
     Release,
     Seal,
     SealedAt,
+    Store,
     Trouble,
 )
 from loomlog.errors import LoomError
 from loomlog.node.copyset.copies import Copies
 from loomlog.node.copyset.epoch_store import EpochStore
+from loomlog.node.copyset.marks import Marks, Seen
 from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId
+from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
@@ -53,16 +56,20 @@ class HonestCopies:
         copies: Copies,
         epochs: EpochStore,
         lost_below: Callable[[], int | None],
+        marks: Marks,
         spawn: Spawn,
     ) -> None:
         self._copies = copies
         self._epochs = epochs
         self._lost_below = lost_below
+        self._marks = marks
         self._spawn = spawn
         self._sealed: set[LogId] = set()  # of those that may miss something
 
     def ask(self, request: NodeRequest, done: Answered) -> None:
         """As Copies.ask."""
+        if isinstance(request, Store) and len(request.record.batch):
+            self._marks.note(request.log, request.record.first, request.record.batch)
         if (lost_below := self._lost_below()) is None:
             done(_NOT_JOINED)
         elif request.log >= lost_below:
@@ -86,8 +93,15 @@ class HonestCopies:
         lost_below = self._lost_below()
         return lost_below is None or log < lost_below
 
+    def find_batch(self, question: pb.FindCopysetBatch) -> Seen:
+        """Where it was to be stored."""
+        log = question.loglet_id
+        seen = self._marks.find(log, question.producer_id, question.sequence)
+        return seen._replace(certain=False) if self.may_miss(log) else seen
+
     def forget(self, log: LogId) -> None:
         self._sealed.discard(log)
+        self._marks.forget(log)
 
     async def _seal_first(self, request: NodeRequest, done: Answered) -> None:
         log = request.log

@@ -12,6 +12,7 @@ from loomlog.core.copyset.placement import Chance
 from loomlog.core.copyset.sequencer import SequencerSettings
 from loomlog.node.copyset.asking import Asker, AskNode
 from loomlog.node.copyset.epoch_store import EpochStore
+from loomlog.node.copyset.looking_back import FindBatch
 from loomlog.types import NodeId
 
 
@@ -21,6 +22,7 @@ class Means:
     ask: AskNode
     tell: Callable[[NodeId, Release], None]
     asker: Asker
+    find_batch: FindBatch
     epochs: EpochStore
     exclusions: Exclusions
     chance: Chance

@@ -1,8 +1,8 @@
 """Requests to other nodes: one connection to each, with as many requests on it as there are.
 
-A node that was connected once stays so: its connection is made again when it is lost, until the
-metadata repository says that the node is away. For releases are told once, and a node that was
-started anew has to be told again.
+A node that somebody had something for stays connected: its connection is made again when it is
+lost, unless the metadata repository says that the node is away. For releases are told once, and a
+node that was started anew has to be told again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Release, Trouble
-from loomlog.errors import LoomError, Retryable
+from loomlog.errors import LoomError, Retryable, Unavailable
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import connect
 from loomlog.types import Buffer, NodeId
@@ -46,11 +46,19 @@ class Peers:
         """`done` gets the answer, never before this returns; None: there is none."""
         self._peer(node).ask(request, done)
 
+    async def request(self, node: NodeId, frame: Frame) -> Frame:
+        """Of a node that is connected. Raises what it answers, or Unavailable."""
+        connection = self._peer(node).connection
+        if connection is None:
+            raise Unavailable(f"node {node} is not connected")
+        answer, _ = await connection.request(frame)
+        return answer
+
     def tell(self, node: NodeId, release: Release) -> None:
         self._peer(node).tell(release)
 
     def is_connected(self, node: NodeId) -> bool:
-        return self._peer(node).is_connected
+        return self._peer(node).connection is not None
 
     def close(self) -> None:
         for peer in self._nodes.values():
@@ -70,14 +78,10 @@ class _Peer:
         self._loop = asyncio.get_running_loop()
         self._address = ""
         self._alive = False
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Frame, Buffer, OnAnswer]] = []  # for the connection
-        self._was_connected = False
-
-    @property
-    def is_connected(self) -> bool:
-        return self._connection is not None
+        self._wanted = False  # somebody had something for it
 
     def learn(self, address: str, alive: bool) -> None:
         if address != self._address:
@@ -85,14 +89,15 @@ class _Peer:
             self._disconnect()
         came_back = alive and not self._alive
         self._alive = alive
-        if came_back and self._was_connected:
+        if came_back and self._wanted:
             self._connect_soon()
 
     def ask(self, request: NodeRequest, done: OnAnswer) -> None:
+        self._wanted = True
         message, batch = request_to_wire(request)
         frame = pb.Frame(copyset_request=message)
-        if self._connection is not None:
-            self._call(self._connection, frame, batch, done)
+        if self.connection is not None:
+            self._call(self.connection, frame, batch, done)
         elif not self._address:
             self._loop.call_soon(done, None)
         else:
@@ -101,15 +106,16 @@ class _Peer:
 
     def tell(self, release: Release) -> None:
         """Lost if there is no connection: when there is one, it is told again."""
-        if self._connection is not None:
+        self._wanted = True
+        if self.connection is not None:
             message, _ = request_to_wire(release)
-            self._connection.send(pb.Frame(copyset_request=message))
+            self.connection.send(pb.Frame(copyset_request=message))
         elif self._address:
             self._connect_soon()
 
     def close(self) -> None:
         self._address = ""
-        self._was_connected = False
+        self._wanted = False
         self._disconnect()
 
     def _call(self, connection: Connection, frame: Frame, batch: Buffer, done: OnAnswer) -> None:
@@ -124,7 +130,7 @@ class _Peer:
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
         self._give_up()
@@ -135,7 +141,7 @@ class _Peer:
             self._loop.call_soon(done, None)
 
     def _connect_soon(self) -> None:
-        if self._connecting is None and self._connection is None:
+        if self._connecting is None and self.connection is None:
             self._connecting = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -149,7 +155,7 @@ class _Peer:
             except LoomError as error:
                 logger.warning("node %d refuses this one: %s", self._node, error)
             self._give_up()
-            if not (self._alive and self._was_connected):
+            if not (self._alive and self._wanted):
                 self._connecting = None
                 return
             await asyncio.sleep(delay_s)
@@ -158,8 +164,7 @@ class _Peer:
         if connection.closed:
             self._give_up()
             return
-        self._connection = connection
-        self._was_connected = True
+        self.connection = connection
         waiting, self._waiting = self._waiting, []
         for frame, batch, done in waiting:
             self._call(connection, frame, batch, done)
@@ -171,9 +176,9 @@ class _Peer:
         """Nodes ask nothing of who connects to them."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        if connection is self._connection:
-            self._connection = None
-            if self._alive and self._was_connected:
+        if connection is self.connection:
+            self.connection = None
+            if self._alive and self._wanted:
                 self._connect_soon()
 
 

@@ -27,7 +27,7 @@ from loomlog.core.copyset.lsn import Epoch, Lsn, offset_of
 from loomlog.core.copyset.messages import Amend, LogState, NodeAnswer, Preempted, Release, Store
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import Sequencer, State
-from loomlog.errors import Busy, Unavailable
+from loomlog.errors import AppendUnknown, Busy, Unavailable
 from loomlog.node.copyset.appends import Append
 from loomlog.node.copyset.asking import insist
 from loomlog.node.copyset.epoch_store import Known
@@ -69,10 +69,13 @@ class Sequencing:
             means.chance,
             means.settings,
         )
+        # There is nothing before it, and never was.
+        self._is_first = state.history[0].since == state.epoch and not state.trimmed
         self._producers = ProducerTable()
         self._underway: dict[Lsn, Append] = {}
         self._open_ends: list[OpenEnd] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._recovered: asyncio.Future[bool] = self._loop.create_future()
         self._settling = self._loop.create_task(self._settle(state))
 
     # ---- what is known
@@ -85,6 +88,10 @@ class Sequencing:
     def is_over(self) -> bool:
         return self._core.state is State.OVER
 
+    async def recovered(self) -> bool:
+        """Wait until all epochs before are recovered; False: this one ended before."""
+        return await asyncio.shield(self._recovered)
+
     def tail(self) -> pb.CopysetTail:
         last = self._core.last_acknowledged
         return pb.CopysetTail(
@@ -92,6 +99,16 @@ class Sequencing:
             released=self._core.released,
             epoch=self._core.epoch,
         )
+
+    def knows(self, append: Append) -> bool:
+        """That it was taken in this epoch, or is too old to tell; or that there is none before."""
+        if self._is_first:
+            return True
+        try:
+            header = append.header
+            return bool(self._producers.find(header.producer_id, header.sequence))
+        except AppendUnknown:
+            return True
 
     # ---- what happens
 
@@ -126,6 +143,7 @@ class Sequencing:
 
     def stop(self) -> None:
         self._settling.cancel()
+        self._recovered.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -189,6 +207,8 @@ class Sequencing:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if not self._recovered.done():
+            self._recovered.set_result(False)
         self._over(open_ends)
 
     def _schedule(self) -> None:
@@ -230,3 +250,5 @@ class Sequencing:
         elif isinstance(ending, Recovered):
             last_clean = ending.state.last_clean
             self._do(self._core.recovered_up_to(last_clean, self._loop.time()))
+            if not self._recovered.done():
+                self._recovered.set_result(True)

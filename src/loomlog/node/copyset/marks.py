@@ -1,0 +1,84 @@
+"""Which batches a node was asked to store, by their producers: by this a repeated append is known
+again, when the sequencer that took it first is gone.
+
+In memory only, and bounded. So a node also knows whether "not seen" means anything: not when it was
+started shortly ago and had copies of the log by then, nor of a producer that was silent for so long
+that others took its place.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from loomlog.batch import read_header
+from loomlog.core.copyset.lsn import Lsn
+from loomlog.limits import APPEND_TIMEOUT_S, APPENDS_IN_FLIGHT_MAX
+from loomlog.types import Buffer, LogId
+
+KEPT_OF_PRODUCER: Final = 4 * APPENDS_IN_FLIGHT_MAX  # some are stored more than once
+PRODUCERS_MAX: Final = 1000  # of a log
+CERTAIN_AFTER_S: Final = 2 * APPEND_TIMEOUT_S  # nobody repeats what he sent before
+
+
+class Seen(NamedTuple):
+    lsns: list[Lsn]
+    certain: bool
+
+
+class Marks:
+    """Of all logs of a node. `now` is the loop's clock."""
+
+    def __init__(self, now: Callable[[], float], older: Collection[LogId]) -> None:
+        """`older`: the logs of which there were copies before."""
+        self._now = now
+        self._began = now()
+        self._older = set(older)
+        self._logs: dict[LogId, _LogMarks] = {}
+
+    def note(self, log: LogId, lsn: Lsn, batch: Buffer) -> None:
+        """The batch was checked before."""
+        header = read_header(batch)
+        if header.producer_id:
+            self._of(log).note(header.producer_id, header.sequence, lsn)
+
+    def find(self, log: LogId, producer_id: int, sequence: int) -> Seen:
+        marks = self._of(log)
+        is_old = self._now() >= self._began + CERTAIN_AFTER_S
+        lsns, is_whole = marks.find(producer_id, sequence)
+        return Seen(lsns, is_whole and (is_old or log not in self._older))
+
+    def forget(self, log: LogId) -> None:
+        self._logs.pop(log, None)
+        self._older.discard(log)
+
+    def _of(self, log: LogId) -> _LogMarks:
+        if log not in self._logs:
+            self._logs[log] = _LogMarks()
+        return self._logs[log]
+
+
+class _LogMarks:
+    def __init__(self) -> None:
+        self._by_producer: OrderedDict[int, deque[tuple[int, Lsn]]] = OrderedDict()
+        self._producers_forgotten = False
+
+    def note(self, producer_id: int, sequence: int, lsn: Lsn) -> None:
+        marks = self._by_producer.get(producer_id)
+        if marks is None:
+            marks = self._by_producer[producer_id] = deque(maxlen=KEPT_OF_PRODUCER)
+        self._by_producer.move_to_end(producer_id)
+        if (sequence, lsn) not in marks:
+            marks.append((sequence, lsn))
+        if len(self._by_producer) > PRODUCERS_MAX:
+            self._by_producer.popitem(last=False)
+            self._producers_forgotten = True
+
+    def find(self, producer_id: int, sequence: int) -> tuple[list[Lsn], bool]:
+        """And whether these are all."""
+        marks = self._by_producer.get(producer_id)
+        if marks is None:
+            return [], not self._producers_forgotten
+        lsns = [lsn for known, lsn in marks if known == sequence]
+        return lsns, len(marks) < KEPT_OF_PRODUCER or any(known < sequence for known, _ in marks)

@@ -1,0 +1,195 @@
+"""Appends to copyset logs, through the sequencer that a node hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from copyset_rig import LOG, STREAM, CopysetRig, a_batch
+
+from loomlog.batch import read_header
+from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.messages import Delivered, Read
+from loomlog.core.copyset.record import Kind
+from loomlog.errors import AppendUnknown, NotLeader, Sealed, Unauthorized, Unavailable
+from loomlog.wire import loomlog_pb2 as pb
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_an_append_is_placed_stored_on_r_nodes_and_shown(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        assert await rig.append(count=3) == make(1, 1)
+        assert await rig.append() == make(1, 4)
+        await rig.shows({make(1, 1), make(1, 4)})
+        holders = []
+        for node in rig.nodes:
+            for record in (await rig.shown(node)).records:
+                holders.append((record.first, node))
+                header = read_header(record.batch)
+                assert header.first_position == header.first_llsn == record.first
+                assert (header.stream_id, header.epoch) == (STREAM, 1)
+                assert node in record.copyset
+        assert len(holders) == 4
+
+
+async def test_the_others_name_the_node_that_sequences(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        with pytest.raises(NotLeader) as caught:
+            await rig.append(second)
+        assert caught.value.leader == rig.epochs.addresses[first]
+        with pytest.raises(NotLeader):
+            await rig.tail(second)
+        assert rig.epochs.state.epoch == 0
+
+
+async def test_many_appends_at_once_wait_for_one_activation(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        places = await asyncio.gather(*(rig.append() for _ in range(200)))
+        assert sorted(places) == [make(1, offset) for offset in range(1, 201)]
+        assert rig.epochs.state.epoch == 1
+        tail = await rig.tail(rig.favourites[0])
+        assert (tail.tail, tail.released, tail.epoch) == (make(1, 200), make(1, 200), 1)
+
+
+async def test_a_repeated_append_gets_its_old_place(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first = await rig.append(producer_id=5, sequence=1)
+        assert await rig.append(producer_id=5, sequence=2) != first
+        assert await rig.append(producer_id=5, sequence=1) == first
+        assert await rig.append(producer_id=6, sequence=1) == make(1, 3)
+
+
+async def test_another_node_takes_over_and_recovers_what_was_left(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        before = [await rig.append() for _ in range(20)]
+        await rig.stop(first)
+        after = [await rig.append(second) for _ in range(3)]
+        assert after == [make(2, offset) for offset in (1, 2, 3)]
+        await rig.shows({*before, *after})
+        assert rig.epochs.state.last_clean == 1
+        await rig.start(first)
+        back = await rig.copies(first, Read(LOG, make(2, 1), make(2, 3), 1), wait_ms=9_000)
+        assert isinstance(back, Delivered)
+        assert back.next_lsn > make(2, 1), "it was not told what is released"
+
+
+async def test_a_sequencer_that_was_replaced_hands_its_appends_on(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        await rig.append(first)
+        rig.epochs.dead.add(first)  # as the metadata repository believes
+        assert await rig.append(second) == make(2, 1)
+        with pytest.raises(NotLeader):
+            await rig.append(first)
+        assert set(await rig.data()) >= {make(1, 1)}
+
+
+async def test_a_silent_node_costs_one_wave(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, *others = rig.favourites
+        await rig.append()
+        silent = rig.nodes[others[0]]
+        silent._copysets.serving.request = lambda *_: None  # type: ignore[method-assign]
+        began = asyncio.get_running_loop().time()
+        for _ in range(40):
+            await rig.append(first)
+        took = asyncio.get_running_loop().time() - began
+        assert took < 5.0, "every append waited for the silent node"
+
+
+async def test_a_closed_log_takes_nothing_and_is_recovered_on_order(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        placed = [await rig.append() for _ in range(5)]
+        state = rig.epochs.state
+        rig.epochs.state = replace(state, epoch=2, sequencer=second, closed=True)
+        order = pb.RecoverCopyset(state=rig.epochs.to_wire())
+        connection = rig.epochs.connections[second]
+        await connection.request(pb.Frame(recover_copyset=order))
+        await connection.request(pb.Frame(recover_copyset=order))
+        assert (rig.epochs.state.last_clean, rig.epochs.state.tail) == (1, placed[-1])
+        for node in (first, second):
+            with pytest.raises(Sealed):
+                await rig.append(node)
+        await rig.shows(placed)
+
+
+async def test_an_open_log_that_is_recovered_on_order_is_sequenced_there(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        await rig.append()
+        await rig.stop(first)
+        rig.epochs.state = replace(rig.epochs.state, epoch=2, sequencer=second)
+        order = pb.RecoverCopyset(state=rig.epochs.to_wire())
+        await rig.epochs.connections[second].request(pb.Frame(recover_copyset=order))
+        assert rig.epochs.state.last_clean == 1
+        assert await rig.append(second) == make(2, 1)
+
+
+async def test_without_the_metadata_repository_nobody_begins_but_who_sequences_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        await rig.append(first)
+        await rig.epochs.server.stop()
+        assert await rig.append(first) == make(1, 2)
+        with pytest.raises(Unavailable):
+            await rig.append(second)
+
+
+async def test_only_the_metadata_repository_trims_and_deletes(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        for kind in (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET):
+            request = pb.CopysetRequest(kind=kind, loglet_id=LOG, lsn=5)
+            with pytest.raises(Unauthorized):
+                await rig.ask(1, pb.Frame(copyset_request=request))
+
+
+async def test_what_an_earlier_attempt_was_given_is_looked_up(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        lsn = await rig.append(first)
+        await rig.stop(first)
+        assert await rig.append(second, previous=lsn) == lsn
+        assert await rig.append(second, previous=make(1, 2)) == make(2, 1)
+        shown = await rig.data()
+        assert [record.kind for record in shown.values()] == [Kind.DATA, Kind.DATA]
+
+
+async def test_what_the_last_sequencer_took_is_not_taken_twice(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        taken = [await rig.append(producer_id=5, sequence=number) for number in (1, 2, 3)]
+        await rig.stop(first)
+        again = [
+            await rig.append(second, producer_id=5, sequence=number, repeated=True)
+            for number in (1, 2, 3, 4, 4)
+        ]
+        assert again == [*taken, make(2, 1), make(2, 1)]
+
+
+async def test_nobody_claims_to_know_what_nodes_forgot(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *others = rig.favourites
+        await rig.append(producer_id=5, sequence=1)
+        await rig.stop(first)
+        for node in (second, *others):
+            await rig.stop(node)
+            await rig.start(node)
+        with pytest.raises(AppendUnknown):
+            await rig.append(second, producer_id=5, sequence=2, repeated=True)
+
+
+async def test_a_batch_that_is_none_is_refused(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        damaged = a_batch()
+        damaged[200] ^= 1
+        order = pb.Frame(copyset_append=pb.CopysetAppend(loglet_id=LOG))
+        with pytest.raises(Exception, match="checksum"):
+            await rig.ask(rig.favourites[0], order, damaged)
