@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from loomlog.core.copyset.asking import Answer, Ask, Lost, Round, Service, Steps
-from loomlog.core.copyset.messages import EpochStoreRequest, NodeRequest
+from loomlog.core.copyset.messages import (
+    Delivered,
+    EpochStoreRequest,
+    NodeAnswer,
+    NodeRequest,
+    Read,
+)
 from loomlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -19,6 +25,14 @@ Outcome = TypeVar("Outcome")
 
 def ignore(answer: Answer) -> None:
     pass
+
+
+def is_nothing(request: NodeRequest, answer: NodeAnswer) -> bool:
+    """A reader may as well wait."""
+    match request, answer:
+        case Read(first=first), Delivered(next_lsn=next_lsn):
+            return next_lsn <= first
+    return False
 
 
 @dataclass(eq=False, slots=True)

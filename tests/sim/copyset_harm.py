@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from copyset_calls import ignore
+from copyset_calls import Message, ignore
 from copyset_parties import LOG, Node
 
-from loomlog.core.copyset.messages import Trim, Trouble
+from loomlog.core.copyset.messages import Amend, Clean, Store, Trim, Trouble
 
 if TYPE_CHECKING:
     from copyset_world import World
@@ -21,6 +21,7 @@ class Harm:
         self._world = world
         self._often = [weight * world.random.choice((0, 1, 1, 4)) for weight in OFTEN]
         self._often[0] += 1
+        self._strikes = world.random.choice((0.0, 0.02, 0.1))
 
     def do(self) -> None:
         world, random = self._world, self._world.random
@@ -73,3 +74,13 @@ class Harm:
         world.judge.trimmed = max(world.judge.trimmed, lsn)
         for node in world.nodes:
             world.send(0, node, Trim(LOG, lsn), ignore)
+
+    def strike(self, message: Message) -> None:
+        """Now and then who recovers dies in the midst of it: of what it writes, some arrived."""
+        world = self._world
+        match message.request:
+            case Store(record=record) | Amend(record=record) if not record.recovered:
+                return
+            case Store() | Amend() | Clean() if world.random.random() < self._strikes:
+                for host in [host for host in world.hosts if host.process == message.sender]:
+                    world.kill(host)

@@ -27,7 +27,7 @@ class Judge:
         self._losses = losses
         self.acknowledged: dict[Lsn, Record] = {}  # by their first LSN
         self.trimmed: Lsn = 0  # by some trim that began
-        self.doubtful: set[Epoch] = set()  # recovered although too few nodes were there
+        self.doubtful: set[Epoch] = set()  # too few nodes know of them, or did in recovery
         self.lost: set[Lsn] = set()  # no node that counts has a copy any more
         self.holes = 0
         self.losses_shown = 0

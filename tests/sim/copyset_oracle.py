@@ -109,13 +109,18 @@ class Oracle:
         return [r for r in node.records.all() if r.epoch == epoch]
 
     def look_for_losses(self, lsns: Iterable[Lsn]) -> None:
-        """Which of these records nobody has any more whose word counts."""
-        judge = self._world.judge
+        """Which of these records nobody has any more whose word counts; and of which epochs nobody
+        is left who knows anything."""
+        judge, state = self._world.judge, self._world.store.state
         full = [n for n in self._world.nodes.values() if n.authority is Authority.FULL]
         there = {record.first for node in full for record in node.records.all()}
         for lsn in set(lsns) & judge.given_out.keys() - there:
             if judge.given_out[lsn].last > judge.trimmed:
                 judge.lost.add(lsn)
+        counting = {node.node_id for node in full}
+        for epoch in range(1, state.epoch + 1):
+            if not counting.intersection(state.metadata_of(epoch).nodes):
+                judge.doubtful.add(epoch)
 
     def somewhere_released(self) -> Lsn:
         node = self._world.random.choice([*self._world.nodes.values()])

@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import cast
 
-from copyset_calls import Answered, Call, Message, ignore
+from copyset_calls import Answered, Call, Message, ignore, is_nothing
 from copyset_follower import Follower
 from copyset_harm import Harm
 from copyset_judge import Judge, Violation
@@ -32,10 +32,8 @@ from loomlog.core.copyset.lsn import Lsn
 from loomlog.core.copyset.messages import (
     Activate,
     Amend,
-    Delivered,
     EpochStoreRequest,
     LogState,
-    NodeAnswer,
     NodeRequest,
     Preempted,
     Read,
@@ -60,6 +58,7 @@ class World:
     def __init__(self, seed: int, *, disaster: bool = False) -> None:
         self.random = random = Random(seed)
         self._lost = random.choice((0.01, 0.04, 0.04, 0.15))  # of all messages
+        self._turmoil = random.choice((0.04, 0.04, 0.1))  # of all steps
         self.disaster = disaster
         self.replication = replication = random.choice((1, 2, 2, 3, 3, 3))
         count = replication + random.randint(1, 3)
@@ -116,18 +115,18 @@ class World:
     def _step(self) -> None:
         self.now += self.random.random() * 0.02
         chance = self.random.random()
-        if chance < 0.75:
-            self._deliver(self._lost)
-        elif chance < 0.87:
+        if chance < 0.10:
             self._append()
-        elif chance < 0.92:
+        elif chance < 0.15:
             self._tick()
-        elif chance < 0.94:
+        elif chance < 0.17:
             self.oracle.peek()
-        elif chance < 0.96:
+        elif chance < 0.21:
             self._mend()
-        else:
+        elif chance < 0.21 + self._turmoil:
             self._harm.do()
+        else:
+            self._deliver(self._lost)
 
     def _step_in_peace(self) -> None:
         self.now += self.random.random() * 0.02
@@ -157,6 +156,8 @@ class World:
             index = self.random.randrange(len(self.messages))
         self.messages[index], self.messages[-1] = self.messages[-1], self.messages[index]
         message = self.messages.pop()
+        if lost:
+            self._harm.strike(message)
         if message.answer is not None:
             message.done(Lost() if self.random.random() < lost else message.answer)
         elif not message.late and (self.random.random() < lost or self._is_cut_off(message)):
@@ -200,7 +201,7 @@ class World:
             node.released = max(node.released, request.lsn)
             self._purge(node)
             self._wake(node)
-        if _is_nothing(request, answer):
+        if is_nothing(request, answer):
             self.waiting.append(message)
         else:
             self._answer(message, answer)
@@ -331,6 +332,8 @@ class World:
         node.purging = False
         if isinstance(ending, Purged):
             self.purges += 1
+            if not ending.end.wave:
+                self.judge.doubtful.add(ending.end.epoch)
             node.answer(Release(LOG, node.released))
             self._wake(node)
             self._purge(node)
@@ -389,11 +392,3 @@ class World:
             and all(n.records.standing.released == released for n in self.nodes.values() if n.up)
             and all(follower.head == released + 1 for follower in self.followers)
         )
-
-
-def _is_nothing(request: NodeRequest, answer: NodeAnswer) -> bool:
-    """A reader may as well wait."""
-    match request, answer:
-        case Read(first=first), Delivered(next_lsn=next_lsn):
-            return next_lsn <= first
-    return False

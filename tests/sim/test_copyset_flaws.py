@@ -5,8 +5,7 @@ The writes and the reader have their own: test_copyset_writes.py, test_copyset_r
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection
 
 import pytest
 from copyset_judge import Violation
@@ -20,8 +19,7 @@ from loomlog.core.copyset.epoch_metadata import EpochMetadata
 from loomlog.core.copyset.epoch_recovery import Basis, EpochRecovery, Failed
 from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, make
 from loomlog.core.copyset.messages import EpochEnd, Preempted, SealedAt
-from loomlog.core.copyset.mutating import Mutation
-from loomlog.core.copyset.settling import Digests, Piece, Settled, settle
+from loomlog.core.copyset.settling import Digests, Settled, settle
 from loomlog.core.copyset.storage import LogStanding, Records
 from loomlog.errors import LoomError
 from loomlog.types import NodeId
@@ -102,19 +100,6 @@ def test_records_are_not_completed(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(mutating, "completed", content)
     assert notices("is only on")
-
-
-def test_copies_that_lost_are_not_overwritten(monkeypatch: Patch) -> None:
-    plan = mutating.plan
-
-    def gentle(pieces: Sequence[Piece], digests: Digests, *rest: Any) -> list[Mutation]:
-        return [
-            mutation._replace(store=tuple(n for n in mutation.store if not digests[n]))
-            for mutation in plan(pieces, digests, *rest)
-        ]
-
-    monkeypatch.setattr(epoch_recovery, "plan", gentle)
-    assert notices("shows .* and Void")
 
 
 def test_nodes_do_not_learn_that_an_epoch_is_clean(monkeypatch: Patch) -> None:

@@ -39,25 +39,42 @@ def plan(
     like: Record,
 ) -> list[Mutation]:
     """`like`: a record with all that the mutations have in common, and the timestamp of marks."""
-    found = {node: [piece_of(record) for record in digest] for node, digest in digests.items()}
-    times = {record.first: record.timestamp_us for digest in digests.values() for record in digest}
     mutations = []
-    for piece in pieces:
-        sources = tuple(node for node in found if _has(found[node], piece))
-        touched = {n for n in writable if overlapping(found[n], piece.first, piece.last)}
+    for piece, found in zip(pieces, _look_up(pieces, digests), strict=True):
         first = make(like.epoch, piece.first)
-        copyset = completed(touched, writable, metadata, first)
-        amend = tuple(node for node in copyset if node in sources)
+        copyset = completed(found.keys() & set(writable), writable, metadata, first)
+        sources = {node: copy for node, copy in found.items() if _has_batch(copy, piece)}
+        times = [copy.timestamp_us for copy in sources.values()]
         record = like._replace(
             first=first,
             count=piece.last - piece.first + 1,
             kind=piece.kind,
-            timestamp_us=times[first] if piece.kind is Kind.DATA else like.timestamp_us,
+            timestamp_us=max(times, default=like.timestamp_us),
             copyset=copyset,
         )
-        store = tuple(node for node in copyset if node not in sources)
-        mutations.append(Mutation(record, amend, store, sources))
+        mutations.append(_mutation(record, tuple(sources)))
     return mutations
+
+
+def _look_up(pieces: Sequence[Piece], digests: Digests) -> list[dict[NodeId, Record]]:
+    """Of each piece, who has a copy there; if it is the piece itself, then that one."""
+    found: list[dict[NodeId, Record]] = [{} for _ in pieces]
+    for node, digest in digests.items():
+        for record in digest:
+            for index in overlapping(pieces, piece_of(record)):
+                if node not in found[index] or _has_batch(record, pieces[index]):
+                    found[index][node] = record
+    return found
+
+
+def _has_batch(copy: Record, piece: Piece) -> bool:
+    return piece.kind is Kind.DATA and piece_of(copy) == piece
+
+
+def _mutation(record: Record, sources: tuple[NodeId, ...]) -> Mutation:
+    amend = tuple(node for node in record.copyset if node in sources)
+    store = tuple(node for node in record.copyset if node not in sources)
+    return Mutation(record, amend, store, sources)
 
 
 def completed(
@@ -68,16 +85,15 @@ def completed(
 ) -> tuple[NodeId, ...]:
     """A copyset with all of `touched`; if they are too few for one, all that are writable."""
     chosen = set(touched)
+    if metadata.can_hold_a_copyset(chosen):
+        return tuple(sorted(chosen))
     domain_of = {member.node_id: member.domain for member in metadata.nodeset}
-    for node in shuffled(set(writable) - chosen, lsn):
-        domains = {domain_of[node] for node in chosen}
+    domains = {domain_of[node] for node in chosen}
+    others = shuffled(set(writable) - chosen, lsn)
+    for node in others:
         if len(domains) < metadata.domains_spanned and domain_of[node] not in domains:
             chosen.add(node)
-    for node in shuffled(set(writable) - chosen, lsn):
-        if not metadata.can_hold_a_copyset(chosen):
-            chosen.add(node)
+            domains.add(domain_of[node])
+    rest = [node for node in others if node not in chosen]
+    chosen.update(rest[: max(0, metadata.replication - len(chosen))])
     return tuple(sorted(chosen))
-
-
-def _has(pieces: Sequence[Piece], piece: Piece) -> bool:
-    return piece.kind is Kind.DATA and piece in overlapping(pieces, piece.first, piece.last)

@@ -6,13 +6,13 @@ each purge the release that waits for it is decided again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loomlog.core.copyset.asking import Answers, Ask, Round, Steps, ask_each, ask_store
+from loomlog.core.copyset.asking import Answers, Ask, Lost, Round, Steps, ask_each, ask_store
 from loomlog.core.copyset.authority import Authority
 from loomlog.core.copyset.epoch_metadata import EpochMetadata
-from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch
 from loomlog.core.copyset.messages import Done, EpochEnd, GetEnd, GetState, NotHere, Purge
 from loomlog.types import LogId, NodeId
 
@@ -57,21 +57,33 @@ def _find_end(
     known = {node: authority.get(node, Authority.FULL) for node in metadata.nodes}
 
     def enough(answers: Answers) -> bool:
-        there = {me, *(n for n, a in answers.items() if isinstance(a, EpochEnd | NotHere))}
-        return _is_enough(there, metadata, known)
+        return _is_enough(me, answers, metadata, known)
 
     peers = [node for node in metadata.nodes if node != me]
     answers = yield from ask_each(peers, GetEnd(log, epoch), enough)
-    ends = [answer for answer in answers.values() if isinstance(answer, EpochEnd)]
-    if not ends or not enough(answers):
+    if not enough(answers):
         return NotPurged(f"too few nodes of epoch {epoch} tell how it ended")
-    return max(ends, key=lambda end: end.precedence)
+    ends = [answer for answer in answers.values() if isinstance(answer, EpochEnd)]
+    return max(ends, key=lambda end: end.precedence, default=_nobody_knows(epoch))
 
 
 def _is_enough(
-    there: Collection[NodeId], metadata: EpochMetadata, authority: Mapping[NodeId, Authority]
+    me: NodeId,
+    answers: Answers,
+    metadata: EpochMetadata,
+    authority: Mapping[NodeId, Authority],
 ) -> bool:
-    if metadata.is_f_majority([n for n in there if authority.get(n) is Authority.FULL]):
+    """An f-majority; or all that there will ever be."""
+    told = {me, *(n for n, answer in answers.items() if isinstance(answer, EpochEnd | NotHere))}
+    full = {node for node, known in authority.items() if known is Authority.FULL}
+    if metadata.is_f_majority(full & told):
         return True
-    awaited = (Authority.FULL, Authority.UNDERREPLICATED)
-    return all(node in there for node, known in authority.items() if known in awaited)
+    forgetful = {n for n, known in authority.items() if known is Authority.UNDERREPLICATED}
+    there = {me, *(n for n, answer in answers.items() if not isinstance(answer, Lost))}
+    return full <= told and forgetful <= there
+
+
+def _nobody_knows(epoch: Epoch) -> EpochEnd:
+    """They have lost their disks: what this node has may be all that is left. It stays, and what
+    is missing shows as lost."""
+    return EpochEnd(epoch, lng=OFFSET_MAX - 1, last=OFFSET_MAX - 1, seal=epoch, wave=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.lsn import OFFSET_MAX, Offset, offset_of
@@ -35,10 +36,10 @@ def piece_of(record: Record) -> Piece:
     return Piece(record.offset, offset_of(record.last), record.kind)
 
 
-def overlapping(pieces: Sequence[Piece], first: Offset, last: Offset) -> Sequence[Piece]:
-    """Those of `pieces`, which are in order, that meet [first, last]."""
-    begin = bisect_left(pieces, first, key=lambda piece: piece.last)
-    return pieces[begin : bisect_right(pieces, last, key=lambda piece: piece.first)]
+def overlapping(pieces: Sequence[Piece], piece: Piece) -> range:
+    """Which of `pieces`, that are in order, share an offset with another one."""
+    begin = bisect_left(pieces, piece.first, key=attrgetter("last"))
+    return range(begin, bisect_right(pieces, piece.last, lo=begin, key=attrgetter("first")))
 
 
 def settle(digests: Digests, after: Offset, *, authoritative: bool) -> Settled:
@@ -63,7 +64,7 @@ def _prevailing(records: Iterable[Record]) -> list[Piece]:
     found: list[Piece] = []
     for record in sorted(records, key=lambda record: record.precedence, reverse=True):
         piece = piece_of(record)
-        in_the_way = overlapping(found, piece.first, piece.last)
+        in_the_way = [found[index] for index in overlapping(found, piece)]
         if piece.kind is not Kind.DATA:
             for mark in _without(piece.first, piece.last, in_the_way):
                 insort(found, mark)

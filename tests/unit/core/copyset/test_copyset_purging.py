@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 from copyset_recovery_rig import LOG, NOW_US, Rig
 
+from loomlog.core.copyset.asking import Answer, Ask
 from loomlog.core.copyset.authority import Authority
 from loomlog.core.copyset.lsn import make
-from loomlog.core.copyset.messages import Clean, Delivered, GetEnd, Read, Release, SetClean
+from loomlog.core.copyset.messages import (
+    Clean,
+    Delivered,
+    GetEnd,
+    Read,
+    Refused,
+    Release,
+    SetClean,
+    Trouble,
+)
 from loomlog.core.copyset.purging import NotPurged, Purged, purge
 from loomlog.core.copyset.recovery import Recovered, Recovery
 from loomlog.core.copyset.storage import epoch_to_purge
@@ -106,3 +116,19 @@ def test_a_purge_that_dies_is_repeated() -> None:
     for _ in range(2):
         assert isinstance(rig.drive(purge(LOG, 1, 4, {})), Purged)
     assert rig.pieces(4) == []
+
+
+def test_what_is_left_stays_when_nobody_knows_any_more() -> None:
+    rig = away_during_recovery()
+    lost = dict.fromkeys((1, 2, 3), Authority.UNDERREPLICATED)
+    for node in lost:
+        rig.lose_disk(node)
+
+    def hook(ask: Ask) -> Answer | None:
+        return Refused(Trouble.DISABLED) if isinstance(ask.request, GetEnd) else None
+
+    before = rig.pieces(4)
+    assert isinstance(rig.drive(purge(LOG, 1, 4, {}), hook), NotPurged)
+    assert isinstance(rig.drive(purge(LOG, 1, 4, lost), hook), Purged)
+    assert rig.pieces(4) == before
+    assert rig.nodes[4].records(LOG).standing.last_clean == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from copyset_recovery_rig import LOG, NOW_US, Rig
@@ -272,6 +273,14 @@ def test_a_recovery_that_dies_is_repeated_by_the_next(
         assert len(copies) >= 3
     for node, pieces in before.items():
         assert rig.pieces(node) == pieces
+    assert agree(rig, set(rig.nodes) - rig.down)
+
+
+def agree(rig: Rig, nodes: set[int]) -> bool:
+    """Whether all that these nodes have is the same, wherever two of them have something."""
+    found = {piece for node in nodes for piece in rig.pieces(node)}
+    pairs = combinations(sorted(found), 2)
+    return all(one[1] < other[0] for one, other in pairs)
 
 
 def test_a_recovery_repeated_by_a_later_sequencer_comes_to_the_same_end() -> None:
