@@ -9,7 +9,14 @@ from loomlog.cli.archives import print_archives
 from loomlog.cli.changes import say
 from loomlog.cli.connection import connected
 from loomlog.cli.failures import UsageError
-from loomlog.cli.output import as_fields, print_json, print_logs, print_segments, print_streams
+from loomlog.cli.output import (
+    as_fields,
+    print_epochs,
+    print_json,
+    print_logs,
+    print_segments,
+    print_streams,
+)
 
 
 async def create(
@@ -19,16 +26,22 @@ async def create(
     protocol: str,
     streams: int,
     replicas: int,
+    nodeset: int | None,
     retention: str | None,
     as_json: bool,
 ) -> None:
     async with connected(address) as cluster:
-        log = await cluster.create_log(name, protocol, streams, replicas, retention=retention)
+        log = await cluster.create_log(
+            name, protocol, streams, replicas, nodeset=nodeset, retention=retention
+        )
         if as_json:
             print_json(as_fields(await log.describe()))
             return
     kept = f", entries stay for {retention}" if retention else ""
-    print(f"created {name}: {protocol}, streams: {streams}, replicas of each: {replicas}{kept}")
+    lies = f", on any of {nodeset} nodes" if nodeset else ""
+    print(
+        f"created {name}: {protocol}, streams: {streams}, replicas of each: {replicas}{lies}{kept}"
+    )
 
 
 async def list_all(address: str, *, as_json: bool) -> None:
@@ -52,6 +65,7 @@ async def describe(address: str, name: str, *, as_json: bool) -> None:
     print_logs([info])
     print_segments(info)
     print_streams([info])
+    print_epochs(info)
     if archive is not None:
         print_archives({name: archive})
 
@@ -63,11 +77,12 @@ async def switch(
     protocol: str | None,
     streams: int | None,
     replicas: int | None,
+    nodeset: int | None,
     as_json: bool,
 ) -> None:
     async with connected(address) as cluster:
         change = await cluster.switch_log(
-            name, protocol=protocol, streams=streams, replicas=replicas
+            name, protocol=protocol, streams=streams, replicas=replicas, nodeset=nodeset
         )
     say(change, as_json=as_json)
 

@@ -26,6 +26,7 @@ from loomlog.cli.options import (
     HeartbeatTimeout,
     Json,
     LogName,
+    Nodeset,
     ReplaceAfter,
     Retention,
     SyncRate,
@@ -240,7 +241,8 @@ def log_create(
     log: LogName,
     streams: Annotated[int, typer.Option(min=1, help="More streams, more bandwidth.")] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="Nodes that hold each entry.")] = 3,
-    protocol: Annotated[str, typer.Option(help="How order is decided.")] = "ordered",
+    nodeset: Nodeset = None,
+    protocol: Annotated[str, typer.Option(help="ordered, chained or copyset.")] = "ordered",
     retention: Retention = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
@@ -255,6 +257,7 @@ def log_create(
             protocol=protocol,
             streams=streams,
             replicas=replicas,
+            nodeset=nodeset,
             retention=retention,
             as_json=as_json,
         )
@@ -280,11 +283,12 @@ def log_describe(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False
 @log_app.command("switch")
 def log_switch(
     log: LogName,
-    protocol: Annotated[str | None, typer.Option(help="How order is decided.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="ordered, chained or copyset.")] = None,
     streams: Annotated[
         int | None, typer.Option(min=1, help="More streams, more bandwidth.")
     ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Nodes that hold each entry.")] = None,
+    nodeset: Nodeset = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -293,7 +297,13 @@ def log_switch(
 
     event_loop.run(
         logs.switch(
-            cluster, log, protocol=protocol, streams=streams, replicas=replicas, as_json=as_json
+            cluster,
+            log,
+            protocol=protocol,
+            streams=streams,
+            replicas=replicas,
+            nodeset=nodeset,
+            as_json=as_json,
         )
     )
 

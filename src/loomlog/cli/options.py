@@ -38,6 +38,14 @@ WaitMax = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
+Nodeset = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        show_default="up to 20",
+        help="Of copyset: entries lie on any nodes of so many.",
+    ),
+]
 Retention = Annotated[
     str | None,
     typer.Option(

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from loomlog.core.copyset import lsn
 from loomlog.types import Entry
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from loomlog.client.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
+    from loomlog.client.info import ClusterStatus, EpochsInfo, LogInfo, NodeInfo, StreamInfo
     from loomlog.client.operator import ReplicaScrub
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
@@ -77,6 +78,12 @@ def print_segments(info: LogInfo) -> None:
 
 def print_streams(logs: Sequence[LogInfo]) -> None:
     console().print(_stream_table(logs))
+
+
+def print_epochs(info: LogInfo) -> None:
+    """Of copyset segments, if there are any."""
+    if any(stream.copyset for stream in info.streams):
+        console().print(_epoch_table(info))
 
 
 def print_nodes(nodes: Sequence[NodeInfo]) -> None:
@@ -167,17 +174,43 @@ def _stream_table(logs: Sequence[LogInfo]) -> Table:
                 plain(info.name),
                 str(stream.id),
                 _colored(stream.state, good=stream not in info.active_streams or running),
-                *_numbers(stream.epoch, _entries(info, stream)),
+                *_numbers(stream.epoch),
+                _entries(info, stream),
                 _nodes(stream),
                 plain(condition(stream)),
             )
     return table
 
 
-def _entries(info: LogInfo, stream: StreamInfo) -> int:
-    """How many it got; LLSNs of chains are positions of the log."""
+def _epoch_table(info: LogInfo) -> Table:
+    table = new_table("segment", "epochs", "nodeset", "replicas", "sequencer", "recovered to")
+    for stream in info.streams:
+        if (copyset := stream.copyset) is None:
+            continue
+        *older, newest = copyset.history
+        ends = [later.since - 1 for later in copyset.history[1:]]
+        for epochs, end in zip(older, ends, strict=True):
+            table.add_row(*_epochs(stream, epochs, end), "", "")
+        sequencer = f"node {copyset.sequencer}" if copyset.sequencer else "none yet"
+        sequencer = "closed" if copyset.closed else sequencer
+        cells = _epochs(stream, newest, stream.epoch)
+        table.add_row(*cells, sequencer, f"epoch {copyset.last_clean}")
+    return table
+
+
+def _epochs(stream: StreamInfo, epochs: EpochsInfo, end: int) -> tuple[str, ...]:
+    span = f"{epochs.since} to {end}" if end > epochs.since else str(epochs.since)
+    nodes = ", ".join(map(str, sorted(epochs.nodeset)))
+    return str(stream.segment), span, nodes, str(epochs.replicas)
+
+
+def _entries(info: LogInfo, stream: StreamInfo) -> str:
+    """How many it got; LLSNs of chains are positions of the log. Positions of `copyset` have gaps:
+    up to where they are known."""
+    if stream.copyset is not None:
+        return f"to {lsn.words(stream.entries)}"
     starts = {segment.id: segment.start for segment in info.segments if stream.chains}
-    return stream.entries - starts.get(stream.segment, 1) + 1
+    return f"{stream.entries - starts.get(stream.segment, 1) + 1:,}"
 
 
 def _nodes(stream: StreamInfo) -> str:

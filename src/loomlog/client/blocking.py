@@ -78,12 +78,16 @@ class BlockingCluster:
         streams: int = 1,
         replicas: int = 3,
         *,
+        nodeset: int | None = None,
         retention: str | float | None = None,
     ) -> BlockingLog:
         """Make a new log; raises AlreadyExists. With `retention` ("7d", or seconds) entries go when
-        they are so old; else they stay."""
+        they are so old; else they stay. Of protocol "copyset", entries lie on any `replicas` of the
+        nodes of a nodeset, which has so many."""
         log = self._thread.run(
-            self._cluster.create_log(name, protocol, streams, replicas, retention=retention)
+            self._cluster.create_log(
+                name, protocol, streams, replicas, nodeset=nodeset, retention=retention
+            )
         )
         return BlockingLog(self._thread, log)
 
@@ -168,10 +172,13 @@ class BlockingCluster:
         protocol: str | None = None,
         streams: int | None = None,
         replicas: int | None = None,
+        nodeset: int | None = None,
     ) -> Change:
         """Run a log with other settings from now on; what is not given stays as it is."""
         return self._thread.run(
-            self._cluster.switch_log(log, protocol=protocol, streams=streams, replicas=replicas)
+            self._cluster.switch_log(
+                log, protocol=protocol, streams=streams, replicas=replicas, nodeset=nodeset
+            )
         )
 
     def drain_node(self, node: NodeId) -> Change:

@@ -131,17 +131,21 @@ class Cluster(Operator, Registers, Leases):
         streams: int = 1,
         replicas: int = 3,
         *,
+        nodeset: int | None = None,
         retention: str | float | None = None,
     ) -> Log:
         """Make a new log; raises AlreadyExists. With `retention` ("7d", or seconds) entries go when
-        they are so old; else they stay."""
+        they are so old; else they stay. Of protocol "copyset", entries lie on any `replicas` of the
+        nodes of a nodeset, which has so many."""
         if staged_log(_check_name(name)) is not None:
             raise InvalidArgument(
                 f"{name!r} is the name of a staging log, which is made when it is needed: choose "
                 "another name"
             )
+        if nodeset is not None:
+            _check_count("nodeset", nodeset, limits.NODESET_MAX)
         return await self._create_log(
-            name, protocol, streams, replicas, moments.retention_s(retention)
+            name, protocol, streams, replicas, moments.retention_s(retention), nodeset or 0
         )
 
     async def make_staging_log(self, name: str, like: LogInfo) -> None:
@@ -153,7 +157,13 @@ class Cluster(Operator, Registers, Leases):
         await self._create_log(name, ORDERED, active.streams, active.replicas)
 
     async def _create_log(
-        self, name: str, protocol: str, streams: int, replicas: int, retention_s: int = 0
+        self,
+        name: str,
+        protocol: str,
+        streams: int,
+        replicas: int,
+        retention_s: int = 0,
+        nodeset: int = 0,
     ) -> Log:
         _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
         _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
@@ -163,6 +173,7 @@ class Cluster(Operator, Registers, Leases):
             streams=streams,
             replicas=replicas,
             retention_s=retention_s,
+            nodeset=nodeset,
         )
         await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
         return self.log(name)

@@ -25,6 +25,25 @@ class ReplicaInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochsInfo:
+    """Where entries of protocol `copyset` lie, from an epoch on."""
+
+    since: int
+    nodeset: tuple[NodeId, ...]
+    replicas: int  # of each entry, on any of these nodes
+
+
+@dataclass(frozen=True, slots=True)
+class CopysetInfo:
+    """A segment of protocol `copyset`."""
+
+    sequencer: NodeId | None  # the node that took the newest epoch; None: none did yet
+    last_clean: int  # all epochs up to here are recovered
+    closed: bool
+    history: tuple[EpochsInfo, ...]  # oldest first; each holds until the next one
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInfo:
     """A log stream; its first replica is the primary."""
 
@@ -39,6 +58,7 @@ class StreamInfo:
     segment: LogId = 0  # that it belongs to
     protocol: str = "ordered"  # of its segment
     chains: tuple[tuple[NodeId, ...], ...] = ()  # of protocol `chained`: nodes, head first
+    copyset: CopysetInfo | None = None  # of protocol `copyset`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +71,7 @@ class SegmentInfo:
     replicas: int
     start: Glsn
     end: Glsn | None  # the last position; start - 1 if it has none; None: it is active
+    nodeset: int | None = None  # of `copyset`, if it was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +197,19 @@ def _stream_info(stream: pb.LogStream) -> StreamInfo:
             tuple(replica.storage_node_id for replica in chain.replicas)
             for chain in stream.projection.chains
         ),
+        copyset=_copyset_info(stream.copyset) if stream.HasField("copyset") else None,
+    )
+
+
+def _copyset_info(state: pb.CopysetState) -> CopysetInfo:
+    return CopysetInfo(
+        sequencer=state.sequencer or None,
+        last_clean=state.last_clean,
+        closed=state.closed,
+        history=tuple(
+            EpochsInfo(epochs.since, tuple(epochs.nodeset), epochs.replication)
+            for epochs in state.history
+        ),
     )
 
 
@@ -187,6 +221,7 @@ def _segment_info(segment: pb.Segment) -> SegmentInfo:
         replicas=segment.replicas,
         start=segment.start,
         end=segment.end if segment.HasField("end") else None,
+        nodeset=segment.nodeset or None,
     )
 
 

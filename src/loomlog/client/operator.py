@@ -93,6 +93,7 @@ class Operator:
         protocol: str | None = None,
         streams: int | None = None,
         replicas: int | None = None,
+        nodeset: int | None = None,
     ) -> Change:
         """Run a log with other settings from now on, while it is used; what is not given stays as
         it is, and so does what the log holds."""
@@ -101,6 +102,7 @@ class Operator:
             protocol=protocol or "",
             streams=_count("streams", streams),
             replicas=_count("replicas", replicas),
+            nodeset=_count("nodeset", nodeset),
         )
         return await self._change(pb.Frame(switch_log=request), repeatable=True)
 
