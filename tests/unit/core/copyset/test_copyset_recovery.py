@@ -276,6 +276,24 @@ def test_a_recovery_that_dies_is_repeated_by_the_next(
     assert agree(rig, set(rig.nodes) - rig.down)
 
 
+@pytest.mark.parametrize("holder", range(1, 7))
+def test_what_a_mark_made_void_is_overwritten_when_it_comes_up_again(holder: int) -> None:
+    """The first one did not see the record, left a mark, and died."""
+    rig = Rig(count=6, replication=2)
+    rig.write(2, holder, copyset=(holder, 7 - holder))
+    rig.write(4, *(node for node in rig.nodes if node != holder))
+    rig.down = {holder}
+    steps = Recovery(LOG, 2).attempt({}, NOW_US)
+    asked = next(steps)
+    while not isinstance(asked.asks[0].request, Clean):
+        asked = steps.send(rig.answer(asked))
+    rig.next_sequencer()
+    rig.down = set()
+    assert is_recovered(rig)
+    assert rig.pieces(holder)[0] == (1, 3, HOLE)
+    assert agree(rig, set(rig.nodes))
+
+
 def agree(rig: Rig, nodes: set[int]) -> bool:
     """Whether all that these nodes have is the same, wherever two of them have something."""
     found = {piece for node in nodes for piece in rig.pieces(node)}
