@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 from loomlog import limits
@@ -37,7 +38,8 @@ PROTOCOL: Final = "chained"
 ANSWER_S: Final = 2.0  # a replica that says nothing for so long is reported, and asked again
 BYTES_PER_S_MIN: Final = 4 * limits.MIB  # large blocks are given more time
 REPORT_S: Final = 1.0  # for the metadata repository to agree, and to begin a new epoch
-NEWER_S: Final = 2.0  # an epoch that is over has a successor after this, or is asked about again
+NEWER_S: Final = 4.0  # a new epoch is in force after this, or is asked about again
+LOOK_S: Final = 0.2  # who may go on in the old one waits so long for it
 
 
 class SegmentGoneError(Trimmed):
@@ -74,6 +76,7 @@ class Chains:
         self._adopted: pb.Log | None = None  # what the views were taken from
         self._missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
+        self._asking: dict[StreamId, dict[asyncio.Timeout, int]] = {}  # for answers, by epoch
 
     async def close(self) -> None:
         tasks = list(self._looking.values())
@@ -100,7 +103,15 @@ class Chains:
                 if before is None or before.epoch < stream.projection.epoch:
                     described = codec.projection_from_wire(stream.projection)
                     before = View(stream.log_stream_id, *described)
+                    self._interrupt(before)
                 self._views[before.stream] = before
+
+    def _interrupt(self, view: View) -> None:
+        """Who still waits for answers of older epochs need not."""
+        asking = self._asking.get(view.stream, {})
+        for patience in [p for p, epoch in asking.items() if epoch < view.epoch]:
+            del asking[patience]
+            patience.reschedule(asyncio.get_running_loop().time())
 
     async def learn(self, stream: StreamId) -> View:
         """The same, for who may be the first to ask for it."""
@@ -145,14 +156,18 @@ class Chains:
     ) -> Answer:
         """`wait_ms`: so long a Fetch may wait for something to be there."""
         message, payload = codec.request_to_wire(replica, request, wait_ms=wait_ms)
+        timeout_s = ANSWER_S + wait_ms / 1000 + len(payload) / BYTES_PER_S_MIN
         connection: Connection | None = None
         try:
             connection = await self._connect(view, replica.node_id)
-            reply, content = await connection.request(
-                pb.Frame(chain_request=message),
-                (payload,) if len(payload) else (),
-                timeout_s=ANSWER_S + wait_ms / 1000 + len(payload) / BYTES_PER_S_MIN,
-            )
+            async with self._while_it_lasts(view):
+                reply, content = await connection.request(
+                    pb.Frame(chain_request=message),
+                    (payload,) if len(payload) else (),
+                    timeout_s=timeout_s,
+                )
+        except TimeoutError:
+            return Lost()  # a newer epoch is known: who asked learns of it first
         except LoomError as error:
             silent = connection is None or connection.closed or isinstance(error, Timeout)
             if silent:
@@ -160,6 +175,17 @@ class Chains:
             sent = silent and connection is not None
             return Lost() if sent else Refused(f"node {replica.node_id}: {error}")
         return codec.answer_from_wire(reply.chain_answer, content)
+
+    @asynccontextmanager
+    async def _while_it_lasts(self, view: View) -> AsyncIterator[None]:
+        """TimeoutError as soon as a newer epoch is known: who is silent is not waited for."""
+        async with asyncio.timeout(None) as patience:
+            asking = self._asking.setdefault(view.stream, {})
+            asking[patience] = view.epoch
+            try:
+                yield
+            finally:
+                asking.pop(patience, None)
 
     async def _connect(self, view: View, node_id: NodeId) -> Connection:
         address = view.addresses.get(node_id)
@@ -194,7 +220,9 @@ class Chains:
             looking = asyncio.get_running_loop().create_task(self._look(view, wait))
             self._looking[view.stream] = looking
             looking.add_done_callback(lambda done: self._looked(view.stream, done))
-        await asyncio.shield(looking)
+        ended, _ = await asyncio.wait({looking}, timeout=None if wait else LOOK_S)
+        if ended:
+            looking.result()
 
     def _looked(self, stream: StreamId, looking: asyncio.Task[None]) -> None:
         del self._looking[stream]
@@ -202,18 +230,18 @@ class Chains:
             looking.exception()  # whoever waited was told
 
     async def _look(self, view: View, wait: bool) -> None:
-        """Ask for the newest projection; `wait`: a newer one has begun, or is about to."""
+        """Ask for the newest projection; `wait`: a newer one has begun, or is about to. If a node
+        is missed that may be so, too: what else is asked of it is interrupted then."""
         loop = asyncio.get_running_loop()
-        missed = self._missed.pop(view.stream, None)
-        if missed is not None:
-            await self._report(view, missed)
+        wait = wait or view.stream in self._missed
         deadline_s = loop.time() + (NEWER_S if wait else 0.0)
         attempts = 0
         while True:
-            try:
+            missed = self._missed.pop(view.stream, None)
+            if missed is not None:
+                await self._report(view, missed)
+            with suppress(Retryable):
                 await self._log.refresh()
-            except Retryable:
-                return  # who waited tries again
             if self.view(view.stream).epoch > view.epoch or loop.time() >= deadline_s:
                 return
             await asyncio.sleep(backoff.delay_s(attempts, self._rng))
