@@ -20,7 +20,7 @@ from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.records import ChainedRecord
-from loomlog.types import LogId
+from loomlog.types import Glsn, LogId
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +35,16 @@ class Epochs:
         driver: Driver,
         nodes: ChainNodes,
         changed: Callable[[LogId], None],
+        trimmed: Callable[[LogId], Glsn],
     ) -> None:
+        """`trimmed`: up to where the log of a loglet is."""
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._sequencers = sequencers
         self._driver = driver
         self._nodes = nodes
         self.changed = changed
+        self._trimmed = trimmed
         self._locks: WeakValueDictionary[LogId, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Semaphore(AT_ONCE)
         self._awaited: dict[LogId, list[asyncio.Future[None]]] = {}
@@ -97,7 +100,7 @@ class Epochs:
     async def _reconfigure(self, projection: Projection, goal: Goal) -> Projection:
         loglet = projection.log_id
         self.unfinished.add(loglet)
-        stop = partial(self._sequencers.stop, loglet)
+        stop = partial(self._stop_sequencer, projection)
         steps = reconfigure(projection, goal, self._sequencers.new_name(), stop)
         ending = await self._driver.drive(loglet, steps)
         if not isinstance(ending, Reconfigured):
@@ -105,6 +108,12 @@ class Epochs:
             raise Unavailable(f"segment {loglet} does not get a new epoch yet: {why}")
         self.unfinished.discard(loglet)
         return ending.projection
+
+    def _stop_sequencer(self, projection: Projection) -> Glsn:
+        """From where on positions may be handed out again. A log may be trimmed up to one that was
+        handed out by an earlier leader and never written: what comes below it would be lost."""
+        end = self._sequencers.stop(projection.log_id)
+        return end if projection.closed else max(end, self._trimmed(projection.log_id) + 1)
 
     def _alone(self, loglet: LogId) -> asyncio.Lock:
         return self._locks.setdefault(loglet, asyncio.Lock())

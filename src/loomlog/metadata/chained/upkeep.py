@@ -34,7 +34,7 @@ from loomlog.metadata.chained.trimming import Trimming
 from loomlog.metadata.insisting import Insisting, Progress
 from loomlog.metadata.node_choice import UNABLE_S
 from loomlog.metadata.records import ChainedRecord
-from loomlog.types import LogId, NodeId
+from loomlog.types import Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Upkeep:
         self._driver = driver
         self._nodes = nodes
         self._background = background
-        self.epochs = Epochs(chained, sequencers, driver, nodes, self.wake)
+        self.epochs = Epochs(chained, sequencers, driver, nodes, self.wake, self._trimmed)
         self.filling = Filling(chained, driver, self.epochs, nodes, sync_bytes_per_s)
         self._node_left = node_left
         self._repair = Insisting("upkeep of segment", self._repair_step, background)
@@ -203,6 +203,11 @@ class Upkeep:
     def _segment(self, record: ChainedRecord) -> Segment | None:
         log = self._catalog.log_of(record)
         return None if log is None else log.segment_of(record.loglet)
+
+    def _trimmed(self, loglet: LogId) -> Glsn:
+        record = self._chained.get(loglet)
+        log = None if record is None else self._catalog.log_of(record)
+        return 0 if log is None else log.trimmed
 
     def decide(self, record: ChainedRecord) -> upkeep.Action:
         segment = self._segment(record)

@@ -1,0 +1,47 @@
+"""Head and tail of a chained log while metadata repositories come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chained_cluster import ChainedCluster, chained, is_whole
+
+from loomlog.core.chained.messages import HandedOut, Next
+from loomlog.metadata.chained import segments
+from loomlog.metadata.chained.trimming import Trimming
+
+
+async def hand_out(cluster: ChainedCluster, count: int) -> int:
+    """Positions to somebody who never writes there; the last of them."""
+    [projection] = await cluster.chains.projections()
+    request = Next(projection.epoch, count)
+    answer = await cluster.chains.ask_sequencer(projection.log_id, request)
+    assert isinstance(answer, HandedOut)
+    return answer.ticket.end - 1
+
+
+async def test_nothing_is_appended_below_what_was_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last positions were handed out and never written, so no replica knows of them."""
+
+    async def never(self: Trimming, *args: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Trimming, "_step", never)
+    monkeypatch.setattr(segments, "TRIM_WAIT_S", 0.01)
+    async with ChainedCluster(tmp_path) as cluster:
+        await cluster.create_chained()
+        await cluster.chains.append(b"one")
+        last = await hand_out(cluster, 5)
+        assert await cluster.trim(last) == (last + 1, last)
+        monkeypatch.undo()
+        await cluster.restart_repository()
+        assert await cluster.chains.append(b"two") == last + 1
+        log = await cluster.log_is(is_whole)
+        assert (log.head, log.tail) == (last + 1, last + 1)
+        assert chained(log).projection.start == last + 1
+        assert await cluster.chains.entries() == {last + 1: b"two"}
