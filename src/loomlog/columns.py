@@ -449,6 +449,13 @@ class Batch:
         )
 
 
+def blank(header: Header) -> Batch:
+    """As many records as the header says, of which nothing but places and time is known."""
+    timestamps = pa.repeat(pa.scalar(header.max_timestamp_us, _INT64), header.count)
+    values = pa.repeat(pa.scalar(b"", _BINARY), header.count)
+    return Batch(header, timestamps, values, None, None)
+
+
 def _counted(first: int, skip: int, count: int) -> Any:
     if first == 0:
         return pa.repeat(pa.scalar(0, _INT64), count)

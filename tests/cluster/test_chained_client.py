@@ -38,7 +38,8 @@ async def chained(
 async def leave_hole(log: Log, count: int = 1) -> Glsn:
     """Be given a place and never write there."""
     stream = (await log.describe()).active_streams[0].id
-    ticket, _ = await next_ticket(log.chains, log.chains.view(stream), count)
+    chains = log.protocols.chains
+    ticket, _ = await next_ticket(chains, chains.view(stream), count)
     return ticket.first
 
 

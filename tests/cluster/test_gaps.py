@@ -59,7 +59,8 @@ def leave_hole(rig: ArchiveRig, count: int) -> None:
         async with await loomlog.connect(rig.address) as cluster:
             log = cluster.log(rig.log.name)
             [stream] = (await log.describe()).active_streams
-            await next_ticket(log.chains, log.chains.view(stream.id), count)
+            chains = log.protocols.chains
+            await next_ticket(chains, chains.view(stream.id), count)
 
     asyncio.run(take())
 

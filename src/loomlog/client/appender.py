@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from loomlog import limits
 from loomlog.client import append_errors
-from loomlog.client.chained.chains import Chains
 from loomlog.client.delivery import Delivery
 from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
 from loomlog.client.outgoing import Lane, Producer, Records, Whole, as_bytes, fail
+from loomlog.client.sending import CarriersByProtocol
 from loomlog.config import ClientSettings
 from loomlog.errors import InvalidArgument
 from loomlog.types import Buffer, Position, StreamId
@@ -46,7 +46,7 @@ class Appender:
         settings: ClientSettings,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
-        chains: Chains,
+        carriers: CarriersByProtocol,
     ) -> None:
         self._log = log.name
         self._producer = producer
@@ -58,7 +58,7 @@ class Appender:
         # for room: size, who is told, and how it goes into a batch
         self._waiting: deque[tuple[int, asyncio.Future[Any], Callable[[], None]]] = deque()
         self._delivery = Delivery(
-            log, connections, producer, settings, rng, loop, self._release_bytes, chains
+            log, connections, producer, settings, rng, loop, self._release_bytes, carriers
         )
         self._lanes = self._delivery.lanes
         self._any = self._lanes.any

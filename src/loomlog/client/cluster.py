@@ -12,28 +12,23 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from loomlog import limits
-from loomlog.client import feeds, moments
+from loomlog.client import moments
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog
-from loomlog.client.chained import following
-from loomlog.client.chained.chains import PROTOCOL, Chains
-from loomlog.client.chained.finding import ChainedFinder
 from loomlog.client.checkpoints import Checkpoints
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.leases import Leases
 from loomlog.client.log import Log
-from loomlog.client.merging import OrderedPart
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.nodes import Connections
 from loomlog.client.operator import Operator
 from loomlog.client.orders import ORDERED, Order
 from loomlog.client.outgoing import Producer
-from loomlog.client.parts import OpenPart
+from loomlog.client.protocols import Protocols
 from loomlog.client.publications import Publications
 from loomlog.client.reader import Reader
 from loomlog.client.registers import Registers
@@ -217,12 +212,16 @@ class Cluster(Operator, Registers, Leases):
         importlib.import_module("loomlog.columns")  # loads Arrow: now, not in the first append
         cached = CachedLog(name, self._metadata)
         settings = self._settings
-        chains = Chains(cached, self._metadata, self._connections, self._rng)
-        appender = Appender(
-            cached, self._connections, self._producer, settings, self._rng, self._loop, chains
+        ours = (self._connections, self._producer, settings, self._rng, self._loop)
+        protocols = Protocols(cached, self._metadata, *ours)
+        appender = Appender(cached, *ours, protocols.carriers())
+        reader = Reader(
+            cached,
+            self._connections,
+            settings.request_timeout_s,
+            self._rng,
+            protocols.finders(),
         )
-        finders = {PROTOCOL: ChainedFinder(chains, name, settings.hole_timeout_s)}
-        reader = Reader(cached, self._connections, settings.request_timeout_s, self._rng, finders)
         return Log(
             cached,
             self._metadata,
@@ -231,7 +230,7 @@ class Cluster(Operator, Registers, Leases):
             self._subscribe,
             ArchivedLog(cached, self._metadata, self._rng),
             self._publications,
-            chains,
+            protocols,
             TimeSearch(cached, self._connections, settings.request_timeout_s, self._rng),
             Checkpoints(cached, self._metadata, self._rng, self._producer.now_us),
         )
@@ -245,19 +244,12 @@ class Cluster(Operator, Registers, Leases):
         *,
         read_ahead_bytes: int | None = None,
         gaps: bool = False,
+        payloads: bool = True,
     ) -> Subscription:
         if self._closed:
             raise Unavailable("this client was closed")
         window_bytes = read_ahead_bytes or self._settings.read_ahead_bytes
-        ordered = feeds.Source(log.cached, self._connections, window_bytes, self._rng, order)
-        hole_timeout_s = self._settings.hole_timeout_s
-        chained = following.Source(
-            log.cached, log.chains, window_bytes, hole_timeout_s, order, gaps
-        )
-        parts: dict[str, OpenPart] = {
-            ORDERED: partial(OrderedPart, ordered),
-            PROTOCOL: partial(following.ChainedPart, chained),
-        }
+        parts = log.protocols.parts(order, window_bytes, gaps=gaps, payloads=payloads)
         return Subscription(log.cached, parts, order, start, stop, self._subscriptions)
 
 

@@ -21,8 +21,6 @@ from itertools import takewhile
 from typing import Any, Final
 
 from loomlog.client import append_errors, backoff, resolving
-from loomlog.client.chained.carrying import ChainedCarrier
-from loomlog.client.chained.chains import PROTOCOL, Chains
 from loomlog.client.lanes import Lanes
 from loomlog.client.metadata import CachedLog
 from loomlog.client.nodes import Connections
@@ -30,7 +28,7 @@ from loomlog.client.orders import ORDERED
 from loomlog.client.outgoing import Batch, Lane, Producer
 from loomlog.client.refreshing import Refresher
 from loomlog.client.resolving import Resolver
-from loomlog.client.sending import Carrier, Sender
+from loomlog.client.sending import Carrier, CarriersByProtocol, Sender
 from loomlog.client.targets import AVOID_S, SLOW_S, Stream, Targets
 from loomlog.config import ClientSettings
 from loomlog.errors import AppendUnknown, Busy, LoomError, NotFound, Retryable, Sealed, Unavailable
@@ -52,7 +50,7 @@ class Delivery:
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         release: Callable[[int], None],
-        chains: Chains,
+        carriers: CarriersByProtocol,
     ) -> None:
         """`release` hears how many bytes are held no longer."""
         self._log = log.name
@@ -65,15 +63,8 @@ class Delivery:
         self._targets = Targets(rng, settings.appends_in_flight_max)
         self.lanes = Lanes(self._targets, self.enqueue, loop)
         self._sender = Sender(connections, producer, settings.compression, self, loop)
-        carrier = ChainedCarrier(
-            chains,
-            producer,
-            settings.compression,
-            self,
-            loop,
-            at_once=settings.retry == "at-once",
-        )
-        self._carriers: dict[str, Carrier] = {ORDERED: self._sender, PROTOCOL: carrier}
+        self._carriers: dict[str, Carrier] = {ORDERED: self._sender}
+        self._carriers |= {protocol: make(self) for protocol, make in carriers.items()}
         self._refresher = Refresher(log, self._targets, self, rng, loop)
         self._outstanding: dict[Batch, None] = {}  # closed and not settled, oldest first
         self._resolvers: dict[Stream, asyncio.Task[None]] = {}

@@ -10,7 +10,6 @@ from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog, OneSequence, Pieces
-from loomlog.client.chained.chains import Chains
 from loomlog.client.checkpoints import Checkpoints
 from loomlog.client.expanding import Expanded, Single
 from loomlog.client.info import LogInfo, log_info
@@ -21,6 +20,7 @@ from loomlog.client.moments import retention_s
 from loomlog.client.orders import ByLlsn, ByPosition, Order
 from loomlog.client.outgoing import arrow_encoder, positions, records_encoder
 from loomlog.client.pieces import Piece, Referred
+from loomlog.client.protocols import Protocols
 from loomlog.client.publications import Publications
 from loomlog.client.publishing import Writer
 from loomlog.client.reader import Reader
@@ -52,6 +52,7 @@ class Subscribe(Protocol):
         *,
         read_ahead_bytes: int | None = None,
         gaps: bool = False,
+        payloads: bool = True,
     ) -> Subscription: ...
 
 
@@ -67,13 +68,13 @@ class Log(Landmarks):
         subscribe: Subscribe,
         archived: ArchivedLog,
         publications: Publications,
-        chains: Chains,
+        protocols: Protocols,
         times: TimeSearch,
         checkpoints: Checkpoints,
     ) -> None:
         self.name = cached.name
         self.cached = cached
-        self.chains = chains
+        self.protocols = protocols
         self._metadata = metadata
         self.appender = appender
         self._reader = reader
@@ -319,7 +320,7 @@ class Log(Landmarks):
     async def close(self) -> None:
         """Part of closing its Cluster."""
         await self.appender.close()
-        await self.chains.close()
+        await self.protocols.close()
         await self.cached.close()
 
 

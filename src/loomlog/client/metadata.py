@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 from loomlog import limits
 from loomlog.client import backoff
@@ -177,6 +177,10 @@ async def _hang_up_when_silent(connection: Connection, silence_s: float) -> None
             pass  # closed, or it does not know the question: an answer, too
 
 
+CompleteTail: TypeAlias = Callable[[pb.Log], Awaitable[pb.Log]]
+"""Gives the log as it is now, whose active segment had such a protocol, with its tail."""
+
+
 class CachedLog:
     """What the client knows of one log: who holds which stream."""
 
@@ -186,6 +190,7 @@ class CachedLog:
         self._metadata = metadata
         self._refreshing: asyncio.Task[pb.Log] | None = None
         self._refreshed_s = float("-inf")
+        self.tails: dict[str, CompleteTail] = {}  # by protocol, where the repository does not know
 
     async def get(self) -> pb.Log:
         return self.current or await self.refresh()
@@ -200,6 +205,14 @@ class CachedLog:
 
     async def describe(self) -> pb.Log:
         """The log as it is now: everything acknowledged before this call is in it."""
+        known = self.current
+        if known is None or _protocol(known) not in self.tails:
+            known = await self.look()
+        complete = self.tails.get(_protocol(known))
+        return known if complete is None else await complete(known)
+
+    async def look(self) -> pb.Log:
+        """The log as the metadata repository has it now; its tail may be too low."""
         frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name))
         log = (await self._metadata.request(frame)).log
         self._metadata.learn(log.metadata)
@@ -222,7 +235,7 @@ class CachedLog:
         loop = asyncio.get_running_loop()
         try:
             await asyncio.sleep(max(0.0, self._refreshed_s + REFRESH_INTERVAL_S - loop.time()))
-            log = await self.describe()
+            log = await self.look()
             return self.current or log
         except LoomError as error:
             if not isinstance(error, Retryable):
@@ -231,6 +244,11 @@ class CachedLog:
         finally:
             self._refreshed_s = loop.time()
             self._refreshing = None
+
+
+def _protocol(log: pb.Log) -> str:
+    """Of the active segment."""
+    return log.segments[-1].protocol if log.segments else log.protocol
 
 
 def _retrieve(task: asyncio.Task[pb.Log]) -> None:

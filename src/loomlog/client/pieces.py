@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from loomlog import references
 from loomlog.batch import FLAG_REFERENCE, Header
 from loomlog.references import Reference
-from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn
+from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, StreamId
 
 if TYPE_CHECKING:
     from loomlog.columns import Batch
@@ -73,6 +73,22 @@ def decode(content: Buffer, refers: bool, skip: int, rows: int) -> Piece | Refer
     if refers:
         return Referred(*references.decode(content), skip, rows)
     return Piece(columns.decode(content), skip, rows)
+
+
+def blank(stream: StreamId, first: Glsn, rows: int, epoch: int, timestamp_us: int) -> Piece:
+    """Records of which only places and time are known, in a stream whose LLSNs are positions."""
+    from loomlog import columns
+
+    numbers = dict.fromkeys(Header._fields, 0) | {
+        "count": rows,
+        "min_timestamp_us": timestamp_us,
+        "max_timestamp_us": timestamp_us,
+        "first_position": first,
+        "first_llsn": first,
+        "stream_id": stream,
+        "epoch": epoch,
+    }
+    return Piece(columns.blank(Header(**numbers)), 0, rows)
 
 
 def refers(header: Header) -> bool:

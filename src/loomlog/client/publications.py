@@ -76,7 +76,7 @@ class Publications:
 
     def _writer(self, log: Log, name: str, lease: Lease | None = None) -> Writer:
         appends = PinnedAppends(log.cached, self._connections, self._timeout_s, self._rng)
-        reserved = ReservedAppends(log.chains)
+        reserved = ReservedAppends(log.protocols.chains)
         return Writer(log, name, self._home, appends, reserved, self._rng, self._now_us, lease)
 
     async def published(self, log: Log) -> None:

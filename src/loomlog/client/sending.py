@@ -7,14 +7,16 @@ meanwhile; each time under a new sequence number.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from loomlog.client.nodes import Connections
 from loomlog.client.outgoing import Batch, Producer
 from loomlog.client.targets import Stream
 from loomlog.errors import LoomError, Unavailable
 from loomlog.net.connection import Connection
+from loomlog.types import Glsn, Llsn
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -30,6 +32,24 @@ class Replies(Protocol):
         """It was not sent."""
 
 
+class Outcomes(Protocol):
+    """Who hears what became of a batch that a carrier took."""
+
+    def appended(self, batch: Batch, first: Glsn, first_llsn: Llsn) -> None: ...
+
+    def refused(self, batch: Batch, error: LoomError) -> None:
+        """It was certainly not appended."""
+
+    def lost(self, batch: Batch, why: str) -> None:
+        """It may or may not have been, and nobody looks any further."""
+
+    def unknown(self, batch: Batch, error: LoomError) -> None:
+        """It may or may not have been, and nobody can tell any more."""
+
+    def gone(self, batch: Batch) -> None:
+        """It may have been taken, and was certainly not appended."""
+
+
 class Carrier(Protocol):
     """Takes batches to the streams of one protocol."""
 
@@ -38,6 +58,10 @@ class Carrier(Protocol):
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """What has to end with it."""
+
+
+CarriersByProtocol: TypeAlias = Mapping[str, Callable[[Outcomes], Carrier]]
+"""What makes a carrier for each protocol but `ordered`."""
 
 
 class Sender:

@@ -75,7 +75,8 @@ class Subscription:
 
     async def _begin(self) -> None:
         self._live[self] = None
-        log = await self._log.describe()
+        is_tail_needed = self._start == "latest"
+        log = await (self._log.describe() if is_tail_needed else self._log.look())
         head, tail = self._order.bounds(log)
         if self._start == "earliest":
             self._next = head

@@ -7,32 +7,16 @@ overtaken gets another ticket and another sequence number.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from loomlog import batch as batches
 from loomlog.client.chained.chains import Chains, SegmentGoneError
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.client.outgoing import Batch, Producer
+from loomlog.client.sending import Outcomes
 from loomlog.client.targets import Stream
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.errors import LoomError, NotFound
-from loomlog.types import Glsn, Llsn
-
-
-class Outcomes(Protocol):
-    """Who hears what became of a batch."""
-
-    def appended(self, batch: Batch, first: Glsn, first_llsn: Llsn) -> None: ...
-
-    def refused(self, batch: Batch, error: LoomError) -> None:
-        """It was certainly not appended."""
-
-    def lost(self, batch: Batch, why: str) -> None:
-        """It may or may not have been, and nobody looks any further."""
-
-    def unknown(self, batch: Batch, error: LoomError) -> None:
-        """It may or may not have been, and nobody can tell any more."""
 
 
 class ChainedCarrier:

@@ -18,7 +18,7 @@ class GapKind(StrEnum):
     TRIM = "trim"  # there was something, and its time is over
     HOLE = "hole"  # nothing was acknowledged here
     BRIDGE = "bridge"  # the epoch ended before
-    DATALOSS = "data loss"  # there was something, and all its copies are gone
+    DATALOSS = "dataloss"  # there was something, and all its copies are gone
 
 
 @dataclass(frozen=True, slots=True)

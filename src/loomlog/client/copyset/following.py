@@ -1,0 +1,190 @@
+"""A stretch of a copyset segment, read from the nodes that it is spread over.
+
+Back-pressure: what is asked for ahead is bounded, in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from loomlog.batch import read_header
+from loomlog.client import pieces
+from loomlog.client.copyset.reading import Reading
+from loomlog.client.copyset.segments import SegmentGoneError, Segments
+from loomlog.client.orders import Order
+from loomlog.client.parts import trimmed
+from loomlog.client.pieces import Stored
+from loomlog.core.copyset import reader_words as words
+from loomlog.core.copyset.reader_words import Deliver, GapKind
+from loomlog.errors import DataLoss, LoomError, Retryable
+from loomlog.types import Gap, Glsn
+from loomlog.wire import loomlog_pb2 as pb
+
+LOOK_S: Final = 0.05  # between looks for the end of a segment that takes no more
+LOOK_S_MAX: Final = 5.0
+
+
+class Source(NamedTuple):
+    """What the parts of one subscription share."""
+
+    segments: Segments
+    window_bytes: int
+    order: Order
+    gaps: bool
+    payloads: bool
+
+
+class CopysetPart:
+    """The positions from `start` to `stop` inclusive, or to the end of the segment."""
+
+    def __init__(self, source: Source, log: pb.Log, start: Glsn, stop: Glsn | None) -> None:
+        stretch = source.order.stretch(log, start)
+        [stream] = stretch.streams
+        self._source = source
+        self._order = source.order
+        self._stream = stream
+        self._loop = asyncio.get_running_loop()
+        self._next = start
+        self._stop = stop
+        self._ends_at(stretch.last)
+        self._failure: LoomError | None = None
+        self._closed = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._looks = 0  # for the end
+        self._reading = Reading(
+            source.segments,
+            source.segments.view(stream.log_stream_id),
+            start,
+            self._stop,
+            self._notify,
+            room_bytes=source.window_bytes,
+            payloads=source.payloads,
+        )
+
+    # ---- the consumer's side
+
+    async def next(self) -> Stored | None:
+        while True:
+            piece = self.next_ready()
+            if piece is not None:
+                return piece
+            if self._failure is not None:
+                raise self._failure
+            if self._at_end():
+                return None
+            await self._wait()
+
+    def next_ready(self) -> Stored | None:
+        while not self._at_end() and self._failure is None:
+            found = self._reading.take()
+            if found is None:
+                return None
+            if isinstance(found, Deliver):
+                self._next = found.last + 1
+                return self._piece(found)
+            if (gap := self._gap(found)) is not None:
+                return gap
+        return None
+
+    @property
+    def last(self) -> Glsn:
+        assert self._stop is not None, "it goes on"
+        return self._stop
+
+    def close(self, error: LoomError | None = None) -> None:
+        if error is not None and self._failure is None:
+            self._failure = error
+        self._closed = True
+        self._reading.close()
+        self._notify()
+
+    def _at_end(self) -> bool:
+        return self._closed or (self._stop is not None and self._next > self._stop)
+
+    def _piece(self, found: Deliver) -> Stored:
+        record, rows = found.record, found.last - found.first + 1
+        if not self._source.payloads:
+            return pieces.blank(
+                self._stream.log_stream_id, found.first, rows, record.epoch, record.timestamp_us
+            )
+        refers = pieces.refers(read_header(record.batch))
+        return pieces.decode(record.batch, refers, found.skip, rows)
+
+    def _gap(self, found: words.Gap) -> Gap | None:
+        if self._source.gaps:
+            self._next = found.last + 1
+            return Gap(found.first, found.last, str(found.kind))
+        name = self._source.segments.log.name
+        match found.kind:
+            case GapKind.TRIM:
+                self._failure = trimmed(self._order, self._next, name, found.last + 1)
+            case GapKind.DATALOSS:
+                self._failure = lost(name, found)
+            case _:
+                self._next = found.last + 1
+        return None
+
+    # ---- waiting
+
+    async def _wait(self) -> None:
+        if self._reading.failure is not None:
+            self._gone(self._reading.failure)
+        elif self._reading.finished:
+            await self._learn_end()
+        else:
+            await self._doze(None)
+
+    async def _learn_end(self) -> None:
+        """The segment takes no more: where is its end recorded?"""
+        if self._order.crosses:
+            try:
+                log = await self._source.segments.log.refresh()
+                self._adopt(log)
+            except Retryable:
+                pass
+        if not self._at_end():
+            await self._doze(min(LOOK_S * (1 << min(self._looks, 10)), LOOK_S_MAX))
+            self._looks += 1
+
+    def _adopt(self, log: pb.Log) -> None:
+        for segment in log.segments:
+            if segment.loglet_id == self._stream.loglet_id and segment.HasField("end"):
+                self._ends_at(segment.end)
+                return
+        if all(segment.loglet_id != self._stream.loglet_id for segment in log.segments):
+            self._ends_at(self._next - 1)  # all of it was delivered, then it was trimmed
+
+    def _ends_at(self, last: Glsn | None) -> None:
+        if last is not None:
+            self._stop = last if self._stop is None else min(self._stop, last)
+
+    def _gone(self, error: LoomError) -> None:
+        """The segment was trimmed: after all of it was delivered, or before."""
+        log = self._source.segments.log.current
+        is_passed = log is not None and log.head <= self._next
+        if isinstance(error, SegmentGoneError) and self._order.crosses and is_passed:
+            self._ends_at(self._next - 1)
+        else:
+            self._failure = error
+
+    async def _doze(self, seconds: float | None) -> None:
+        self._waiter = self._loop.create_future()
+        timer = None if seconds is None else self._loop.call_later(seconds, self._notify)
+        try:
+            await self._waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiter = None
+
+    def _notify(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def lost(log: str, gap: words.Gap) -> DataLoss:
+    return DataLoss(
+        f"positions {gap.first} to {gap.last} of log {log!r} were acknowledged, and all their "
+        f"copies are gone: go on at {gap.last + 1}, or subscribe with gaps=True"
+    )
