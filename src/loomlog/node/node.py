@@ -132,7 +132,6 @@ class StorageNode:
         except BaseException:
             self._disks.close()
             raise
-        self._copysets.start()
         self._link.start()
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
 

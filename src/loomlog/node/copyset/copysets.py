@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -82,9 +81,6 @@ class Copysets:
         copies.missed = self._catching_up.missed
         self.serving = Serving(copies, self._honest, self._catching_up, self._forget)
 
-    def start(self) -> None:
-        self._spawn(self._refresh())
-
     async def stop(self) -> None:
         for host in self._hosts.values():
             host.stop()
@@ -109,6 +105,8 @@ class Copysets:
         if log not in self._hosts:
             if not log:
                 raise InvalidArgument("loglets have ids above 0")
+            if not self._hosts:
+                self._spawn(self._refresh())
             self._hosts[log] = Host(log, self._means)
         return self._hosts[log]
 
@@ -214,7 +212,9 @@ class Copysets:
 
     async def _refresh(self) -> None:
         """Who is alive is the same for all logs: so they are asked for in turn."""
-        for turn in itertools.count():
+        turn = 0
+        while self._hosts:
+            turn += 1
             await asyncio.sleep(REFRESH_S)
             active = [log for log, host in self._hosts.items() if host.sequencing is not None]
             if active:

@@ -29,6 +29,7 @@ from loomlog.errors import LoomError, Retryable
 from loomlog.metadata import MetadataRepository
 from loomlog.node import StorageNode
 from loomlog.testing.sim.host import Main, Process
+from loomlog.testing.sim.logs_table import SimLogs
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.store import SharedStore
 from loomlog.testing.sim.table import SimTable
@@ -225,6 +226,8 @@ class SimCluster:
             files=process.files,
             new_worker=process.worker,
             open_table=partial(SimTable, process.files),
+            open_logs=partial(SimLogs, process.files),
+            rng=Random(f"{self.sim.world.seed} {name} {len(process.host.lives)}"),
         )
         try:
             await node.start()

@@ -15,8 +15,10 @@ import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from loomlog.storage.files import Finished, Step
+from loomlog.storage.logsdb.memory_logs import MemoryLogs
 from loomlog.storage.memory_table import MemoryTable
 from loomlog.testing.sim.blocks import Blocks
 from loomlog.testing.sim.loop import SimLoop
@@ -30,7 +32,8 @@ class Directory:
     __slots__ = ()
 
 
-Node = Blocks | Directory | MemoryTable
+Table = TypeVar("Table", MemoryTable, MemoryLogs)
+Node = Blocks | Directory | MemoryTable | MemoryLogs
 
 
 @dataclass(slots=True)
@@ -111,7 +114,7 @@ class SimDisk:
             self._nodes[path] = node
             if isinstance(node, Blocks):
                 node.crash(self._world.random)
-            elif isinstance(node, MemoryTable):
+            elif isinstance(node, MemoryTable | MemoryLogs):
                 node.lose_power()
         self._world.note(self._host, "disk after crash", len(self._nodes))
 
@@ -210,15 +213,15 @@ class SimFiles:
             raise _os_error(errno.EISDIR, path)
         return SimFile(self, path, node)
 
-    def open_table(self, path: str) -> MemoryTable:
-        """The table of blocks there, made if it is missing."""
+    def open_table(self, path: str, kind: type[Table]) -> Table:
+        """The table there, of blocks or of logs; made if it is missing."""
         path = self.check(path)
         if not self.disk.holds(path):
             self._require_directory(posixpath.dirname(path))
             self.changing(path)
-            self.disk.change((path, MemoryTable()))
+            self.disk.change((path, kind()))
         node = self.disk.find(path)
-        if not isinstance(node, MemoryTable):
+        if not isinstance(node, kind):
             raise _os_error(errno.EEXIST, path)
         return node
 

@@ -20,7 +20,7 @@ class SimTable:
     def __init__(self, files: SimFiles, path: str) -> None:
         self._files = files
         self._path = path
-        self._table: MemoryTable = files.open_table(path)
+        self._table: MemoryTable = files.open_table(path, MemoryTable)
 
     def replicas(self) -> dict[Replica, Standing]:
         self._files.check(self._path)
