@@ -87,7 +87,7 @@ class EpochStore:
             self.tell(segment.loglet)
 
     async def take_epoch(self, loglet: LogId, node: NodeId, *, closed: bool) -> CopysetRecord:
-        """One that takes no appends: for the node to recover all before it."""
+        """For a node that has not asked. With `closed` it takes no appends, for good."""
         segment = self._segment(loglet)
         await self.begin(segment)
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 
 from loomlog.core.copyset.messages import Done, Forget, Trim
-from loomlog.errors import LoomError, Timeout, Unavailable
+from loomlog.errors import LoomError
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.members import Members
 from loomlog.metadata.records import CopysetRecord
@@ -41,16 +41,10 @@ class CopysetOrders:
             return False
 
     async def recover(self, node: NodeId, record: CopysetRecord) -> None:
-        """All epochs before the one that was taken for the node, however long it takes; Unavailable
-        if the node is lost meanwhile. To order it again is to ask how far it is."""
+        """All epochs before the one that was taken for the node. Timeout: it is at it; to order it
+        again is to wait on, as long as the node is connected."""
         order = pb.Frame(recover_copyset=pb.RecoverCopyset(state=self._epochs.to_wire(record)))
-        while self._members.reachable(node):
-            try:
-                await self._members.request(node, order, self._request_timeout_s)
-                return
-            except Timeout:
-                continue
-        raise Unavailable(f"node {node}, which recovers segment {record.loglet}, is gone")
+        await self._members.request(node, order, self._request_timeout_s)
 
     async def find_landmarks(
         self, node: NodeId, loglet: LogId, timestamp_us: int

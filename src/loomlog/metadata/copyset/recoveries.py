@@ -1,20 +1,22 @@
-"""Copyset loglets that get a new epoch without an append: a node takes it and recovers all before.
+"""Copyset loglets that get a new epoch without an append: it is taken for a node, which is told to
+recover all before it, and sequences from then on, unless the loglet is closed.
 
 That is so when a segment ends, when a node of the nodeset leaves or is lost for long, and when the
 node that sequenced is gone: readers would wait for what it acknowledged last until somebody
-appends. Every order is for an epoch of its own: two recoveries of one epoch would not be told apart
-by storage nodes.
+appends. Another attempt is another epoch, unless the node is known to be still at it: two
+recoveries of one epoch would not be told apart by storage nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 from loomlog.core.copyset.log_state import can_be_recovered, is_recovered
 from loomlog.core.segments import Segment
-from loomlog.errors import LoomError, Unavailable
+from loomlog.errors import LoomError, Timeout, Unavailable
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
@@ -131,11 +133,22 @@ class Recoveries:
             record = await self._epochs.take_epoch(loglet, node, closed=closed)
         logger.info("segment %d: node %d recovers: %s", loglet, node, reason)
         try:
-            await self._orders.recover(node, record)
+            await self._recovered(node, record)
         except LoomError:
             self._failed[loglet] = node
             raise
         return Progress.DONE
+
+    async def _recovered(self, node: NodeId, record: CopysetRecord) -> None:
+        """However long it takes, unless another epoch begins; Unavailable if the node is lost."""
+        while self._nodes.reachable(node):
+            with suppress(Timeout):
+                await self._orders.recover(node, record)
+                return
+            now = self._copysets.get(record.loglet)
+            if now is None or now.state.epoch != record.state.epoch:
+                return
+        raise Unavailable(f"node {node} did not recover it: it is silent")
 
     def _choose(self, loglet: LogId) -> NodeId:
         failed = self._failed.get(loglet)
