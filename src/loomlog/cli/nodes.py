@@ -99,9 +99,11 @@ def _emptied(cluster: Cluster, node: NodeId, before: int) -> Look:
 
     async def look() -> Progress:
         status = await cluster.status()
-        left = _streams_on(status, node)
+        left = [stream for stream in _streams_on(status, node) if not _stays(stream)]
         if not left:
-            return Progress(True, 1.0, "empty")
+            kept = _node(status, node).replicas
+            stays = f"nothing else comes; copies of {kept} copyset segments stay there"
+            return Progress(True, 1.0, stays if kept else "empty")
         moving = [stream for stream in left if stream.joining is not None]
         moved = max(0, before - len(left)) + sum(copied(stream) for stream in moving)
         waiting = next((f": {stream.condition}" for stream in left if stream.condition), "")
@@ -125,6 +127,11 @@ def _streams_on(status: ClusterStatus, node: NodeId) -> list[StreamInfo]:
         for stream in log.streams
         if any(replica.node == node for replica in stream.replicas)
     ]
+
+
+def _stays(stream: StreamInfo) -> bool:
+    """Nobody copies elsewhere what there is of it."""
+    return stream.copyset is not None and stream.copyset.closed
 
 
 def _copies(status: ClusterStatus, stream: StreamInfo) -> int:

@@ -1,0 +1,130 @@
+"""How the state of a copyset log changes in the epoch store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loomlog.core.copyset.epoch_metadata import Member
+from loomlog.core.copyset.log_state import (
+    can_be_recovered,
+    first_state,
+    holders,
+    is_recovered,
+    next_nodeset,
+    set_clean,
+    take_epoch,
+    trim,
+)
+from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.messages import LogState, SetClean
+
+LOG = 7
+
+
+def members(*nodes: int) -> tuple[Member, ...]:
+    return tuple(map(Member, nodes))
+
+
+def started(epochs: int = 1, *, start: int = 1) -> LogState:
+    """On nodes 1 to 3, two copies of everything."""
+    state = first_state(members(1, 2, 3), 2, start)
+    for _ in range(epochs):
+        state = take_epoch(state, 1, state.history[-1].nodeset)
+    return state
+
+
+def clean(state: LogState, epoch: int, offset: int) -> LogState:
+    return set_clean(state, SetClean(LOG, state.epoch, epoch, make(epoch, offset)))
+
+
+@pytest.mark.parametrize(("start", "first"), [(1, 1), (1000, 1), (make(4, 9), 5)])
+def test_the_first_epoch_lies_above_all_before_it(start: int, first: int) -> None:
+    state = take_epoch(first_state(members(1), 1, start), 1, members(1))
+    assert (state.epoch, state.last_clean, state.tail) == (first, first - 1, start - 1)
+    assert state.metadata_of(first).nodes == (1,)
+    assert is_recovered(state)
+
+
+def test_a_nodeset_holds_from_its_first_epoch_on() -> None:
+    state = take_epoch(started(2), 4, members(2, 3, 4))
+    assert [state.metadata_of(epoch).nodes for epoch in (1, 2, 3)] == [(1, 2, 3)] * 2 + [(2, 3, 4)]
+    assert holders(state) == {1, 2, 3, 4}
+    assert state.sequencer == 4
+
+
+def test_a_nodeset_that_nobody_used_is_replaced() -> None:
+    state = take_epoch(started(0), 1, members(1, 4))
+    assert [(m.since, m.nodes) for m in state.history] == [(1, (1, 4))]
+    assert holders(started(0)) == set()
+
+
+def test_closed_is_for_good() -> None:
+    state = take_epoch(take_epoch(started(), 2, members(1, 2, 3), closed=True), 3, members(1, 2, 3))
+    assert state.closed
+    assert not is_recovered(state)
+    assert is_recovered(clean(clean(state, 1, 5), 2, 0))
+
+
+def test_only_the_newest_epoch_cleans_and_only_what_is_before_it() -> None:
+    state = started(3)
+    assert set_clean(state, SetClean(LOG, 2, 1, make(1, 5))) == state
+    assert clean(state, 3, 5) == state
+    cleaned = clean(state, 1, 5)
+    assert (cleaned.last_clean, cleaned.tail) == (1, make(1, 5))
+    assert clean(cleaned, 1, 9) == cleaned
+
+
+def test_an_empty_epoch_does_not_lower_the_tail() -> None:
+    state = replace(started(2), tail=make(1, 5))
+    assert set_clean(state, SetClean(LOG, 2, 1, 0)).tail == make(1, 5)
+
+
+def test_nodesets_of_which_all_is_trimmed_are_forgotten() -> None:
+    state = take_epoch(take_epoch(started(), 4, members(2, 3, 4)), 5, members(3, 4, 5))
+    state = clean(clean(state, 1, 5), 2, 5)
+    assert [m.since for m in trim(state, make(1, 5)).history] == [1, 2, 3]
+    assert [m.since for m in trim(state, make(2, 1)).history] == [2, 3]
+    trimmed = trim(state, make(3, 1))
+    assert [m.since for m in trimmed.history] == [3]
+    assert holders(trimmed) == {3, 4, 5}
+    assert trim(trimmed, make(1, 1)) == trimmed
+
+
+def test_what_is_not_recovered_is_not_forgotten() -> None:
+    state = take_epoch(take_epoch(started(), 4, members(2, 3, 4)), 5, members(3, 4, 5))
+    assert [m.since for m in trim(state, make(3, 1)).history] == [1, 2, 3]
+
+
+def test_whether_enough_nodes_are_there_to_go_on() -> None:
+    state = take_epoch(started(), 4, members(3, 4, 5))
+    assert can_be_recovered(state, {1, 3, 4})
+    assert not can_be_recovered(state, {3, 4, 5})
+    assert can_be_recovered(clean(state, 1, 0), {3, 5})
+
+
+# ---- nodesets
+
+
+def test_a_nodeset_stays_while_all_its_nodes_are_fit() -> None:
+    state = started()
+    assert next_nodeset(LOG, state, members(1, 2, 3, 4, 5), 3) == members(1, 2, 3)
+
+
+def test_it_grows_when_there_are_more_nodes() -> None:
+    assert set(next_nodeset(LOG, started(), members(1, 2, 3, 4), 20)) == set(members(1, 2, 3, 4))
+
+
+def test_others_take_the_place_of_those_that_are_gone() -> None:
+    assert set(next_nodeset(LOG, started(), members(2, 3, 4), 3)) == set(members(2, 3, 4))
+    assert set(next_nodeset(LOG, started(), members(2, 3), 3)) == set(members(2, 3))
+
+
+def test_it_stays_when_the_others_are_too_few() -> None:
+    assert next_nodeset(LOG, started(), members(3), 3) == members(1, 2, 3)
+
+
+def test_a_node_that_moved_counts_where_it_is() -> None:
+    moved = (Member(1, "rack=b"), *members(2, 3))
+    assert set(next_nodeset(LOG, started(), moved, 3)) == set(moved)
