@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 
 from loomlog.errors import LoomError
 
@@ -21,14 +22,10 @@ class Background:
         if self._stopped:
             work.close()
             return
-        task = asyncio.get_running_loop().create_task(_watched(work, what))
+        # Not in a wrapper: work that is cancelled before its wrapper begins would never be awaited.
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.pop(task, None)
-            work.close()  # a task that is cancelled before its first step has not touched it
-
-        task.add_done_callback(ended)
+        task.add_done_callback(partial(self._ended, what))
 
     async def stop(self) -> None:
         self._stopped = True
@@ -37,11 +34,12 @@ class Background:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-
-async def _watched(work: Coroutine[None, None, None], what: str) -> None:
-    try:
-        await work
-    except LoomError as error:
-        logger.warning("%s: %s", what, error)
-    except Exception:
-        logger.exception("%s failed", what)
+    def _ended(self, what: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, LoomError):
+            logger.warning("%s: %s", what, error)
+        elif error is not None:
+            logger.error("%s failed", what, exc_info=error)
