@@ -18,7 +18,7 @@ from typing import Any, Final
 from loomlog import batch as batches
 from loomlog import limits
 from loomlog.client.appender import Appender
-from loomlog.errors import AppendUnknown, InvalidArgument, Retryable, Sealed
+from loomlog.errors import AppendUnknown, InvalidArgument, NotFound, Retryable, Sealed
 from loomlog.references import Range, joined
 from loomlog.types import Buffer, Glsn, Position, StreamId
 
@@ -141,7 +141,7 @@ class Stager:
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     return await place(self._stream)
-            except (TimeoutError, Retryable, Sealed, AppendUnknown):
+            except (TimeoutError, Retryable, Sealed, NotFound, AppendUnknown):
                 self._stream = None  # it may be stored there: then nobody will refer to it
         return await place(None)
 
