@@ -136,9 +136,14 @@ class Admin:
         async with self.one_at_a_time(name):
             log = self._catalog.log(name)
             if log.protocol in self._keepers:
+                more = (
+                    f": `loom log switch {name} --streams N` gives it another number of chains"
+                    if log.protocol == "chained"
+                    else ""
+                )
                 raise InvalidArgument(
                     f"log {name!r} runs with protocol {log.protocol!r}, which has no streams to "
-                    f"add: `loom log switch {name} --streams N` gives it another number of chains"
+                    f"add{more}"
                 )
             (nodes,) = self._placing.place(1, log.replicas)
             record = await self.make_stream(log, nodes, log.chain.active.loglet)

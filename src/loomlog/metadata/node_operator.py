@@ -215,7 +215,7 @@ def _stays(node: NodeId, logs: list[str]) -> str:
     shown = ", ".join(logs[:3]) + (f" and {len(logs) - 3} more" if len(logs) > 3 else "")
     return (
         f"copies of {shown} (protocol copyset) stay on node {node} until they are trimmed: trim or "
-        "delete these logs, or keep the node"
+        "delete these logs, or keep the node, with empty volumes if its disk is lost"
     )
 
 

@@ -166,6 +166,6 @@ class Switching:
 
 
 def _words(settings: Settings) -> str:
-    return (
-        f"protocol {settings.protocol!r}, {settings.streams} streams, {settings.replicas} replicas"
-    )
+    protocol, streams, replicas, nodeset = settings
+    lies = f", a nodeset of {nodeset}" if nodeset else ""
+    return f"protocol {protocol!r}, {streams} streams, {replicas} replicas{lies}"

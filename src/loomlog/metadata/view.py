@@ -230,6 +230,16 @@ class View:
                 for log, s in _streams(status)
                 if s.joining_node
             ),
+            "# TYPE loomlog_copyset_epochs_unrecovered gauge",
+            *(
+                _stream_sample("copyset_epochs_unrecovered", log, s, _unrecovered(s.copyset))
+                for log, s in _copysets(status)
+            ),
+            "# TYPE loomlog_copyset_nodes_missed gauge",
+            *(
+                _stream_sample("copyset_nodes_missed", log, s, _missed(s.copyset))
+                for log, s in _copysets(status)
+            ),
         ]
         return "\n".join(lines) + "\n"
 
@@ -269,6 +279,21 @@ def _leader_samples(leads: int, epoch: int) -> list[str]:
 
 def _streams(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
     return [(log, stream) for log in status.logs for stream in log.streams]
+
+
+def _copysets(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
+    return [(log, stream) for log, stream in _streams(status) if stream.HasField("copyset")]
+
+
+def _unrecovered(state: pb.CopysetState) -> int:
+    """Epochs that are over and not clean."""
+    return max(0, state.epoch - 1 - state.last_clean)
+
+
+def _missed(state: pb.CopysetState) -> int:
+    """Nodes of the newest nodeset that are not alive; of no interest once nothing is written."""
+    alive = {node.storage_node_id for node in state.nodes if node.alive}
+    return 0 if state.closed else len(set(state.history[-1].nodeset) - alive)
 
 
 def _is_missed(log: pb.Log, stream: pb.LogStream) -> bool:
@@ -348,7 +373,24 @@ def _log_dict(log: pb.Log) -> dict[str, Any]:
                 "copied_entries": stream.copied_entries,
                 "segment": stream.loglet_id,
                 "protocol": stream.protocol,
+                "copyset": _copyset_dict(stream.copyset) if stream.HasField("copyset") else None,
             }
             for stream in log.streams
+        ],
+    }
+
+
+def _copyset_dict(state: pb.CopysetState) -> dict[str, Any]:
+    return {
+        "sequencer": state.sequencer or None,
+        "last_clean": state.last_clean,
+        "closed": state.closed,
+        "history": [
+            {
+                "since": epochs.since,
+                "nodeset": list(epochs.nodeset),
+                "replicas": epochs.replication,
+            }
+            for epochs in state.history
         ],
     }

@@ -119,7 +119,8 @@ async def test_with_too_few_other_nodes_a_drained_one_stays_in_the_nodeset(tmp_p
 
 async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
     async with CopysetCluster(tmp_path, nodes=3, **QUICK) as cluster:
-        loglet = (await cluster.create_copyset(replicas=3)).log_id
+        log = await cluster.create_copyset(replicas=3)
+        loglet, order = log.log_id, log.streams[0].copyset.history[0].nodeset
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.vsn(2).activate(loglet, 1)
         assert copyset(await cluster.describe()).condition == "epoch 1 is not recovered yet"
@@ -132,3 +133,38 @@ async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
         words = "2 of 3 nodes of the nodeset are alive; appends wait for 3 of them"
         await cluster.log_is(lambda log: copyset(log).condition == words)
         assert (await cluster.status()).logs[0].streams[0].condition == words
+        term = cluster.repository.term
+        assert term is not None
+        labels = '{log="events",stream="1"}'
+        metrics = term.view.metrics()
+        assert f"loomlog_copyset_nodes_missed{labels} 1\n" in metrics
+        assert f"loomlog_copyset_epochs_unrecovered{labels} 0\n" in metrics
+        (stream,) = term.view.as_dict()["logs"][0]["streams"]
+        assert stream["copyset"] == {
+            "sequencer": 1,
+            "last_clean": 2,
+            "closed": False,
+            "history": [{"since": 1, "nodeset": list(order), "replicas": 3}],
+        }
+
+
+async def test_the_sequencer_moves_away_from_a_drained_node(tmp_path: Path) -> None:
+    async with CopysetCluster(tmp_path, nodes=4) as cluster:
+        loglet = (await cluster.create_copyset(nodeset=3)).log_id
+        inside = nodeset(copyset(await cluster.describe()))
+        outside = next(node for node in (1, 2, 3, 4) if node not in inside)
+        await cluster.vsn(outside).activate(loglet, 0)
+        await cluster.change_node(pb.ChangeNode.DRAIN, outside)
+        log = await cluster.log_is(lambda log: copyset(log).copyset.last_clean == 1)
+        assert (copyset(log).copyset.epoch, copyset(log).copyset.sequencer != outside) == (2, True)
+
+
+async def test_who_takes_an_epoch_meanwhile_keeps_it(tmp_path: Path) -> None:
+    async with CopysetCluster(tmp_path) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        term = cluster.repository.term
+        assert term is not None
+        assert await term.epochs.take_epoch(loglet, 2, 0, closed=False) is None
+        state = await cluster.vsn(1).get(loglet)
+        assert (state.epoch, state.sequencer) == (1, 1)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from loomlog.core.copyset import log_state
 from loomlog.core.copyset.epoch_metadata import Member
-from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import LogState, SetClean
 from loomlog.core.segments import Segment
 from loomlog.errors import InvalidArgument, NotFound, Unauthorized, Unavailable
@@ -30,11 +30,10 @@ logger = logging.getLogger(__name__)
 
 class EpochStore:
     def __init__(self, catalog: Catalog, copysets: CopysetCatalog, nodes: CopysetNodes) -> None:
-        self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._copysets = copysets
         self._nodes = nodes
-        self._awaited: dict[LogId, list[asyncio.Future[None]]] = {}
+        self._awaited: dict[LogId, asyncio.Event] = {}  # that it changes
 
     # ---- what nodes ask
 
@@ -86,17 +85,23 @@ class EpochStore:
             logger.info("segment %d begins at %d", segment.loglet, segment.start)
             self.tell(segment.loglet)
 
-    async def take_epoch(self, loglet: LogId, node: NodeId, *, closed: bool) -> CopysetRecord:
-        """For a node that has not asked. With `closed` it takes no appends, for good."""
+    async def take_epoch(
+        self, loglet: LogId, node: NodeId, expected: Epoch, *, closed: bool
+    ) -> CopysetRecord | None:
+        """For a node that has not asked. With `closed` it takes no appends, for good. None: another
+        one than the expected is the newest."""
         segment = self._segment(loglet)
         await self.begin(segment)
 
         def taken(state: LogState) -> LogState:
+            if state.epoch != expected:
+                return state
             nodeset = self.next_nodeset(segment, state)
             return log_state.take_epoch(state, node, nodeset, closed=closed)
 
-        await self._change(loglet, taken)
-        return self._record(loglet)
+        state = await self._change(loglet, taken)
+        is_ours = (state.epoch, state.sequencer) == (expected + 1, node)
+        return replace(self._record(loglet), state=state) if is_ours else None
 
     async def trim(self, loglet: LogId, lsn: Lsn) -> None:
         await self._change(loglet, lambda state: log_state.trim(state, lsn))
@@ -108,9 +113,7 @@ class EpochStore:
     async def until(self, loglet: LogId, true: Callable[[LogState], bool]) -> LogState:
         """Wait; NotFound if it is deleted."""
         while not true(self._record(loglet).state):
-            waiting: asyncio.Future[None] = self._loop.create_future()
-            self._awaited.setdefault(loglet, []).append(waiting)
-            await waiting
+            await self._awaited.setdefault(loglet, asyncio.Event()).wait()
         return self._record(loglet).state
 
     # ---- records
@@ -130,9 +133,8 @@ class EpochStore:
 
     def tell(self, loglet: LogId) -> None:
         """It changed, or is gone."""
-        for waiting in self._awaited.pop(loglet, ()):
-            if not waiting.done():
-                waiting.set_result(None)
+        if (awaited := self._awaited.pop(loglet, None)) is not None:
+            awaited.set()
 
     def _segment(self, loglet: LogId) -> Segment:
         record = self._copysets.get(loglet)

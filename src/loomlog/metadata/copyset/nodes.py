@@ -41,8 +41,9 @@ class CopysetNodes:
             if not _leaves(node) and not self._choice.lost(node.node_id)
         }
 
-    def leaves(self, node: NodeId) -> bool:
-        record = self._catalog.nodes.get(node)
+    def leaves(self, node: NodeId | None) -> bool:
+        """It is drained, or not part of the cluster any more."""
+        record = None if node is None else self._catalog.nodes.get(node)
         return record is None or _leaves(record)
 
     def lost(self, node: NodeId) -> bool:

@@ -105,13 +105,15 @@ class Recoveries:
         if not record.begun or not state.sequencer:
             return ""
         reason = self._why_not_as_it_is(record, segment)
-        alive = [n for n in {*state.history[0].nodes, *record.holders} if self._nodes.alive(n)]
+        alive = [node for node in record.holders if self._nodes.alive(node)]
         return reason if reason and can_be_recovered(state, alive) else ""
 
     def _why_not_as_it_is(self, record: CopysetRecord, segment: Segment) -> str:
         state, nodes = record.state, self._nodes
         if not nodes.alive(state.sequencer):
             return f"node {state.sequencer}, which sequenced it, is gone"
+        if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.sequencer(record.loglet)):
+            return f"node {state.sequencer}, which sequences it, is drained"
         nodeset = state.history[-1].nodeset
         unfit = [m.node_id for m in nodeset if nodes.leaves(m.node_id) or nodes.lost(m.node_id)]
         if unfit and self._epochs.next_nodeset(segment, state) != nodeset:
@@ -130,10 +132,12 @@ class Recoveries:
             node = self._choose(loglet)
             log = self._catalog.log_of(record)
             closed = log is not None and _ends(log, record)
-            record = await self._epochs.take_epoch(loglet, node, closed=closed)
+            taken = await self._epochs.take_epoch(loglet, node, record.state.epoch, closed=closed)
+        if taken is None:
+            return Progress.DONE
         logger.info("segment %d: node %d recovers: %s", loglet, node, reason)
         try:
-            await self._recovered(node, record)
+            await self._recovered(node, taken)
         except LoomError:
             self._failed[loglet] = node
             raise
