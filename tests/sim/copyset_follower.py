@@ -79,6 +79,8 @@ class Follower:
         self._expected = skip_zero(shown.last + 1)
         self.shown += 1
         if isinstance(shown, Gap):
+            if self._world.disaster:
+                self._world.oracle.look_for_losses(self._world.judge.acknowledged)
             self._world.judge.gap(shown.first, shown.last, shown.kind)
             return
         self._world.judge.seen(shown.record)

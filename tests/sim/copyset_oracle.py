@@ -94,6 +94,9 @@ class Oracle:
         world = self._world
         nodes = world.nodes.values()
         ends = [end for node in nodes if (end := node.records.end_of(epoch)) is not None]
+        if not ends:  # all disks were lost meanwhile
+            world.judge.doubtful.add(epoch)
+            return
         final = max(ends, key=lambda end: end.precedence)
         self._lasts[epoch] = final.last
         metadata = world.store.state.metadata_of(epoch)
