@@ -20,15 +20,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from loomlog.core.chained.block import Block, Extent
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Change, Gone, Put, Standing
 from loomlog.errors import Corrupt, VersionMismatch
-from loomlog.limits import KIB, MIB
+from loomlog.storage import rocks
 from loomlog.types import Glsn, NodeId
 
 VERSION: Final = 1
@@ -43,11 +43,6 @@ _STANDINGS: Final = b"S"
 _PREFIX_BYTES: Final = _REPLICA.size
 _POSITION_MAX: Final = (1 << 64) - 1
 
-_MEMTABLE_BYTES: Final = 32 * MIB
-_LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
-_BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
-_LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself ...
-_LOG_FILE_BYTES: Final = MIB  # ... and how much of that is in one
 _SIZES: Final = (
     "rocksdb.total-sst-files-size",
     "rocksdb.total-blob-file-size",
@@ -59,34 +54,17 @@ def _prefix(kind: bytes, replica: Replica) -> bytes:
     return _REPLICA.pack(kind, replica.log_id, replica.chain, replica.birth)
 
 
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(_MEMTABLE_BYTES)
-    options.set_max_total_wal_size(_LOG_BYTES_MAX)
-    options.set_compression_type(DBCompressionType.none())  # clients compress batches
-    options.set_enable_blob_files(True)
-    options.set_min_blob_size(_BLOB_BYTES_MIN)
-    options.set_enable_blob_gc(True)
-    options.set_keep_log_file_num(_LOG_FILES_KEPT)
-    options.set_max_log_file_size(_LOG_FILE_BYTES)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    return options
-
-
 class RocksReplica:
-    """A replica as of one commit: a trim does not take away what was just found. All is read
-    through one cursor, which sees what was there when it was made; a snapshot's do not."""
+    """A replica as of one commit: a trim does not take away what was just found."""
 
-    def __init__(self, cursor: Any, replica: Replica) -> None:
+    def __init__(self, cursor: rocks.Cursor, replica: Replica) -> None:
         self._cursor = cursor
         self._replica = replica
         self._prefix = _prefix(_EXTENTS, replica)
 
     @property
     def standing(self) -> Standing | None:
-        value = self._get(_prefix(_STANDINGS, self._replica))
+        value = self._cursor.get(_prefix(_STANDINGS, self._replica))
         return None if value is None else _unpack_standing(value)
 
     def find(self, position: Glsn) -> Extent | None:
@@ -100,16 +78,16 @@ class RocksReplica:
         return self._before(self._key(_POSITION_MAX))
 
     def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
-        self._cursor.seek(self._key(position))
+        extent = self._extent(self._cursor.seek(self._key(position)))
         extents: list[Extent] = []
-        while len(extents) < blocks_max and (extent := self._extent()) is not None:
+        while extent is not None and len(extents) < blocks_max:
             extents.append(extent)
-            self._cursor.next()
+            extent = self._extent(self._cursor.next())
         return extents
 
     def load(self, extent: Extent) -> Block:
         place = _PLACE.pack(extent.last, extent.count)
-        value = self._get(_prefix(_BLOCKS, self._replica) + place)
+        value = self._cursor.get(_prefix(_BLOCKS, self._replica) + place)
         if value is None:
             raise Corrupt(f"the block at {extent.first} is not where it was found: check the disk")
         batch, written_by = memoryview(value)[: -_BLOCK.size], value[-_BLOCK.size :]
@@ -117,31 +95,14 @@ class RocksReplica:
         _check_version(version)
         return Block(extent.first, extent.count, producer_id, sequence, batch)
 
-    def _get(self, key: bytes) -> bytes | None:
-        self._cursor.seek(key)
-        if not self._is_somewhere() or self._cursor.key() != key:
-            return None
-        value: bytes = self._cursor.value()
-        return value
-
     def _before(self, key: bytes) -> Extent | None:
-        self._cursor.seek_for_prev(key)
-        return self._extent()
+        return self._extent(self._cursor.seek_back(key))
 
-    def _extent(self) -> Extent | None:
-        if not self._is_somewhere():
-            return None
-        key: bytes = self._cursor.key()
-        if not key.startswith(self._prefix):
+    def _extent(self, key: bytes | None) -> Extent | None:
+        if key is None or not key.startswith(self._prefix):
             return None
         last, count = _PLACE.unpack_from(key, _PREFIX_BYTES)
         return Extent(last - count + 1, count)
-
-    def _is_somewhere(self) -> bool:
-        if not self._cursor.valid():
-            self._cursor.status()  # raises if it ended because of a bad disk
-            return False
-        return True
 
     def _key(self, position: Glsn) -> bytes:
         return self._prefix + _PLACE.pack(position, 0)
@@ -151,34 +112,31 @@ class RocksTable:
     """Opening and closing block."""
 
     def __init__(self, path: str, node_id: NodeId) -> None:
-        self._db = Rdict(path, _options())
+        self._db = Rdict(path, rocks.options())
         self._node_id = node_id
         self._committing = Lock()  # nobody looks while what was written is not synced yet
 
     def replicas(self) -> dict[Replica, Standing]:
         found = {}
-        cursor = self._db.iter()
-        cursor.seek(_STANDINGS)
-        while cursor.valid() and cursor.key().startswith(_STANDINGS):
-            _, log_id, chain, birth = _REPLICA.unpack(cursor.key())
+        cursor = rocks.Cursor(self._db)
+        key = cursor.seek(_STANDINGS)
+        while key is not None and key.startswith(_STANDINGS):
+            _, log_id, chain, birth = _REPLICA.unpack(key)
             replica = Replica(self._node_id, log_id, chain, birth)
-            found[replica] = _unpack_standing(cursor.value())
-            cursor.next()
-        cursor.status()
+            found[replica] = _unpack_standing(cursor.value)
+            key = cursor.next()
         return found
 
     def look(self, replica: Replica) -> RocksReplica:
         with self._committing:
-            return RocksReplica(self._db.iter(), replica)
+            return RocksReplica(rocks.Cursor(self._db), replica)
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
         batch = WriteBatch(raw_mode=True)
         for replica, change in changes:
             _add(batch, replica, change)
         with self._committing:
-            self._db.write(batch)
-            if sync:  # not as an option of `write`: that would stop all threads of this process
-                self._db.flush_wal(True)
+            rocks.write(self._db, batch, sync=sync)
 
     def stored_bytes(self) -> int:
         return sum(self._db.property_int_value(name) or 0 for name in _SIZES)

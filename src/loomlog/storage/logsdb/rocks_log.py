@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rocksdict import Rdict
 
@@ -13,10 +13,10 @@ from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import LogStanding
-from loomlog.errors import Corrupt
 from loomlog.storage.logsdb import rows
 from loomlog.storage.logsdb.partitions import Beginnings, PartitionId, Share, expired, runs
 from loomlog.storage.logsdb.table import TimeRange
+from loomlog.storage.rocks import Cursor
 from loomlog.types import LogId
 
 
@@ -35,77 +35,71 @@ class Partitions(NamedTuple):
     tables: Mapping[PartitionId, Rdict]
 
 
-def get(table: Rdict, key: bytes) -> bytes | None:
-    try:
-        value: bytes | None = table.get(key)
-    except Exception as error:  # RocksDB's have no type of their own
-        raise Corrupt(f"{error}: check the disk") from error
-    return value
-
-
-def check(cursor: Any) -> None:
-    """Whether it came to the end, or stopped at something that cannot be read."""
-    try:
-        cursor.status()
-    except Exception as error:
-        raise Corrupt(f"{error}: check the disk") from error
-
-
 class LogRows:
-    """The rows of one log in one partition, as of the first look at them."""
+    """The rows of one log in one partition, as its cursor sees them."""
 
-    def __init__(self, table: Rdict, log: LogId) -> None:
-        self._view = table.snapshot()
+    def __init__(self, cursor: Cursor, log: LogId) -> None:
+        self._cursor = cursor
         self._log = log
+        self._heads = rows.log_key(rows.HEADS, log)
 
     def batch(self, head: rows.Head) -> bytes:
         if not head.size:
             return b""
-        try:
-            value: bytes = self._view[rows.place_key(rows.BATCHES, self._log, head.record.first)]
-        except Exception as error:  # it is unreadable, or not there
-            raise Corrupt(f"{error}: check the disk") from error
+        value = self._cursor.get(rows.place_key(rows.BATCHES, self._log, head.record.first))
         return rows.checked_batch(head, value)
 
     def covering_or_after(self, lsn: Lsn) -> Iterator[rows.Head]:
         """From the head of the copy that covers `lsn` on, or that comes next."""
-        cursor = self._view.iter()
-        cursor.seek_for_prev(rows.place_key(rows.HEADS, self._log, lsn))
-        before = self._read(cursor)
+        before = self._head(self._cursor.seek_back(self._key(lsn)))
         if before is not None and before.record.last >= lsn:
             yield before
-        cursor.seek(rows.place_key(rows.HEADS, self._log, lsn + 1))
-        while (head := self._read(cursor)) is not None:
+        head = self._head(self._cursor.seek(self._key(lsn + 1)))
+        while head is not None:
             yield head
-            cursor.next()
+            self._go_back_to(head)
+            head = self._head(self._cursor.next())
 
     def before(self, last: Lsn) -> Iterator[rows.Head]:
         """Those that begin at `last` or before, the last one first."""
-        cursor = self._view.iter()
-        cursor.seek_for_prev(rows.place_key(rows.HEADS, self._log, last))
-        while (head := self._read(cursor)) is not None:
+        head = self._head(self._cursor.seek_back(self._key(last)))
+        while head is not None:
             yield head
-            cursor.prev()
+            self._go_back_to(head)
+            head = self._head(self._cursor.previous())
 
-    def _read(self, cursor: Any) -> rows.Head | None:
-        if not cursor.valid():
-            check(cursor)
+    def _go_back_to(self, head: rows.Head) -> None:
+        """Others may have moved the cursor meanwhile."""
+        if self._cursor.key != (key := self._key(head.record.first)):
+            self._cursor.seek(key)
+
+    def _head(self, key: bytes | None) -> rows.Head | None:
+        if key is None or not key.startswith(self._heads):
             return None
-        key: bytes = cursor.key()
-        if not key.startswith(rows.log_key(rows.HEADS, self._log)):
-            return None
-        return rows.unpack_head(rows.place_of(key), cursor.value())
+        return rows.unpack_head(rows.place_of(key), self._cursor.value)
+
+    def _key(self, lsn: Lsn) -> bytes:
+        return rows.place_key(rows.HEADS, self._log, lsn)
 
 
 class RocksLog:
-    """A log as of one commit. Its copies may be newer than that, but none is missing."""
+    """A log as of one commit. Its copies may be newer than that, but none is missing. `open_cursor`
+    waits until what is being written is synced."""
 
-    def __init__(self, log: LogId, entry: LogEntry, partitions: Partitions, meta: Rdict) -> None:
+    def __init__(
+        self,
+        log: LogId,
+        entry: LogEntry,
+        partitions: Partitions,
+        meta: Rdict,
+        open_cursor: Callable[[Rdict], Cursor],
+    ) -> None:
         self._log = log
         self._entry = entry
         self._trimmed = entry.standing.trimmed
         self._partitions = partitions
         self._meta = meta
+        self._open_cursor = open_cursor
         self._rows: dict[PartitionId, LogRows] = {}
         self._found: dict[Lsn, tuple[LogRows, rows.Head]] = {}
 
@@ -125,7 +119,8 @@ class RocksLog:
         return stored.record._replace(batch=found.batch(stored))
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
-        value = get(self._meta, rows.place_key(rows.ENDS, self._log, epoch))
+        cursor = self._open_cursor(self._meta)
+        value = cursor.get(rows.place_key(rows.ENDS, self._log, epoch))
         return None if value is None else rows.unpack_end(epoch, value)
 
     def scan(self, first: Lsn, last: Lsn) -> Iterator[Record]:
@@ -182,6 +177,6 @@ class RocksLog:
     def _rows_in(self, partition: PartitionId) -> LogRows:
         found = self._rows.get(partition)
         if found is None:
-            found = LogRows(self._partitions.tables[partition], self._log)
+            found = LogRows(self._open_cursor(self._partitions.tables[partition]), self._log)
             self._rows[partition] = found
         return found

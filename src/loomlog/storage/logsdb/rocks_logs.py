@@ -4,9 +4,9 @@ One log of writes serves all column families, so a commit is one synced write, w
 it reaches. To drop a partition is to unlink its files.
 
 What is known of logs without their records (standings, shares) is in memory, too: no commit reads
-the disk to learn it. An entry is replaced as a whole once it is written. So somebody who looks sees
-records that are newer than the entry, but never misses older ones: only what is trimmed is taken
-away, some time after the trim was committed, and `ask` notices it.
+the disk to learn it. An entry is replaced as a whole by the commit. Somebody who looks has a cursor
+for each partition, made when it was first looked at: so copies may be newer than the entry, but
+none is missed. Should a commit take something away meanwhile, `ask` notices and looks again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
-from rocksdict import ColumnFamily, DBCompressionType, Options, Rdict, WriteOptions
+from rocksdict import ColumnFamily, Options, Rdict
 
 from loomlog.core.copyset.lsn import Lsn
-from loomlog.core.copyset.storage import Change, Gone, LogStanding
+from loomlog.core.copyset.storage import Change, LogStanding
 from loomlog.errors import Corrupt
-from loomlog.limits import KIB, MIB
+from loomlog.limits import MIB
+from loomlog.storage import rocks
 from loomlog.storage.logsdb import rows
 from loomlog.storage.logsdb.partitions import (
     Beginnings,
@@ -32,15 +34,11 @@ from loomlog.storage.logsdb.partitions import (
     Share,
     expired,
 )
-from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions, RocksLog, check
+from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions, RocksLog
 from loomlog.storage.logsdb.table import Found
-from loomlog.storage.logsdb.writing import Writing
+from loomlog.storage.logsdb.writing import ChangedLog, Writing
 from loomlog.types import LogId
 
-_MEMTABLE_BYTES: Final = 32 * MIB
-_LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
-_BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
-_LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself
 _FILES_OPEN_MAX: Final = 512  # of partitions that are hardly ever read
 _COMPACTED_BYTES_MIN: Final = MIB  # less is not worth the work
 _FIRST: Final = 1  # partition
@@ -53,16 +51,8 @@ _NO_ENTRY: Final = LogEntry()
 
 
 def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(_MEMTABLE_BYTES)
-    options.set_max_total_wal_size(_LOG_BYTES_MAX)
+    options = rocks.options()
     options.set_max_open_files(_FILES_OPEN_MAX)
-    options.set_compression_type(DBCompressionType.none())  # clients compress batches
-    options.set_enable_blob_files(True)
-    options.set_min_blob_size(_BLOB_BYTES_MIN)
-    options.set_enable_blob_gc(True)
-    options.set_keep_log_file_num(_LOG_FILES_KEPT)
     return options
 
 
@@ -91,16 +81,14 @@ class RocksLogs:
 
     def __init__(self, path: str, now_us: int, settings: PartitionSettings | None = None) -> None:
         self._settings = settings or PartitionSettings()
-        self._synced = WriteOptions()
-        self._synced.sync = True
-        self._unsynced = WriteOptions()
+        self._committing = Lock()  # nobody looks while what was written is not synced yet
         names = _families(path)
         self._db = _open(path, names)
         self._entries: dict[LogId, LogEntry] = {}
         self._uses: dict[PartitionId, _Use] = {}
         self._handles: dict[PartitionId, ColumnFamily] = {}
         self._cut: set[LogId] = set()  # trimmed since somebody looked what can be dropped
-        self._drops = 0  # grows before anything is taken away
+        self._drops = 0  # commits that took something away
         self._partitions = Partitions(Beginnings({}), {})
         try:
             self._load(names, now_us)
@@ -120,16 +108,20 @@ class RocksLogs:
         return sum(share.size for share in self._entries.get(log, _NO_ENTRY).shares.values())
 
     def look(self, log: LogId) -> RocksLog:
-        return RocksLog(log, self._entries.get(log, _NO_ENTRY), self._partitions, self._db)
+        entry = self._entries.get(log, _NO_ENTRY)
+        return RocksLog(log, entry, self._partitions, self._db, self._open_cursor)
 
     def ask(self, log: LogId, question: Callable[[RocksLog], Found]) -> Found:
         while True:
-            drops = self._drops
-            stored = self.look(log)
-            if drops == self._drops:  # the partitions are those of the entry
-                found = question(stored)
-                if drops == self._drops:
-                    return found
+            with self._committing:
+                drops, stored = self._drops, self.look(log)
+            found = question(stored)
+            if drops == self._drops:
+                return found
+
+    def _open_cursor(self, table: Rdict) -> rocks.Cursor:
+        with self._committing:
+            return rocks.Cursor(table)
 
     def expired(self, log: LogId, before_us: int) -> Lsn:
         over = self._partitions.beginnings.over_by(before_us)
@@ -143,24 +135,28 @@ class RocksLogs:
             writing.add(log, change)
             if isinstance(change, LogStanding) and change.trimmed:
                 self._cut.add(log)
-        if any(isinstance(change, Gone) for _, change in changes):
-            self._drops += 1
         self._write(writing, sync=sync)
 
     def _writing(self) -> Writing:
         return Writing(self._entries, self._partitions, self._handles)
 
     def _write(self, writing: Writing, *, sync: bool) -> None:
-        self._db.write(writing.finish(), self._synced if sync else self._unsynced)
-        for log, changed in writing.logs.items():
-            before = self._entries.get(log, _NO_ENTRY)
-            for partition in changed.touched:
-                use = self._uses[partition]
-                use.count(before.shares.get(partition), changed.shares.get(partition))
-            if changed.is_gone:
-                self._entries.pop(log, None)
-            else:
-                self._entries[log] = changed.entry
+        batch = writing.finish()
+        with self._committing:
+            self._drops += writing.takes_away
+            rocks.write(self._db, batch, sync=sync)
+            for log, changed in writing.logs.items():
+                self._replace_entry(log, changed)
+
+    def _replace_entry(self, log: LogId, changed: ChangedLog) -> None:
+        before = self._entries.get(log, _NO_ENTRY)
+        for partition in changed.touched:
+            use = self._uses[partition]
+            use.count(before.shares.get(partition), changed.shares.get(partition))
+        if changed.is_gone:
+            self._entries.pop(log, None)
+        else:
+            self._entries[log] = changed.entry
 
     # ---- upkeep
 
@@ -194,7 +190,8 @@ class RocksLogs:
     def _begin(self, partition: PartitionId, start_us: int) -> None:
         tables = self._partitions.tables
         table = self._db.create_column_family(_family_name(partition), _options())
-        self._db.put(rows.partition_key(partition), rows.pack_partition(start_us), self._synced)
+        self._db.put(rows.partition_key(partition), rows.pack_partition(start_us))
+        self._db.flush_wal(True)
         starts_us = {**self._partitions.beginnings.starts_us, partition: start_us}
         self._set_partitions(starts_us, {**tables, partition: table})
         if tables:
@@ -210,13 +207,12 @@ class RocksLogs:
                 if share.last <= entry.standing.trimmed:
                     writing.drop_share(log, partition)
         if writing.logs:
-            self._drops += 1
             self._write(writing, sync=True)
 
     def _drop(self, partition: PartitionId) -> None:
         """With no logs in it. Should the power fail before it is gone, the next start drops it."""
-        self._drops += 1
-        self._db.delete(rows.partition_key(partition), self._synced)
+        self._db.delete(rows.partition_key(partition))
+        self._db.flush_wal(True)
         starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}
         del starts_us[partition], tables[partition]
         self._set_partitions(starts_us, tables)
@@ -272,12 +268,11 @@ class RocksLogs:
         self._cut.update(self._entries)
 
     def _rows(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
-        cursor = self._db.iter()
-        cursor.seek(kind)
-        while cursor.valid() and cursor.key().startswith(kind):
-            yield cursor.key(), cursor.value()
-            cursor.next()
-        check(cursor)
+        cursor = rocks.Cursor(self._db)
+        key = cursor.seek(kind)
+        while key is not None and key.startswith(kind):
+            yield key, cursor.value
+            key = cursor.next()
 
     def _set_partitions(
         self, starts_us: dict[PartitionId, int], tables: dict[PartitionId, Rdict]

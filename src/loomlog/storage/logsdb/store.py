@@ -2,8 +2,8 @@
 
     commits    requests that may change something, in the order they came, decided one after the
                other in a worker; then ONE commit; then the answers
-    look-ups   in a worker of their own, so that they do not wait for the disk to sync; they see
-               only what is committed
+    look-ups   in a worker of their own, so that they do not wait for those that wait for a
+               commit; they see only what is committed
     upkeep     in a third one: compactions, which nobody waits for
 
 What may be asked and what it means is core/copyset/storage.py's matter. After a failed commit

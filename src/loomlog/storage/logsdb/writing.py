@@ -14,7 +14,8 @@ from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, 
 from loomlog.errors import Corrupt
 from loomlog.storage.logsdb import rows
 from loomlog.storage.logsdb.partitions import PartitionId, Share, share_of
-from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions, get
+from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions
+from loomlog.storage.rocks import Cursor
 from loomlog.types import LogId
 
 
@@ -46,6 +47,7 @@ class Writing:
         self._families = families
         self._batch = WriteBatch(raw_mode=True)
         self.logs: dict[LogId, ChangedLog] = {}
+        self.takes_away = False  # rows out of a partition, and puts none in their place
         self._put: dict[tuple[LogId, Lsn], tuple[PartitionId, rows.Head]] = {}
 
     def add(self, log: LogId, change: Change) -> None:
@@ -71,6 +73,7 @@ class Writing:
         changed = self._changed(log)
         del changed.shares[partition]
         changed.touched.add(partition)
+        self.takes_away = True
         family = self._families[partition]
         for kind in (rows.HEADS, rows.BATCHES):
             self._batch.delete_range(rows.log_key(kind, log), rows.after_log(kind, log), family)
@@ -96,14 +99,16 @@ class Writing:
         return changed
 
     def _put_record(self, log: LogId, changed: ChangedLog, record: Record) -> None:
-        if record.first <= changed.last:
-            self._erase(log, changed, record.first, record.first)  # wherever it is
         head = rows.head_of(record)
         partition = self._partitions.beginnings.place_of(record)
+        if record.first <= changed.last:
+            self._erase(log, changed, record.first, record.first, but=partition)
         self._put_head(log, partition, head)
+        key = rows.place_key(rows.BATCHES, log, record.first)
         if head.size:
-            key = rows.place_key(rows.BATCHES, log, record.first)
             self._batch.put(key, bytes(record.batch), self._families[partition])
+        elif record.first <= changed.last:
+            self._batch.delete(key, self._families[partition])  # of what it takes the place of
         share = changed.shares.get(partition)
         changed.shares[partition] = share.with_record(record) if share else share_of(record)
         changed.touched.add(partition)
@@ -125,13 +130,24 @@ class Writing:
         for partition, share in changed.shares.items():
             if share.overlaps(first, first):
                 key = rows.place_key(rows.HEADS, log, first)
-                if (value := get(self._partitions.tables[partition], key)) is not None:
+                value = Cursor(self._partitions.tables[partition]).get(key)
+                if value is not None:
                     return partition, rows.unpack_head(first, value)
         raise Corrupt(f"there is no copy at {first} of log {log} to be changed: check the disk")
 
-    def _erase(self, log: LogId, changed: ChangedLog, first: Lsn, last: Lsn) -> None:
+    def _erase(
+        self,
+        log: LogId,
+        changed: ChangedLog,
+        first: Lsn,
+        last: Lsn,
+        *,
+        but: PartitionId | None = None,
+    ) -> None:
+        """In all partitions, but one."""
         for partition, share in changed.shares.items():
-            if share.overlaps(first, last):
+            if partition != but and share.overlaps(first, last):
+                self.takes_away = True
                 self._erase_in(self._families[partition], log, first, last)
 
     def _erase_in(self, family: ColumnFamily, log: LogId, first: Lsn, last: Lsn) -> None:
