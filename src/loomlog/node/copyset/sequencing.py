@@ -75,6 +75,7 @@ class Sequencing:
         self._underway: dict[Lsn, Append] = {}
         self._open_ends: list[OpenEnd] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._ticks_at = 0.0  # not asked of the timer: uvloop's does not know it when that is now
         self._recovered: asyncio.Future[bool] = self._loop.create_future()
         self._settling = self._loop.create_task(self._settle(state))
 
@@ -213,11 +214,11 @@ class Sequencing:
 
     def _schedule(self) -> None:
         due = self._core.next_due
-        if due is None or (self._timer is not None and self._timer.when() <= due):
+        if due is None or (self._timer is not None and self._ticks_at <= due):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._tick)
+        self._timer, self._ticks_at = self._loop.call_at(due, self._tick), due
 
     # ---- the epochs before
 
