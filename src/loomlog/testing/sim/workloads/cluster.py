@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -75,10 +75,12 @@ def run_cluster(
     trouble_s: float = TROUBLE_S,
     beside: Mapping[str, Work] | None = None,
     protocol: str = "ordered",
+    mortals: Callable[[Run], Sequence[Troublemaker]] = lambda run: (),
 ) -> History:
     """The story that is told above; `beside`: more hosts that do something until all is calm;
-    `protocol`: that the log begins with."""
+    `protocol`: that the log begins with; `mortals`: clients that die."""
     run = Run(sim, servers, protocol)
+    nemeses += tuple(mortals(run))
     random = run.random
     servers.start()
     finish(sim, [sim.host("admin").start(run.create_log)], SET_UP_WITHIN_S)

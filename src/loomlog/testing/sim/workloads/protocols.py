@@ -15,6 +15,7 @@ from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.workloads.cluster import LOG, SLOWNESS, Run, run_cluster
+from loomlog.testing.sim.workloads.mortals import Mortal
 from loomlog.testing.sim.workloads.takeovers import METADATA, LeaderNemesis
 
 CLIENTS_MAX = 2
@@ -29,6 +30,15 @@ PROTOCOLS = ("chained", "chained", "ordered")
 
 def protocols(sim: Simulation, plan: FaultPlan) -> History:
     """See above."""
+    return _run(sim, plan, mortals=0)
+
+
+def mortals(sim: Simulation, plan: FaultPlan) -> History:
+    """The same, with clients that die and leave places that they were given."""
+    return _run(sim, plan, mortals=2)
+
+
+def _run(sim: Simulation, plan: FaultPlan, mortals: int) -> History:
     random = sim.world.random
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     replicated = random.random() < REPLICATED
@@ -47,6 +57,7 @@ def protocols(sim: Simulation, plan: FaultPlan) -> History:
             trouble_s=TROUBLE_S,
             beside=dict.fromkeys(switchers, switch),
             protocol=random.choice(PROTOCOLS),
+            mortals=lambda run: [Mortal(sim, run, f"mortal-{i}") for i in range(mortals)],
         )
 
 
