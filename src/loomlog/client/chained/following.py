@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from loomlog import limits
@@ -25,7 +26,7 @@ from loomlog.client.parts import trimmed
 from loomlog.client.pieces import Stored
 from loomlog.core.chained.block import Block
 from loomlog.core.chained.filling import decide_at
-from loomlog.core.chained.messages import Fetch, Fetched, Found, TrimmedTo
+from loomlog.core.chained.messages import Fetch, Fetched, Found, Read, TrimmedTo
 from loomlog.core.chained.outcomes import Interrupted, Trimmed, stopped
 from loomlog.errors import LoomError, Retryable
 from loomlog.types import Gap, Glsn
@@ -33,6 +34,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 WAIT_MS: Final = 2000  # for a tail that has nothing more; then it is asked again
 STALL_S: Final = 0.1  # the next block may be on its way: look into it after this
+PEEK_S: Final = 0.005  # blocks come late, but seldom by more: then twice as long, up to STALL_S
 IDLE_S: Final = 5.0  # most between two looks
 
 
@@ -64,8 +66,8 @@ class ChainedPart:
         self._failure: LoomError | None = None
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
-        self._later_s: float | None = None  # since when later blocks are here, and the next is not
-        self._looks = 0  # since something came
+        self._looks = self._peeks = 0  # for the next block
+        self._looked_s = self._peeked_s = self._loop.time()  # or when it became the next
         self._window_bytes = max(1, source.window_bytes // len(self._tails))
         self._adopt(self._view)
         self._followers = [
@@ -91,13 +93,18 @@ class ChainedPart:
             if block is None:
                 return None
             first, last = max(block.first, self._next), self._clipped(block.last)
-            self._next, self._later_s, self._looks = last + 1, None, 0
+            self._go_on(last + 1)
             if not block.is_junk:
                 refers = pieces.refers(read_header(block.batch))
                 return pieces.decode(block.batch, refers, first - block.first, last - first + 1)
             if self._source.gaps:
                 return Gap(first, last, "hole")
         return None
+
+    def _go_on(self, position: Glsn) -> None:
+        self._next = position
+        self._looks = self._peeks = 0
+        self._looked_s = self._peeked_s = self._loop.time()
 
     @property
     def last(self) -> Glsn:
@@ -150,7 +157,7 @@ class ChainedPart:
                 if isinstance(answer, Fetched):
                     attempts = 0
                     if answer.blocks:
-                        tail.add(answer.blocks)
+                        tail.add(answer.blocks, self._loop.time())
                         self._notify()
                 elif isinstance(answer, TrimmedTo):
                     self._trimmed_to(tail, answer.position)
@@ -178,28 +185,57 @@ class ChainedPart:
     # ---- waiting, and finding out why
 
     async def _wait(self) -> None:
-        due_s = self._due_s()
-        await self._doze(due_s)
-        if not self._at_end() and self._failure is None and self._loop.time() >= due_s:
-            try:
+        due_s, peek_s = self._due_s(), self._peek_s()
+        await self._doze(min(due_s, peek_s))
+        if self._at_end() or self._failure is not None:
+            return
+        try:
+            if self._loop.time() >= due_s:
                 await self._look_into_it()
-            except SegmentGoneError as error:
-                self._gone(error)
+                self._looked_s = self._loop.time()
+            elif self._loop.time() >= peek_s:
+                await self._peek()
+                self._peeked_s = self._loop.time()
+        except SegmentGoneError as error:
+            self._gone(error)
 
     def _due_s(self) -> float:
-        """When to look into it that nothing comes."""
-        now_s = self._loop.time()
+        """When to look into it that the next block does not come, whatever else comes."""
         patience_s = min(STALL_S * (1 << min(self._looks, 10)), IDLE_S)
-        if self._next < self._view.projection.start or self._view.projection.closed:
-            return now_s + patience_s
-        if self._later_s is None and any(tail.blocks for tail in self._tails):
-            self._later_s = now_s
-        if self._later_s is not None:
-            again_s = now_s + patience_s if self._looks else 0.0
-            return max(self._later_s + self._source.hole_timeout_s, again_s)
+        again_s = self._looked_s + patience_s
+        if self._is_void():
+            return again_s
+        if (later_s := self._later_s()) is not None:
+            hole_s = later_s + self._source.hole_timeout_s
+            return max(hole_s, again_s) if self._looks else hole_s
         if self._stop is not None:
-            return now_s + max(patience_s, self._source.hole_timeout_s)
-        return now_s + IDLE_S
+            return max(again_s, self._looked_s + self._source.hole_timeout_s)
+        return self._looked_s + IDLE_S
+
+    def _is_void(self) -> bool:
+        """Nobody may write there any more: there is nobody to wait for."""
+        return self._next < self._view.projection.start or self._view.projection.closed
+
+    def _later_s(self) -> float | None:
+        """Since when a later block is here."""
+        return min((tail.came_s[0] for tail in self._tails if tail.blocks), default=None)
+
+    def _peek_s(self) -> float:
+        """When to see whether it is there by now. If later ones of its chain were fetched before,
+        it is not fetched any more."""
+        if self._is_void() or self._later_s() is None:
+            return float("inf")
+        return self._peeked_s + min(PEEK_S * (1 << min(self._peeks, 10)), STALL_S)
+
+    async def _peek(self) -> None:
+        self._peeks += 1
+        view, address = self._view, self._next
+        tail = view.projection.chain_of(address)[-1]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STALL_S):
+                answer = await self._chains.ask_replica(view, tail, Read(view.epoch, address))
+                if isinstance(answer, Found):
+                    self._decided = answer.block
 
     async def _look_into_it(self) -> None:
         self._looks += 1
@@ -272,13 +308,15 @@ class _Fetched:
 
     def __init__(self) -> None:
         self.blocks: deque[Block] = deque()
+        self.came_s: deque[float] = deque()  # when each of them did
         self.end: Glsn = 0  # all below it was fetched
         self._bytes = 0
         self._room: asyncio.Future[None] | None = None
 
-    def add(self, blocks: Sequence[Block]) -> None:
+    def add(self, blocks: Sequence[Block], now_s: float) -> None:
         for block in blocks:
             self.blocks.append(block)
+            self.came_s.append(now_s)
             self.end = block.end
             self._bytes += len(block.batch)
 
@@ -286,6 +324,7 @@ class _Fetched:
         """The block that holds it; those before it are of no interest any more."""
         while self.blocks and self.blocks[0].first <= position:
             block = self.blocks.popleft()
+            self.came_s.popleft()
             self._bytes -= len(block.batch)
             if self._room is not None and not self._room.done():
                 self._room.set_result(None)
@@ -295,6 +334,7 @@ class _Fetched:
 
     def clear(self) -> None:
         self.blocks.clear()
+        self.came_s.clear()
         self._bytes = 0
 
     async def room(self, window_bytes: int) -> None:

@@ -1,0 +1,90 @@
+"""Followers of chained logs whose blocks come late, or never: they wait for what may still come,
+and for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import loomlog
+from loomlog import columns
+from loomlog.client.chained.chains import View
+from loomlog.client.chained.writing import next_ticket, placed, write
+from loomlog.client.log import Log
+from loomlog.core.chained.appending import Appended
+from loomlog.core.chained.messages import Ticket
+from loomlog.testing import LocalCluster
+
+FOREVER_S = 1000.0
+
+
+@asynccontextmanager
+async def one_chain(
+    directory: Path, *, hole_timeout_s: float
+) -> AsyncIterator[tuple[LocalCluster, Log]]:
+    local = LocalCluster(nodes=2, directory=directory)
+    async with local as cluster, asyncio.timeout(60):
+        await cluster.create_log("events", protocol="chained", streams=1, replicas=2)
+        async with await loomlog.connect(local.address, hole_timeout_s=hole_timeout_s) as client:
+            yield local, client.log("events")
+
+
+async def take_ticket(log: Log) -> tuple[View, Ticket]:
+    stream = (await log.describe()).active_streams[0].id
+    chains = log.protocols.chains
+    ticket, view = await next_ticket(chains, await chains.learn(stream), 1)
+    return view, ticket
+
+
+async def use_ticket(log: Log, view: View, ticket: Ticket, value: bytes) -> None:
+    batch = columns.encode([value], timestamps_us=1, producer_id=9, sequence=ticket.first)
+    block = placed(bytearray(batch), view.stream, ticket)
+    outcome, _ = await write(log.protocols.chains, view, ticket, block)
+    assert isinstance(outcome, Appended)
+
+
+async def test_who_is_a_little_late_is_not_waited_for_longer_than_it_takes(tmp_path: Path) -> None:
+    """A slow writer beside quick ones: what its followers have fetched ahead hides nothing."""
+    async with one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (_, log):
+        late = await take_ticket(log)
+        await log.append(b"quick")
+        async with aclosing(log.subscribe(1)) as entries:
+            first = asyncio.ensure_future(anext(entries))
+            done, _ = await asyncio.wait([first], timeout=0.2)
+            assert not done
+            await use_ticket(log, *late, b"late")
+            assert (await first).value == b"late"
+            assert (await anext(entries)).value == b"quick"
+
+
+async def test_a_hole_of_an_older_epoch_is_passed_while_more_and_more_comes(tmp_path: Path) -> None:
+    async with one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (local, log):
+        await take_ticket(log)
+        behind = (await log.append(b"behind it")).position
+        await local.stop_metadata()
+        await local.start_metadata()
+        await log.append(b"in a new epoch")
+
+        async def go_on() -> None:
+            while True:
+                await log.append(b"more")
+                await asyncio.sleep(0.02)  # steadily, and never much
+
+        writing = asyncio.ensure_future(go_on())
+        try:
+            async with aclosing(log.subscribe(1)) as entries, asyncio.timeout(10):
+                assert (await anext(entries)).position == behind
+        finally:
+            writing.cancel()
+
+
+async def test_holes_that_lie_together_are_waited_for_once(tmp_path: Path) -> None:
+    """Whoever left one had as much time as who left the first."""
+    async with one_chain(tmp_path, hole_timeout_s=1.0) as (_, log):
+        for _ in range(20):
+            await take_ticket(log)
+        last = (await log.append(b"behind them")).position
+        async with aclosing(log.subscribe(1)) as entries, asyncio.timeout(10):
+            assert (await anext(entries)).position == last
