@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 import loomlog
 from loomlog import columns
 from loomlog.client.chained.chains import View
@@ -88,3 +90,20 @@ async def test_holes_that_lie_together_are_waited_for_once(tmp_path: Path) -> No
         last = (await log.append(b"behind them")).position
         async with aclosing(log.subscribe(1)) as entries, asyncio.timeout(10):
             assert (await anext(entries)).position == last
+
+
+@pytest.mark.parametrize("node", [1, 2])
+async def test_a_node_may_come_back_at_another_address(tmp_path: Path, node: int) -> None:
+    """No new epoch begins for that: nobody missed it."""
+    async with (
+        one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (local, log),
+        aclosing(log.subscribe(1)) as entries,
+    ):
+        await log.append(b"before")
+        assert (await anext(entries)).value == b"before"
+        await local.stop_node(node)
+        local._node_listen[node] = "127.0.0.1:0"
+        await local.start_node(node)
+        async with asyncio.timeout(20):
+            await log.append(b"after")
+            assert (await anext(entries)).value == b"after"

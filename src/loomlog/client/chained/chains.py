@@ -99,12 +99,13 @@ class Chains:
         known, self._views = self._views, {}
         for stream in log.streams if log is not None else ():
             if stream.HasField("projection"):
-                before = known.get(stream.log_stream_id)
-                if before is None or before.epoch < stream.projection.epoch:
-                    described = codec.projection_from_wire(stream.projection)
-                    before = View(stream.log_stream_id, *described)
-                    self._interrupt(before)
-                self._views[before.stream] = before
+                described = codec.projection_from_wire(stream.projection)
+                view = View(stream.log_stream_id, *described)
+                before = known.get(view.stream)
+                if before is not None and before.epoch > view.epoch:
+                    view = before
+                self._interrupt(view)
+                self._views[view.stream] = view
 
     def _interrupt(self, view: View) -> None:
         """Who still waits for answers of older epochs need not."""

@@ -262,7 +262,7 @@ class ChainedPart:
 
     def _adopt(self, view: View) -> None:
         """Take over what the metadata repository says."""
-        if view.epoch > self._view.epoch:
+        if view.epoch >= self._view.epoch:  # nodes may have other addresses
             self._view = view
         log = self._source.log.current
         if log is None:
