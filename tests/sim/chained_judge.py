@@ -29,6 +29,7 @@ class Judge:
         self.acknowledged: dict[Value, Block] = {}
         self.acknowledged_end: Glsn = 1
         self.trimmed: Glsn = 0  # by some trim that began
+        self.tail: Glsn = 0  # the highest that somebody was told
         self.closed_at: Glsn = 0  # 0: it is open
         self.junk = 0
         self._decided: dict[Glsn, tuple[Block, int]] = {}  # position -> its block, since when
@@ -91,6 +92,15 @@ class Judge:
     def end_found(self, end: Glsn, floor: Glsn) -> None:
         if end < floor:
             raise Violation(f"the log is said to end at {end}; acknowledged was up to {floor}")
+
+    def tail_found(self, tail: Glsn, floor: Glsn) -> None:
+        """`floor`: what was told of, or acknowledged, before it was asked for."""
+        if tail < floor:
+            raise Violation(f"the tail is said to be {tail}; it was {floor}")
+        self.tail = max(self.tail, tail)
+
+    def tail_floor(self) -> Glsn:
+        return max(self.tail, self.acknowledged_end - 1)
 
     def in_force(self, projection: Projection) -> None:
         before = self._projections.setdefault(projection.epoch, projection)

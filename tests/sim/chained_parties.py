@@ -31,7 +31,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.outcomes import Interrupted, NotWritten, Reading, Trimmed
 from loomlog.core.chained.projection import Projection, Replica
-from loomlog.core.chained.reading import find_end, read, read_at
+from loomlog.core.chained.reading import find_end, find_tail, read, read_at
 from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, reconfigure
 from loomlog.core.chained.resolving import resolve
 from loomlog.core.chained.sequencer import Sequencer
@@ -252,11 +252,16 @@ class Client(Party):
         projection = self.projection or (yield from self.refresh())
         if projection is None:
             return
-        floor = self.judge.acknowledged_end
-        end = yield from find_end(projection)
-        if isinstance(end, int):
-            self.judge.end_found(end, floor)
+        floor, tail_floor = self.judge.acknowledged_end, self.judge.tail_floor()
+        if self.random.random() < 0.5:
+            end = yield from find_end(projection)
+            if isinstance(end, int):
+                self.judge.end_found(end, floor)
         else:
+            end = yield from find_tail(projection)
+            if isinstance(end, int):
+                self.judge.tail_found(end, tail_floor)
+        if not isinstance(end, int):
             yield from self.refresh()
 
     def trim(self) -> Steps[None]:

@@ -8,6 +8,7 @@ Judged while it runs (chained_judge.py):
 - a position shows one block, for ever; what was acknowledged is read by all who ask later;
 - an append that begins later stands behind; what is said to be lost is never seen; nothing is
   doubled;
+- the tail covers what was acknowledged, and never falls;
 - an epoch has one projection, whoever and however many tried.
 """
 
@@ -39,7 +40,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.outcomes import NotWritten, Trimmed
 from loomlog.core.chained.projection import Projection, Replica, first_projection
-from loomlog.core.chained.reading import find_end
+from loomlog.core.chained.reading import find_end, find_tail
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.types import Glsn, NodeId
@@ -344,6 +345,10 @@ class World:
         if not isinstance(end, int):
             raise Violation(f"the end of the log is not found: {end}")
         self.judge.end_found(end, self.judge.acknowledged_end)
+        tail = yield from find_tail(projection)
+        if not isinstance(tail, int):
+            raise Violation(f"the tail of the log is not found: {tail}")
+        self.judge.tail_found(tail, self.judge.tail_floor())
         position = projection.first
         while position < end:
             outcome = yield from decide_at(projection, position)

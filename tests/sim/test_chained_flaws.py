@@ -17,6 +17,7 @@ from loomlog.core.chained.block import Block
 from loomlog.core.chained.joining import Newcomer
 from loomlog.core.chained.messages import (
     Answer,
+    Beyond,
     Found,
     Refused,
     Request,
@@ -101,6 +102,25 @@ def test_nothing_written_is_said_although_an_epoch_may_be_over(monkeypatch: Patc
 
     monkeypatch.setattr(reading, "first_stop", only_trimmed)
     assert notices("is said to be unwritten")
+
+
+def test_the_tail_is_what_was_handed_out(monkeypatch: Patch) -> None:
+    def handed_out(projection: Projection) -> Steps[Glsn | Stop]:
+        end = yield from reading.find_end(projection)
+        return end - 1 if isinstance(end, int) else end
+
+    monkeypatch.setattr(chained_parties, "find_tail", handed_out)
+    assert notices("the tail is said to be")
+
+
+def test_the_tail_is_told_although_an_epoch_may_be_over(monkeypatch: Patch) -> None:
+    def only_tails(answers: Iterable[Answer], *expected: type[Answer]) -> Stop | None:
+        stop = first_stop(answers, *expected)
+        told = any(isinstance(answer, Beyond) for answer in answers)
+        return None if told else stop
+
+    monkeypatch.setattr(reading, "first_stop", only_tails)
+    assert notices("the tail is said to be")
 
 
 def test_a_block_at_the_head_is_shown_before_it_is_at_the_tail(monkeypatch: Patch) -> None:

@@ -91,6 +91,8 @@ def request_to_wire(
             message.kind, message.position, message.limit = _Ask.FETCH, position, bytes_max
         case Check():
             message.kind = _Ask.CHECK
+        case FindEnd():
+            message.kind = _Ask.END
         case Trim(_, position):
             message.kind, message.position = _Ask.TRIM, position
         case Seal():
@@ -127,6 +129,8 @@ def _request(message: pb.ChainRequest, payload: memoryview) -> Request:
             return Fetch(epoch, position, max(1, min(message.limit, FETCH_BYTES_MAX)))
         case _Ask.CHECK:
             return Check(epoch)
+        case _Ask.END:
+            return FindEnd(epoch)
         case _Ask.TRIM:
             return Trim(epoch, position)
         case _Ask.SEAL:
@@ -186,6 +190,8 @@ def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
             return _Tell(kind=_Tell.SEALED_AT, end=end, position=trimmed), ()
         case Done():
             return _Tell(kind=_Tell.DONE), ()
+        case Beyond(end):
+            return _Tell(kind=_Tell.BEYOND, end=end), ()
         case EpochOver(epoch):
             return _Tell(kind=_Tell.EPOCH_OVER, epoch=epoch), ()
         case Refused(reason):
@@ -225,6 +231,8 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
             return SealedAt(message.end, message.position)
         case _Tell.DONE:
             return Done()
+        case _Tell.BEYOND:
+            return Beyond(message.end)
         case _Tell.EPOCH_OVER:
             return EpochOver(message.epoch)
         case _Tell.REFUSED:

@@ -370,14 +370,24 @@ class LogStreamUncommitReport(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "chain_bytes")
+    __slots__ = ("storage_node_id", "uncommit_reports", "chain_bytes", "tails")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     CHAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TAILS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
     chain_bytes: int
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_bytes: _Optional[int] = ...) -> None: ...
+    tails: _containers.RepeatedCompositeFieldContainer[LogletTail]
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ...) -> None: ...
+
+class LogletTail(_message.Message):
+    __slots__ = ("loglet_id", "tail")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    tail: int
+    def __init__(self, loglet_id: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
 
 class LogStreamCommitResult(_message.Message):
     __slots__ = ("log_stream_id", "committed_glsn_offset", "committed_glsn_length", "high_watermark", "prev_high_watermark", "committed_llsn_offset", "seal_epoch")
@@ -1291,6 +1301,7 @@ class ChainRequest(_message.Message):
         CREATE: _ClassVar[ChainRequest.Kind]
         COPY: _ClassVar[ChainRequest.Kind]
         REMOVE: _ClassVar[ChainRequest.Kind]
+        END: _ClassVar[ChainRequest.Kind]
     KIND_UNSPECIFIED: ChainRequest.Kind
     WRITE: ChainRequest.Kind
     READ: ChainRequest.Kind
@@ -1303,6 +1314,7 @@ class ChainRequest(_message.Message):
     CREATE: ChainRequest.Kind
     COPY: ChainRequest.Kind
     REMOVE: ChainRequest.Kind
+    END: ChainRequest.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -1339,6 +1351,7 @@ class ChainAnswer(_message.Message):
         DONE: _ClassVar[ChainAnswer.Kind]
         EPOCH_OVER: _ClassVar[ChainAnswer.Kind]
         REFUSED: _ClassVar[ChainAnswer.Kind]
+        BEYOND: _ClassVar[ChainAnswer.Kind]
     KIND_UNSPECIFIED: ChainAnswer.Kind
     STORED: ChainAnswer.Kind
     WRITTEN: ChainAnswer.Kind
@@ -1351,6 +1364,7 @@ class ChainAnswer(_message.Message):
     DONE: ChainAnswer.Kind
     EPOCH_OVER: ChainAnswer.Kind
     REFUSED: ChainAnswer.Kind
+    BEYOND: ChainAnswer.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]

@@ -88,6 +88,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(List, LONG, LONG, st.integers(1, CHAIN_LIST_MAX)),
     st.builds(Fetch, LONG, LONG, st.integers(1, chained.FETCH_BYTES_MAX)),
     st.builds(Check, LONG),
+    st.builds(FindEnd, LONG),
     st.builds(Trim, LONG, LONG),
     st.builds(Seal, LONG),
     st.builds(Create),
@@ -105,6 +106,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Fetched, st.lists(BLOCKS, max_size=5), st.booleans()),
     st.builds(SealedAt, LONG, LONG),
     st.builds(Done),
+    st.builds(Beyond, LONG),
     st.builds(EpochOver, LONG),
     st.builds(Refused, st.text()),
 )

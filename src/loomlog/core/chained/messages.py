@@ -121,7 +121,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class FindEnd:
-    """Beyond: the first position that is not handed out."""
+    """Beyond: the first position that is not handed out. Of a replica: the first behind its last
+    block, or behind what was trimmed; 0 if there was never any."""
 
     epoch: int
 

@@ -61,8 +61,25 @@ def _complete(projection: Projection, found: Found, holders: set[Replica]) -> St
     return found if refusal is None else stopped(refusal)
 
 
+def find_tail(projection: Projection) -> Steps[Glsn | Stop]:
+    """The last position that is decided, or void because its epoch is over: all that was
+    acknowledged is at or below it. It never falls: what is at a tail is on every replica, so each
+    later epoch begins behind it, whatever became of positions that were only handed out."""
+    if projection.closed:
+        return projection.start - 1
+    request, others = FindEnd(projection.epoch), projection.chains[0][:-1]
+    answers = yield [
+        *(Ask(tail, request) for tail in projection.tails),
+        *(Ask(replica, Check(projection.epoch)) for replica in others),
+    ]
+    if (stop := first_stop(answers, Beyond, Done)) is not None:
+        return stop
+    return max([projection.start, *(a.end for a in answers if isinstance(a, Beyond))]) - 1
+
+
 def find_end(projection: Projection) -> Steps[Glsn | Stop]:
-    """The first position that nobody was given: all that was acknowledged is below it."""
+    """The first position that nobody was given: nobody will write below it but who was. It may fall
+    with the sequencer that knows it."""
     if projection.closed:
         return projection.start
     [answer] = yield [Ask(Service.SEQUENCER, FindEnd(projection.epoch))]

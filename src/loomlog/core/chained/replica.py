@@ -13,6 +13,7 @@ from loomlog.core.chained.block import POSITION_MAX, Block, Extent
 from loomlog.core.chained.messages import (
     Answer,
     Before,
+    Beyond,
     Check,
     Copy,
     Create,
@@ -20,6 +21,7 @@ from loomlog.core.chained.messages import (
     EpochOver,
     Fetch,
     Fetched,
+    FindEnd,
     Found,
     List,
     Listed,
@@ -127,6 +129,8 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
     match request:
         case Check():
             return Done()
+        case FindEnd():
+            return Beyond(_end(standing, blocks))
         case Read(_, position) | Before(_, position) | List(_, position) | Fetch(_, position) if (
             position <= standing.trimmed
         ):
@@ -156,9 +160,13 @@ def _check_epoch(request: Request, standing: Standing) -> Answer | None:
 def _seal(epoch: int, standing: Standing, blocks: Blocks) -> Decision:
     if epoch < standing.epoch:
         return EpochOver(standing.epoch), None
+    sealed_at = SealedAt(_end(standing, blocks), standing.trimmed)
+    return sealed_at, standing._replace(epoch=epoch)
+
+
+def _end(standing: Standing, blocks: Blocks) -> Glsn:
     last = blocks.last()
-    end = max(last.end if last else 0, standing.trimmed + 1 if standing.trimmed else 0)
-    return SealedAt(end, standing.trimmed), standing._replace(epoch=epoch)
+    return max(last.end if last else 0, standing.trimmed + 1 if standing.trimmed else 0)
 
 
 def _store(block: Block, standing: Standing, blocks: Blocks) -> Decision:

@@ -11,7 +11,8 @@ from loomlog.core.chained.block import Block, block_of, junk
 from loomlog.core.chained.filling import fill
 from loomlog.core.chained.messages import Ask, Found, Read, Seal, Ticket, Write
 from loomlog.core.chained.outcomes import Interrupted, NotWritten, Trimmed
-from loomlog.core.chained.reading import find_end, read, read_at
+from loomlog.core.chained.reading import find_end, find_tail, read, read_at
+from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.resolving import resolve
 from loomlog.core.chained.trimming import trim
 from loomlog.errors import Corrupt
@@ -240,3 +241,56 @@ def test_a_seal_goes_only_forward() -> None:
     log.replica_answers(replica, Seal(5))
     log.replica_answers(replica, Seal(3))
     assert log.tables[1].look(replica).standing == (5, 0)
+
+
+# ---- the tail
+
+
+def test_the_tail_is_the_end_of_what_is_decided() -> None:
+    log = Chains(chains=2)
+    assert log.run(find_tail(log.projection)) == 0
+    log.appended(3)
+    log.at_head_only(2)
+    log.ticket(5)
+    assert log.run(find_tail(log.projection)) == 3
+    log.appended()
+    assert log.run(find_tail(log.projection)) == 11
+
+
+def test_the_tail_costs_one_round_trip() -> None:
+    log = Chains(chains=2)
+    steps = find_tail(log.projection)
+    with pytest.raises(StopIteration) as ended:
+        steps.send([log.answer(ask) for ask in next(steps)])
+    assert ended.value.value == 0
+
+
+def test_the_tail_does_not_fall_when_a_sequencer_is_lost() -> None:
+    log = Chains()
+    log.appended(3)
+    log.ticket(4)
+    before = log.run(find_tail(log.projection))
+    log.reconfigured()
+    assert log.appended().first == 4, "nobody knows what the old one had handed out"
+    assert log.run(find_tail(log.projection)) == before + 1
+
+
+def test_the_tail_of_a_log_that_is_trimmed_or_closed() -> None:
+    log = Chains(chains=2)
+    log.appended(3)
+    log.run(trim(log.projection, 3))
+    assert log.run(find_tail(log.projection)) == 3
+    log.reconfigured(Goal(close=True))
+    assert log.run(find_tail(log.projection)) == 3
+
+
+def test_the_tail_is_not_told_by_replicas_that_were_left_behind() -> None:
+    log = Chains()
+    old = log.projection
+    log.silent = {3}
+    log.reconfigured()
+    log.appended()
+    log.silent = set()
+    outcome = log.run(find_tail(old))
+    assert isinstance(outcome, Interrupted)
+    assert outcome.epoch == 2
