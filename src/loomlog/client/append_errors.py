@@ -62,6 +62,8 @@ def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomE
         return no_stream(log, wanted)
     if refusal is None and targets.known and not targets.running(wanted):
         return Sealed(f"{after}: no stream for it is running; see `loom status`")
+    if refusal is None and batch.target is not None:
+        return Timeout(f"{after}: nobody took it in time; try again, and see `loom status`")
     if refusal is None:
         return Timeout(f"{after}: no place in any stream; append less at once, or try again")
     kind = type(refusal) if isinstance(refusal, Sealed | NotFound) else Unavailable

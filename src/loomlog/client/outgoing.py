@@ -70,6 +70,7 @@ class Batch:
         "stalled",
         "target",
         "timestamp_us",
+        "waiting",
         "writing",
     )
 
@@ -83,6 +84,7 @@ class Batch:
         self.target: Stream | None = None  # it holds one of this stream's places
         self.connection: Connection | None = None  # where its answer is to come from
         self.request_id = 0
+        self.waiting: asyncio.Task[None] | None = None  # who waits for its place in the log
         self.writing: asyncio.Task[None] | None = None  # who writes it, where clients do that
         self.payload: Buffer = b""  # as it was sent last: a repeat must be the same
         self.sequence = 0
@@ -125,12 +127,13 @@ class Batch:
             self.target.doubtful -= self.doubtful
         if self.connection is not None:
             self.connection.forget(self.request_id)
-        if self.writing is not None:
-            self.writing.cancel()
+        for carrying in (self.waiting, self.writing):
+            if carrying is not None:
+                carrying.cancel()
         if self.stalled:
             self.stalled = False
             self.lane.stalled -= 1
-        self.target = self.connection = self.writing = None
+        self.target = self.connection = self.waiting = self.writing = None
         self.doubtful = False
         self.sequence = 0  # what anybody still says about that number is old news
 

@@ -42,7 +42,7 @@ class ChainedCarrier:
         self._carrying: dict[asyncio.Task[None], None] = {}
 
     def dispatch(self, batch: Batch, target: Stream) -> None:
-        carrying = self._loop.create_task(self._carry(batch, target))
+        carrying = self._loop.create_task(self._carry(batch, batch.attempts, target))
         self._carrying[carrying] = None
         carrying.add_done_callback(self._carrying.pop)
 
@@ -50,14 +50,16 @@ class ChainedCarrier:
         """What has to end with it."""
         return list(self._carrying)
 
-    async def _carry(self, batch: Batch, target: Stream) -> None:
-        attempt = batch.attempts
+    async def _carry(self, batch: Batch, attempt: int, target: Stream) -> None:
+        if batch.settled or batch.attempts != attempt:
+            return  # before this began
         try:
             await self._append(batch, target)
         except LoomError as error:
             if batch.attempts != attempt:
                 return  # it did not wait for this
-            written, batch.writing = batch.writing is not None, None
+            written = batch.writing is not None
+            batch.waiting = batch.writing = None
             if written:
                 self._outcomes.unknown(batch, error)
             elif isinstance(error, SegmentGoneError):
@@ -66,17 +68,15 @@ class ChainedCarrier:
                 self._outcomes.refused(batch, error)
 
     async def _append(self, batch: Batch, target: Stream) -> None:
-        attempt = batch.attempts
         view = self._chains.view(target.id)
         while True:
             # Each time its own bytes: those of the last time may still be on their way.
             payload = self._encode(batch)
             count = batches.read_header(payload).count
+            batch.waiting = asyncio.current_task()
             ticket, view = await next_ticket(self._chains, view, count)
-            if batch.settled or batch.attempts != attempt:
-                return  # it went elsewhere
             block = placed(payload, target.id, ticket)
-            batch.writing = asyncio.current_task()
+            batch.waiting, batch.writing = None, batch.waiting
             outcome, view = await write(self._chains, view, ticket, block, once=self._at_once)
             batch.writing = None
             if isinstance(outcome, Appended):

@@ -1,0 +1,37 @@
+"""Appends to chained logs that were given up leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+import loomlog
+from loomlog.client.chained.carrying import ChainedCarrier
+from loomlog.client.log import Log
+from loomlog.client.sending import Carrier
+from loomlog.errors import Timeout
+from loomlog.testing import LocalCluster
+
+
+async def test_who_gave_up_waiting_for_a_place_is_not_given_one(tmp_path: Path) -> None:
+    """Else every append that timed out would leave a hole, and readers would wait for each."""
+    local = LocalCluster(nodes=2, directory=tmp_path)
+    async with local as cluster, asyncio.timeout(60):
+        await cluster.create_log("events", protocol="chained", streams=1, replicas=2)
+        async with await loomlog.connect(local.address, append_timeout_s=2.0) as client:
+            log = client.log("events")
+            await log.append(b"one")
+            await local.stop_metadata()
+            with pytest.raises(Timeout, match="nobody took it in time"):
+                await log.append(b"there is nobody to give it a place")
+            [carrier] = [c for c in carriers(log) if isinstance(c, ChainedCarrier)]
+            await asyncio.wait_for(asyncio.gather(*carrier.tasks(), return_exceptions=True), 1)
+            await local.start_metadata()
+            assert (await log.append(b"two")).position == await log.tail() == 2
+
+
+def carriers(log: Log) -> Collection[Carrier]:
+    return log.appender._delivery._carriers.values()
