@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable
 from typing import Final
 
+from loomlog.core.copyset.log_state import is_recovered
 from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of
 from loomlog.core.copyset.messages import Activate, GetState
 from loomlog.core.copyset.placement import sequencer_of
@@ -53,7 +55,7 @@ class Host:
         if sequencing is None:
             self._enqueue(append)
         elif (append.previous or append.repeated) and not sequencing.knows(append):
-            self._means.spawn(self._look_back(append, sequencing))
+            self._means.spawn(self._look_back(append, self._recovered_before(sequencing)))
         else:
             try:
                 sequencing.append(append)
@@ -115,11 +117,18 @@ class Host:
             known = await self._take_epoch()
         except LoomError as error:
             for append in self._dequeue():
-                append.failed(error)
+                self._refuse(append, error)
             raise
         finally:
             self._activating = None
         self.begin(known)
+
+    def _refuse(self, append: Append, error: LoomError) -> None:
+        """A log that is closed may have it already, if somebody repeats it."""
+        if isinstance(error, Sealed) and (append.previous or append.repeated):
+            self._means.spawn(self._look_back(append, self._closed_at()))
+        else:
+            append.failed(error)
 
     async def _take_epoch(self) -> Known:
         known = await self._means.epochs.get(self._log, STATE_S)
@@ -207,18 +216,32 @@ class Host:
 
     # ---- appends that somebody repeats
 
-    async def _look_back(self, append: Append, sequencing: Sequencing) -> None:
-        """It may have been taken in an epoch before this one."""
+    async def _look_back(self, append: Append, recovered: Awaitable[Epoch | None]) -> None:
+        """It may have been taken in an epoch before the one that `recovered` waits for."""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                if not await sequencing.recovered():
+                epoch = await recovered
+                if epoch is None:
                     self.append(append)  # who sequences now has to look
                     return
-                await self._find_before(append, sequencing.epoch)
+                await self._find_before(append, epoch)
         except LoomError as error:
             append.failed(error)
         except TimeoutError:
             self._tell_unknown(append, "older epochs are not recovered yet, or do not answer")
+
+    async def _recovered_before(self, sequencing: Sequencing) -> Epoch | None:
+        return sequencing.epoch if await sequencing.recovered() else None
+
+    async def _closed_at(self) -> Epoch:
+        """All before the epoch that takes no appends is recovered then."""
+
+        async def attempt() -> Epoch | None:
+            state = await self._means.epochs.ask(GetState(self._log))
+            return state.epoch if state is not None and is_recovered(state) else None
+
+        epoch: Epoch = await insist(attempt)
+        return epoch
 
     async def _find_before(self, append: Append, epoch: Epoch) -> None:
         seen = Seen([append.previous], certain=True)

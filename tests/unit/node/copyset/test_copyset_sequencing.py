@@ -119,6 +119,19 @@ async def test_a_closed_log_takes_nothing_and_is_recovered_on_order(tmp_path: Pa
         await rig.shows(placed)
 
 
+async def test_a_closed_log_still_tells_what_it_has_of_repeated_appends(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        taken = await rig.append(producer_id=5, sequence=1)
+        rig.epochs.state = replace(rig.epochs.state, epoch=2, sequencer=second, closed=True)
+        again = asyncio.ensure_future(rig.append(first, producer_id=5, sequence=1, repeated=True))
+        order = pb.RecoverCopyset(state=rig.epochs.to_wire())
+        await rig.epochs.connections[second].request(pb.Frame(recover_copyset=order))
+        assert await again == taken
+        with pytest.raises(Sealed):
+            await rig.append(second, producer_id=5, sequence=2, repeated=True)
+
+
 async def test_an_open_log_that_is_recovered_on_order_is_sequenced_there(tmp_path: Path) -> None:
     async with CopysetRig(tmp_path) as rig:
         first, second, *_ = rig.favourites
