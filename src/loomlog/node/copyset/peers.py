@@ -38,9 +38,11 @@ class Peers:
         self._nodes: dict[NodeId, _Peer] = {}
 
     def learn(self, nodes: Iterable[KnownNode]) -> None:
-        """Where they are, and whether."""
-        for node in nodes:
-            self._peer(node.node_id).learn(node.address, node.alive)
+        """Where they are, and whether. Those that are not named have left."""
+        known = {node.node_id: node for node in nodes}
+        for node_id in {**self._nodes, **known}:
+            node = known.get(node_id)
+            self._peer(node_id).learn(node.address if node else "", bool(node and node.alive))
 
     def ask(self, node: NodeId, request: NodeRequest, done: OnAnswer) -> None:
         """`done` gets the answer, never before this returns; None: there is none."""
