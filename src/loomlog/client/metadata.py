@@ -178,7 +178,8 @@ async def _hang_up_when_silent(connection: Connection, silence_s: float) -> None
 
 
 CompleteTail: TypeAlias = Callable[[pb.Log], Awaitable[pb.Log]]
-"""Gives the log as it is now, whose active segment had such a protocol, with its tail."""
+"""Gives the log as it is now, whose active segment had such a protocol; with its tail, if it still
+has."""
 
 
 class CachedLog:
@@ -208,8 +209,11 @@ class CachedLog:
         known = self.current
         if known is None or _protocol(known) not in self.tails:
             known = await self.look()
-        complete = self.tails.get(_protocol(known))
-        return known if complete is None else await complete(known)
+        while (complete := self.tails.get(protocol := _protocol(known))) is not None:
+            known = await complete(known)
+            if _protocol(known) == protocol:
+                break
+        return known
 
     async def look(self) -> pb.Log:
         """The log as the metadata repository has it now; its tail may be too low."""

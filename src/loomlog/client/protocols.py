@@ -12,6 +12,7 @@ from loomlog.client.chained import following as chained_following
 from loomlog.client.chained.carrying import ChainedCarrier
 from loomlog.client.chained.chains import Chains
 from loomlog.client.chained.finding import ChainedFinder
+from loomlog.client.chained.tails import ChainedTails
 from loomlog.client.copyset import following as copyset_following
 from loomlog.client.copyset import segments as copyset
 from loomlog.client.copyset.carrying import CopysetCarrier
@@ -54,6 +55,8 @@ class Protocols:
         self._sequencers = Sequencers(self._segments, rng)
         self._tails = Tails(self._segments, self._sequencers, settings.request_timeout_s)
         log.tails[copyset.PROTOCOL] = self._tails.complete
+        chained_tails = ChainedTails(log, self.chains, settings.request_timeout_s)
+        log.tails[chained.PROTOCOL] = chained_tails.complete
 
     async def close(self) -> None:
         await self.chains.close()

@@ -14,6 +14,7 @@ from chained_cluster import ChainedCluster, chained, is_whole, until
 from loomlog.core.chained.messages import Answer, FindEnd, Refused, Request, Seal
 from loomlog.core.chained.projection import Replica
 from loomlog.errors import LoomError, Unavailable
+from loomlog.metadata.chained import segments
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.segments import ChainedSegments
@@ -142,8 +143,9 @@ async def test_several_logs_begin_a_new_epoch_together(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_waits_for_its_nodes_is_described_but_its_end_is_not_told(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(segments, "TAIL_WAIT_S", 0.1)
     async with ChainedCluster(tmp_path, nodes=1) as cluster:
         await cluster.create_chained(replicas=1)
         await cluster.chains.append(b"one", 3)

@@ -110,8 +110,8 @@ class Epochs:
         return ending.projection
 
     def _stop_sequencer(self, projection: Projection) -> Glsn:
-        """From where on positions may be handed out again. A log may be trimmed up to one that was
-        handed out by an earlier leader and never written: what comes below it would be lost."""
+        """From where on positions may be handed out again: never below what the log is trimmed to,
+        whatever replicas know of that by now. What came there would be lost."""
         end = self._sequencers.stop(projection.log_id)
         return end if projection.closed else max(end, self._trimmed(projection.log_id) + 1)
 

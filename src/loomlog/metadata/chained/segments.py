@@ -9,6 +9,7 @@ from typing import Final
 
 from loomlog.core.chained.messages import Create, Done, Refused, Seal, SealedAt
 from loomlog.core.chained.projection import Projection, Replica, first_projection
+from loomlog.core.chained.reading import find_tail
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
@@ -20,7 +21,7 @@ from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.chained.upkeep import Upkeep
-from loomlog.metadata.placing import Placing
+from loomlog.metadata.placing import LOOK_S, Placing
 from loomlog.metadata.records import ChainedRecord, LogRecord
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -28,6 +29,7 @@ from loomlog.wire.chained import projection_to_wire
 
 REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
 MAKE_TIMEOUT_S: Final = 5.0  # with that less than what a client waits for the answer
+TAIL_WAIT_S: Final = 6.0  # for a new epoch; less than what a client waits for its answer
 TRIM_WAIT_S: Final = 3.0  # then it is done as soon as it can be
 
 
@@ -137,26 +139,31 @@ class ChainedSegments:
 
     # ---- shown
 
-    def tail(self, segment: Segment) -> Glsn:
-        record = self._chained.get(segment.loglet)
-        if record is not None and record.projection.closed:
-            return record.projection.start - 1
-        end = self._sequencers.end_of(segment.loglet)
-        if end is None:
-            raise Unavailable(
-                "the log waits for its nodes before it hands out positions again: try again soon"
-            )
-        return end - 1
-
     async def find_tail(self, segment: Segment) -> Glsn:
-        return self.tail(segment)
+        try:
+            async with asyncio.timeout(TAIL_WAIT_S):
+                while (found := await self._ask_for_tail(segment)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"segment {segment.loglet} waits for its nodes before it is known where it ends: "
+                "try again soon, and see `loom status`"
+            ) from None
+        return max(found, segment.start - 1)
+
+    async def _ask_for_tail(self, segment: Segment) -> Glsn | None:
+        """None: ask again; of a segment that has not begun, or is gone, nothing is there."""
+        record = self._chained.get(segment.loglet)
+        if record is None or not record.begun:
+            return 0
+        outcome = await self._driver.drive(record.loglet, find_tail(record.projection))
+        return outcome if isinstance(outcome, int) else None
 
     def known_tail(self, segment: Segment) -> Glsn:
-        try:
-            return self.tail(segment)
-        except Unavailable:
-            record = self._chained.get(segment.loglet)
-            return max(segment.start, record.projection.start if record else 0) - 1
+        """What was handed out, or is over: in this term it never falls."""
+        record = self._chained.get(segment.loglet)
+        start = record.projection.start if record is not None else 0
+        return max(segment.start, start, self._sequencers.end_of(segment.loglet)) - 1
 
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         records = self._chained.of_log(log.log_id)

@@ -53,10 +53,10 @@ class Sequencers:
     def __contains__(self, loglet: LogId) -> bool:
         return loglet in self._sequencers
 
-    def end_of(self, loglet: LogId) -> Glsn | None:
-        """The first position that is not handed out; None: nobody knows yet."""
+    def end_of(self, loglet: LogId) -> Glsn:
+        """The first position that is not handed out; 0: nobody knows yet."""
         sequencer = self._sequencers.get(loglet)
-        return sequencer.end if sequencer else self._stopped_at.get(loglet)
+        return sequencer.end if sequencer else self._stopped_at.get(loglet, 0)
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

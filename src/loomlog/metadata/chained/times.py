@@ -27,7 +27,7 @@ class ChainedTimes:
         if record is None:
             raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is just being deleted")
         ended = segment.end is not None
-        last = self._segments.tail(segment) if segment.end is None else segment.end
+        last = await self._segments.find_tail(segment) if segment.end is None else segment.end
         steps = find_time(record.projection, timestamp_us, first, last, ended=ended)
         outcome = await self._driver.drive(segment.loglet, steps)
         match outcome:
