@@ -76,9 +76,12 @@ class Chains:
         self._adopted: pb.Log | None = None  # what the views were taken from
         self._missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
+        self._closed = False
         self._asking: dict[StreamId, dict[asyncio.Timeout, int]] = {}  # for answers, by epoch
 
     async def close(self) -> None:
+        """Whoever tries again is told."""
+        self._closed = True
         tasks = list(self._looking.values())
         for task in tasks:
             task.cancel()
@@ -207,6 +210,7 @@ class Chains:
 
     async def recover(self, view: View, interrupted: Interrupted, attempts: int) -> View:
         """The newest projection. If none is newer, after a pause: then try again."""
+        self._check_open()
         newest = self.view(view.stream)
         if newest.epoch <= view.epoch:
             await self._look_together(view, wait=interrupted.epoch > view.epoch)
@@ -222,8 +226,13 @@ class Chains:
             self._looking[view.stream] = looking
             looking.add_done_callback(lambda done: self._looked(view.stream, done))
         ended, _ = await asyncio.wait({looking}, timeout=None if wait else LOOK_S)
+        self._check_open()
         if ended:
             looking.result()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("this client was closed")
 
     def _looked(self, stream: StreamId, looking: asyncio.Task[None]) -> None:
         del self._looking[stream]

@@ -1,4 +1,4 @@
-"""Appends to chained logs that were given up leave nothing behind."""
+"""What was given up of chained logs leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import loomlog
 from loomlog.client.chained.carrying import ChainedCarrier
 from loomlog.client.log import Log
 from loomlog.client.sending import Carrier
-from loomlog.errors import Timeout
+from loomlog.errors import Timeout, Unavailable
 from loomlog.testing import LocalCluster
+
+FOREVER_S = 1000.0
 
 
 async def test_who_gave_up_waiting_for_a_place_is_not_given_one(tmp_path: Path) -> None:
@@ -31,6 +33,20 @@ async def test_who_gave_up_waiting_for_a_place_is_not_given_one(tmp_path: Path) 
             await asyncio.wait_for(asyncio.gather(*carrier.tasks(), return_exceptions=True), 1)
             await local.start_metadata()
             assert (await log.append(b"two")).position == await log.tail() == 2
+
+
+async def test_who_reads_is_told_at_once_that_the_client_was_closed(tmp_path: Path) -> None:
+    local = LocalCluster(nodes=1, directory=tmp_path)
+    async with local as cluster, asyncio.timeout(60):
+        await cluster.create_log("events", protocol="chained", streams=1, replicas=1)
+        async with await loomlog.connect(local.address, request_timeout_s=FOREVER_S) as client:
+            log = client.log("events")
+            await log.append(b"one")
+            await local.stop_node(1)
+            reading = asyncio.ensure_future(log.read(1))
+            await asyncio.wait([reading], timeout=0.5)
+        with pytest.raises(Unavailable, match="this client was closed"):
+            await asyncio.wait_for(reading, 5)
 
 
 def carriers(log: Log) -> Collection[Carrier]:
