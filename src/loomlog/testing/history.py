@@ -47,6 +47,7 @@ class Rule(StrEnum):
     FAILED_SEEN = "an append that failed for certain is never seen"
     ACKED_PLACE = "an acknowledged value is seen where it was acknowledged"
     ACKED_LOST = "every acknowledged value is seen"
+    NO_LOSS = "nothing is told to be lost"
     WHOLE = "the values of one append are seen together, in order, or not at all"
     STREAM_ORDER = "in a stream, LLSNs grow one by one with the position, or are positions"
     COMPLETE = "a final read goes from the head of the log to its last acknowledged position"
@@ -275,6 +276,8 @@ class _Checker:
         places = sorted(self.log)
         for name, reader in self.history.readers.items():
             for gap in reader.gaps:
+                if gap.kind == "dataloss":
+                    yield Violation(Rule.NO_LOSS, f"reader {name}: {gap.first} to {gap.last}")
                 at = bisect_left(places, gap.first)
                 if at < len(places) and places[at] <= gap.last:
                     yield Violation(

@@ -6,6 +6,7 @@ Back-pressure: what is asked for ahead is bounded, in bytes.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final, NamedTuple
 
 from loomlog.batch import read_header
@@ -52,14 +53,20 @@ class CopysetPart:
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
         self._looks = 0  # for the end
-        self._reading = Reading(
-            source.segments,
-            source.segments.view(stream.log_stream_id),
-            start,
-            self._stop,
+        self._coming: deque[Deliver | words.Gap] = deque()  # bridges, and what they lead to
+        self._arrived = False  # the last of them is none
+        self._behind = False  # reads what is behind the stretch
+        self._reading = self._read(start, self._stop)
+
+    def _read(self, first: Glsn, until: Glsn | None) -> Reading:
+        return Reading(
+            self._source.segments,
+            self._source.segments.view(self._stream.log_stream_id),
+            first,
+            until,
             self._notify,
-            room_bytes=source.window_bytes,
-            payloads=source.payloads,
+            room_bytes=self._source.window_bytes,
+            payloads=self._source.payloads,
         )
 
     # ---- the consumer's side
@@ -77,7 +84,7 @@ class CopysetPart:
 
     def next_ready(self) -> Stored | None:
         while not self._at_end() and self._failure is None:
-            found = self._reading.take()
+            found = self._take()
             if found is None:
                 return None
             if isinstance(found, Deliver):
@@ -86,6 +93,19 @@ class CopysetPart:
             if (gap := self._gap(found)) is not None:
                 return gap
         return None
+
+    def _take(self) -> Deliver | words.Gap | None:
+        """A bridge comes together with what it leads to: if that is the end of the segment, the
+        next segment has entries where the bridge is."""
+        while not self._arrived:
+            found = self._reading.take()
+            if found is None:
+                return None
+            self._coming.append(found)
+            self._arrived = not (isinstance(found, words.Gap) and found.kind is GapKind.BRIDGE)
+        found = self._coming.popleft()
+        self._arrived = bool(self._coming)
+        return found
 
     @property
     def last(self) -> Glsn:
@@ -130,10 +150,18 @@ class CopysetPart:
     async def _wait(self) -> None:
         if self._reading.failure is not None:
             self._gone(self._reading.failure)
-        elif self._reading.finished:
-            await self._learn_end()
-        else:
+        elif not self._reading.finished:
             await self._doze(None)
+        elif self._coming and self._coming[-1].last == self._stop and not self._behind:
+            self._look_behind(self._stop)
+        else:
+            await self._learn_end()
+
+    def _look_behind(self, stop: Glsn) -> None:
+        """All that was asked for ends in a bridge: does the segment go on behind it?"""
+        self._behind = True
+        self._reading.close()
+        self._reading = self._read(stop + 1, None)
 
     async def _learn_end(self) -> None:
         """The segment takes no more: where is its end recorded?"""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from loomlog.testing.sim.run import Workload
 from loomlog.testing.sim.workloads.cluster import cluster
-from loomlog.testing.sim.workloads.protocols import mortals, protocols
+from loomlog.testing.sim.workloads.protocols import copysets, mortals, protocols
 from loomlog.testing.sim.workloads.publishing import publishing, publishing_chained
 from loomlog.testing.sim.workloads.rounds import rounds
 from loomlog.testing.sim.workloads.switches import switches
@@ -16,6 +16,7 @@ from loomlog.testing.sim.workloads.toy import toy
 
 WORKLOADS: Mapping[str, Workload] = {
     "cluster": cluster,
+    "copysets": copysets,
     "mortals": mortals,
     "protocols": protocols,
     "publishing": publishing,

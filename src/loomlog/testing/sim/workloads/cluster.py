@@ -232,7 +232,8 @@ class Run:
         self.history.see_entries(name, [item])
         last = item.last if isinstance(item, Gap) else item.position
         self.next_of[name] = last + 1
-        self.heard_of(last)
+        if not (isinstance(item, Gap) and item.kind == "bridge"):  # that leads beyond the tail
+            self.heard_of(last)
 
     def all_caught_up(self) -> bool:
         return all(following > self.tail for following in self.next_of.values())
@@ -295,7 +296,7 @@ class Run:
         cluster = await self.connect(process)
         while not self.calm:
             await asyncio.sleep(self.random.random() * TRIM_PAUSE_MAX_S)
-            passed = min(self.next_of.values(), default=1) - 1
+            passed = min(min(self.next_of.values(), default=1) - 1, self.tail)
             if passed > self.history.trimmed and not self.calm:
                 position = self.random.randint(self.history.trimmed + 1, passed)
                 self.history.trim(position)

@@ -6,7 +6,9 @@ As in `switches`, several parties ask at the same time, and servers fail meanwhi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from loomlog.errors import LoomError
 from loomlog.testing.history import History
@@ -26,6 +28,7 @@ PAUSES_MAX_S = (0.1, 0.4, 1.5)
 STREAMS_MAX = 3
 SEGMENTS_MAX = 8  # more would only make runs slow
 PROTOCOLS = ("chained", "chained", "ordered")
+WITH_COPYSET = ("copyset", "copyset", "copyset", "ordered", "chained")
 
 
 def protocols(sim: Simulation, plan: FaultPlan) -> History:
@@ -38,7 +41,14 @@ def mortals(sim: Simulation, plan: FaultPlan) -> History:
     return _run(sim, plan, mortals=2)
 
 
-def _run(sim: Simulation, plan: FaultPlan, mortals: int) -> History:
+def copysets(sim: Simulation, plan: FaultPlan) -> History:
+    """The same, with clients that die now and then, and mostly `copyset`."""
+    return _run(sim, plan, sim.world.random.choice((0, 0, 1)), WITH_COPYSET)
+
+
+def _run(
+    sim: Simulation, plan: FaultPlan, mortals: int, among: Sequence[str] = PROTOCOLS
+) -> History:
     random = sim.world.random
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     replicated = random.random() < REPLICATED
@@ -55,19 +65,19 @@ def _run(sim: Simulation, plan: FaultPlan, mortals: int) -> History:
             *(sim, servers, *nemeses),
             clients_max=CLIENTS_MAX,
             trouble_s=TROUBLE_S,
-            beside=dict.fromkeys(switchers, switch),
-            protocol=random.choice(PROTOCOLS),
+            beside=dict.fromkeys(switchers, partial(switch, among=among)),
+            protocol=random.choice(among),
             mortals=lambda run: [Mortal(sim, run, f"mortal-{i}") for i in range(mortals)],
         )
 
 
-async def switch(run: Run, process: Process) -> None:
+async def switch(run: Run, process: Process, among: Sequence[str] = PROTOCOLS) -> None:
     cluster = await run.connect(process)
     random = run.random
     pause_max_s = random.choice(PAUSES_MAX_S)
     while not run.calm:
         await asyncio.sleep(random.random() * pause_max_s)
-        protocol = random.choice(PROTOCOLS)
+        protocol = random.choice(among)
         streams, replicas = random.randint(1, STREAMS_MAX), random.choice((1, 2, 3))
         try:
             if len((await cluster.log(LOG).describe()).segments) < SEGMENTS_MAX:
