@@ -456,6 +456,13 @@ def blank(header: Header) -> Batch:
     return Batch(header, timestamps, values, None, None)
 
 
+def without_payloads(rows: Any) -> Any:
+    """A pyarrow.RecordBatch of SCHEMA with empty values and no keys."""
+    values = pa.repeat(pa.scalar(b"", _BINARY), rows.num_rows)
+    columns = [*rows.columns[:-2], pa.nulls(rows.num_rows, _BINARY), values]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
 def _counted(first: int, skip: int, count: int) -> Any:
     if first == 0:
         return pa.repeat(pa.scalar(0, _INT64), count)

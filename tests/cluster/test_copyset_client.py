@@ -39,6 +39,7 @@ async def values_of(log: Log) -> list[bytes]:
 async def sequencer_of(log: Log) -> int:
     [stream] = (await log.describe()).active_streams
     assert stream.copyset is not None
+    assert stream.copyset.sequencer is not None
     return stream.copyset.sequencer
 
 
@@ -103,6 +104,24 @@ async def test_a_reader_that_holds_little_gets_everything(local: LocalCluster) -
             assert not isinstance(piece, Gap)
             rows += piece.rows
         assert rows == len(values)
+
+
+async def test_places_and_times_can_be_read_without_payloads(local: LocalCluster) -> None:
+    async with await local.connect() as cluster:
+        log = await copyset(cluster)
+        await log.append(b"value", b"key")
+        await log.append_many([b"x", b"y"])
+        await cluster.switch_log("events", protocol="ordered", replicas=2)
+        await log.append(b"value", b"key")
+        tail = await log.tail()
+        whole = [entry async for entry in log.subscribe(stop=tail)]
+        bare = [entry async for entry in log.subscribe(stop=tail, payloads=False)]
+        assert [e.position for e in bare] == [e.position for e in whole]
+        assert {(e.key, e.value) for e in bare} == {(None, b"")}
+        assert all(e.timestamp_us for e in bare)
+        rows = [b async for b in log.subscribe_arrow(1, tail, payloads=False)]
+        assert sum(batch.num_rows for batch in rows) == 4
+        assert not any(b"".join(batch.column("value").to_pylist()) for batch in rows)
 
 
 # ---- trim

@@ -266,20 +266,37 @@ class BlockingLog(BlockingLandmarks):
 
     @overload
     def subscribe(
-        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: Literal[False] = False
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        gaps: Literal[False] = False,
+        *,
+        payloads: bool = True,
     ) -> Iterator[Entry]: ...
 
     @overload
     def subscribe(
-        self, start: Glsn | str = 1, stop: Glsn | None = None, *, gaps: bool
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        *,
+        gaps: bool,
+        payloads: bool = True,
     ) -> Iterator[Entry | Gap]: ...
 
     def subscribe(
-        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        gaps: bool = False,
+        *,
+        payloads: bool = True,
     ) -> Iterator[Any]:
         """Every entry from `start` on, in order, to `stop` inclusive or for ever; with `gaps` also
-        positions that have no entry and never will, as `Gap`."""
-        return self._iterate(self._subscription(start, stop, gaps=gaps), _entries)
+        positions that have no entry and never will, as `Gap`; without `payloads` with empty values
+        and no keys."""
+        subscription = self._subscription(start, stop, gaps=gaps, payloads=payloads)
+        return self._iterate(subscription, _entries)
 
     def subscribe_arrow(
         self,
@@ -338,11 +355,9 @@ class BlockingLog(BlockingLandmarks):
     def describe(self) -> LogInfo:
         return self._thread.run(self._log.describe())
 
-    def _subscription(
-        self, start: Glsn | str, stop: Glsn | None, *, archived: bool = True, gaps: bool = False
-    ) -> Pieces:
+    def _subscription(self, start: Glsn | str, stop: Glsn | None, **choices: bool) -> Pieces:
         async def make() -> Pieces:
-            return self._log.open_subscription(start, stop, archived=archived, gaps=gaps)
+            return self._log.open_subscription(start, stop, **choices)
 
         return self._thread.run(make())
 

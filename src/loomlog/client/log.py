@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, overload
 
@@ -10,7 +9,9 @@ from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog, OneSequence, Pieces
+from loomlog.client.bare import BarePieces
 from loomlog.client.checkpoints import Checkpoints
+from loomlog.client.consuming import arrow, entries
 from loomlog.client.expanding import Expanded, Single
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.landmarks import Landmarks
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _NUMBER_MAX: Final = (1 << 63) - 1
 _STARTS: Final = ("earliest", "latest")
 _ROW_READ_AHEAD_BYTES: Final = limits.KIB  # one batch comes in any case
-_ENTRIES_PER_TURN: Final = 2048  # a reader that is always behind lets others run after so many
 
 
 class Subscribe(Protocol):
@@ -179,24 +179,42 @@ class Log(Landmarks):
 
     @overload
     def subscribe(
-        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: Literal[False] = False
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        gaps: Literal[False] = False,
+        *,
+        payloads: bool = True,
     ) -> AsyncGenerator[Entry, None]: ...
 
     @overload
     def subscribe(
-        self, start: Glsn | str = 1, stop: Glsn | None = None, *, gaps: bool
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        *,
+        gaps: bool,
+        payloads: bool = True,
     ) -> AsyncGenerator[Entry | Gap, None]: ...
 
     def subscribe(
-        self, start: Glsn | str = 1, stop: Glsn | None = None, gaps: bool = False
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        gaps: bool = False,
+        *,
+        payloads: bool = True,
     ) -> AsyncGenerator[Any, None]:
         """Every entry from `start` on, in order, to `stop` inclusive or for ever. What was trimmed
         comes from the log's archive, if it has one.
 
         `start` is a position, "earliest" (the first one kept) or "latest" (what comes from now
         on). With `gaps` positions that have no entry and never will come, too, as `Gap`; those of
-        the archive do not. Protocol `ordered` leaves none."""
-        return _entries(self.open_subscription(start, stop, gaps=gaps))
+        the archive do not. Protocol `ordered` leaves none.
+
+        Without `payloads` entries come with empty values and no keys; a `copyset` log then does not
+        even read them, and entries have the time at which they were stored."""
+        return entries(self.open_subscription(start, stop, gaps=gaps, payloads=payloads))
 
     def subscribe_arrow(
         self,
@@ -205,22 +223,25 @@ class Log(Landmarks):
         *,
         archived: bool = True,
         gaps: bool = False,
+        payloads: bool = True,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA, with `Gap`s between them if
         asked for. Without `archived` only what the log itself has."""
-        return _arrow(self.open_subscription(start, stop, archived=archived, gaps=gaps))
+        return arrow(
+            self.open_subscription(start, stop, archived=archived, gaps=gaps, payloads=payloads)
+        )
 
     def subscribe_stream(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
     ) -> AsyncGenerator[Entry, None]:
         """Every entry of one log stream, by its place in that stream."""
-        return _entries(self.open_stream_subscription(stream, start_llsn, stop_llsn))
+        return entries(self.open_stream_subscription(stream, start_llsn, stop_llsn))
 
     def subscribe_stream_arrow(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Like `subscribe_stream`, as Arrow batches of loomlog.columns.SCHEMA."""
-        return _arrow(self.open_stream_subscription(stream, start_llsn, stop_llsn))
+        return arrow(self.open_stream_subscription(stream, start_llsn, stop_llsn))
 
     def open_subscription(
         self,
@@ -229,6 +250,7 @@ class Log(Landmarks):
         *,
         archived: bool = True,
         gaps: bool = False,
+        payloads: bool = True,
     ) -> Pieces:
         """What `subscribe` and its likes read from; not part of the public surface."""
         if start not in _STARTS:
@@ -237,9 +259,10 @@ class Log(Landmarks):
             raise InvalidArgument(f"stop must be a position or None, not {stop!r}")
 
         def from_log(start: Glsn | str) -> Pieces:
-            return self._expanded(self.open_stored(start, stop, gaps=gaps))
+            return self._expanded(self.open_stored(start, stop, gaps=gaps, payloads=payloads))
 
-        return OneSequence(self._archived, from_log, start, stop) if archived else from_log(start)
+        pieces = OneSequence(self._archived, from_log, start, stop) if archived else from_log(start)
+        return pieces if payloads else BarePieces(pieces)
 
     def open_stream_subscription(
         self, stream: StreamId, start_llsn: Llsn, stop_llsn: Llsn | None
@@ -250,10 +273,17 @@ class Log(Landmarks):
     # ---- reading, inside: references are expanded where somebody reads rows
 
     def open_stored(
-        self, start: Glsn | str, stop: Glsn | None, *, gaps: bool = False
+        self,
+        start: Glsn | str,
+        stop: Glsn | None,
+        *,
+        gaps: bool = False,
+        payloads: bool = True,
     ) -> Subscription:
         """Batches as they are stored, references among them."""
-        return self._make_subscription(self, ByPosition(), start, stop, gaps=gaps)
+        return self._make_subscription(
+            self, ByPosition(), start, stop, gaps=gaps, payloads=payloads
+        )
 
     def open_stored_stream(
         self,
@@ -322,39 +352,6 @@ class Log(Landmarks):
         await self.appender.close()
         await self.protocols.close()
         await self.cached.close()
-
-
-async def _entries(subscription: Pieces) -> AsyncGenerator[Any, None]:
-    delivered = 0
-    try:
-        while (piece := await subscription.next()) is not None:
-            if isinstance(piece, Gap):
-                yield piece
-                continue
-            for entry in piece.entries():
-                yield entry
-            delivered += piece.rows
-            if delivered >= _ENTRIES_PER_TURN:
-                delivered = 0
-                await asyncio.sleep(0)
-    finally:
-        subscription.close()
-
-
-async def _arrow(subscription: Pieces) -> AsyncGenerator[Any, None]:
-    delivered = 0
-    try:
-        while (piece := await subscription.next()) is not None:
-            if isinstance(piece, Gap):
-                yield piece
-                continue
-            yield piece.to_arrow()
-            delivered += piece.rows
-            if delivered >= _ENTRIES_PER_TURN:
-                delivered = 0
-                await asyncio.sleep(0)
-    finally:
-        subscription.close()
 
 
 def _check_number(name: str, number: object) -> None:

@@ -225,7 +225,7 @@ async def test_nonsense_is_refused_when_it_is_asked_for() -> None:
             with pytest.raises(errors.InvalidArgument):
                 log.subscribe(start)  # type: ignore[arg-type]
         with pytest.raises(errors.InvalidArgument):
-            log.subscribe(1, "last")  # type: ignore[arg-type]
+            log.subscribe(1, "last")  # type: ignore[call-overload]
         with pytest.raises(errors.NotFound):
             await anext(cluster.log("nothing").subscribe())
 
