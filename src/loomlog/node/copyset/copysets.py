@@ -101,6 +101,11 @@ class Copysets:
         tail = await self._host(frame.find_copyset_tail.loglet_id).tail()
         return pb.Frame(copyset_tail=tail)
 
+    def tails(self) -> dict[LogId, Lsn]:
+        """Of the logs that are sequenced here."""
+        active = ((log, host.sequencing) for log, host in self._hosts.items())
+        return {log: sequencing.tail().tail for log, sequencing in active if sequencing is not None}
+
     def _host(self, log: LogId) -> Host:
         if log not in self._hosts:
             if not log:

@@ -78,15 +78,17 @@ class Host:
         if self.sequencing is None:
             logger.info("loglet %d: this node sequences in epoch %d", self._log, known.state.epoch)
             self.sequencing = Sequencing(known, self._means, self._enqueue, self._over)
-            for append in self._dequeue():
-                self.append(append)
-        return self.sequencing
+        begun = self.sequencing
+        self._flush()
+        return begun
 
     def stop(self) -> None:
         if self._activating is not None:
             self._activating.cancel()
         if self.sequencing is not None:
             self.sequencing.stop()
+        for append in self._dequeue():
+            append.failed(Unavailable(f"loglet {self._log} is not sequenced here any more"))
 
     # ---- activation
 
@@ -99,6 +101,10 @@ class Host:
         self._queued_bytes = size
         if self.sequencing is None:  # else one that drains
             self._activate_soon()
+
+    def _flush(self) -> None:
+        for append in self._dequeue():
+            self.append(append)
 
     def _dequeue(self) -> list[Append]:
         queued = list(self._queue)
@@ -121,7 +127,10 @@ class Host:
             raise
         finally:
             self._activating = None
-        self.begin(known)
+        if known is not None:
+            self.begin(known)
+        else:
+            self._flush()
 
     def _refuse(self, append: Append, error: LoomError) -> None:
         """A log that is closed may have it already, if somebody repeats it."""
@@ -130,18 +139,19 @@ class Host:
         else:
             append.failed(error)
 
-    async def _take_epoch(self) -> Known:
+    async def _take_epoch(self) -> Known | None:
+        """None: one was taken for this node meanwhile."""
         known = await self._means.epochs.get(self._log, STATE_S)
         for _ in range(SWAPS_MAX):
+            if self.sequencing is not None:
+                return None
             self._check_open(known)
             self._check_mine(known)
             expected = known.state.epoch
             known = await self._means.epochs.request(Activate(self._log, self._means.me, expected))
             taken = known.state
-            if (taken.epoch, taken.sequencer) == (
-                expected + 1,
-                self._means.me,
-            ) and not taken.closed:
+            is_mine = (taken.epoch, taken.sequencer) == (expected + 1, self._means.me)
+            if is_mine and not taken.closed:
                 return known
         self._check_open(known)
         raise Unavailable(f"loglet {self._log}: others take epochs, too: try again in a moment")

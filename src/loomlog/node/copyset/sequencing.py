@@ -144,7 +144,8 @@ class Sequencing:
 
     def stop(self) -> None:
         self._settling.cancel()
-        self._recovered.cancel()
+        if not self._recovered.done():
+            self._recovered.set_result(False)
         if self._timer is not None:
             self._timer.cancel()
 
