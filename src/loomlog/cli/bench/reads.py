@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 async def one_at_a_time(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
-    """One `read` after the other, of positions from `first` on in no order."""
+    """One `read` after the other, of positions from `first` on in no order. What costs is the batch
+    that an entry is in: so this comes when a lone writer has appended, with one entry in each."""
     last, random = await log.tail(), Random(0)
     await log.read(last)  # the first one connects
     window = Window(seconds)

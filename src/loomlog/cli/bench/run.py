@@ -119,12 +119,12 @@ async def _measure_size(
 
     first, callers = await log.tail() + 1, settings.concurrency
     await run("append, one at a time", lambda: appends.one_at_a_time(log, size, seconds))
+    await run("read, one at a time", lambda: reads.one_at_a_time(log, size, seconds, first))
     for batch in settings.batches:
         if batch == 1:
             await run("append", lambda: appends.concurrent(log, size, seconds, callers))
         else:
             await run(f"append_many {batch}", _many(log, size, seconds, batch))
-    await run("read, one at a time", lambda: reads.one_at_a_time(log, size, seconds, first))
     await run("subscribe", lambda: subscriptions.entries(log, size, seconds, first))
     await run("subscribe_arrow", lambda: subscriptions.arrow(log, size, seconds, first))
     await run("append to subscriber", lambda: subscriptions.end_to_end(log, size, seconds))
