@@ -147,7 +147,7 @@ def _log_table(logs: Sequence[LogInfo]) -> Table:
         running = sum(stream.state == "running" for stream in info.active_streams)
         streams = f"{running}/{len(info.active_streams)} running"
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
-        numbers = _numbers(info.replicas, info.head, info.tail)
+        numbers = [f"{info.replicas:,}", _position(info, info.head), _position(info, info.tail)]
         stay = [age(info.retention_s) if info.retention_s else "for ever"] if retained else []
         table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
     return table
@@ -157,16 +157,16 @@ def _segment_table(info: LogInfo) -> Table:
     table = new_table("segment", "protocol", "streams", "replicas", "first", "last", "state")
     for segment in info.segments:
         active = segment.end is None
-        last = "" if segment.end is None else f"{segment.end:,}"
+        last = "" if segment.end is None else _position(info, segment.end)
         state = (info.switching or "active") if active else "sealed"
-        numbers = _numbers(segment.streams, segment.replicas, segment.start)
+        numbers = _numbers(segment.streams, segment.replicas)
+        numbers.append(_position(info, segment.start))
         table.add_row(str(segment.id), segment.protocol, *numbers, last, plain(state))
     return table
 
 
 def _stream_table(logs: Sequence[LogInfo]) -> Table:
-    nodes = "nodes (first: primary)"
-    table = new_table("log", "stream", "state", "epoch", "entries", nodes, "condition")
+    table = new_table("log", "stream", "state", "epoch", "entries", "nodes", "condition")
     for info in logs:
         for stream in info.streams:
             running = stream.state == "running"
@@ -205,19 +205,32 @@ def _epochs(stream: StreamInfo, epochs: EpochsInfo, end: int) -> tuple[str, ...]
 
 
 def _entries(info: LogInfo, stream: StreamInfo) -> str:
-    """How many it got; LLSNs of chains are positions of the log. Positions of `copyset` have gaps:
-    up to where they are known."""
-    if stream.copyset is not None:
-        return f"to {lsn.words(stream.entries)}"
-    starts = {segment.id: segment.start for segment in info.segments if stream.chains}
-    return f"{stream.entries - starts.get(stream.segment, 1) + 1:,}"
+    """How many it got; LLSNs of lone streams are positions of the log. Those of `copyset` have
+    gaps, so nobody counts: up to where they are known."""
+    lone = stream.chains or stream.copyset is not None
+    starts = {segment.id: segment.start for segment in info.segments if lone}
+    count = stream.entries - starts.get(stream.segment, 1) + 1
+    if stream.copyset is not None and count > 0:
+        return f"up to {lsn.words(stream.entries)}"
+    return f"{count:,}"
+
+
+def _position(info: LogInfo, position: int) -> str:
+    """As commands take it; in a log that `copyset` has a part in also what it is made of."""
+    sparse = any(segment.protocol == "copyset" for segment in info.segments)
+    made_of = f" ({lsn.words(position)})" if sparse and lsn.epoch_of(position) else ""
+    return f"{position:,}{made_of}"
 
 
 def _nodes(stream: StreamInfo) -> str:
-    """Of replicas; of chains head first, chain by chain."""
+    """Who has which part in it."""
     if stream.chains:
-        return ", ".join("-".join(map(str, chain)) for chain in stream.chains)
-    return ", ".join(str(replica.node) for replica in stream.replicas)
+        chains = ", ".join("-".join(map(str, chain)) for chain in stream.chains)
+        return f"{chains} (head to tail)"
+    nodes = ", ".join(str(replica.node) for replica in stream.replicas)
+    if stream.copyset is not None:
+        return f"{stream.copyset.history[-1].replicas} copies on any of {nodes}"
+    return f"{nodes} (first: primary)" if len(stream.replicas) > 1 else nodes
 
 
 def condition(stream: StreamInfo) -> str:

@@ -108,6 +108,7 @@ class Requests(Service):
         if node is not None:  # else it was replaced, or never registered
             member = self._term.registration.take_reports(node, frame.report.uncommit_reports)
             member.take_chain_bytes(frame.report.chain_bytes)
+            self._term.take_tails(frame.report.tails)
 
     async def _epoch_store_request(self, connection: Connection, frame: Frame) -> Frame:
         node = self._term.members.node_of(connection)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -249,6 +249,11 @@ class Term:
         for keeper in self._keepers.values():
             keeper.node_joined(node)
         self._orders.greet(node)
+
+    def take_tails(self, tails: Iterable[pb.LogletTail]) -> None:
+        """Of copyset loglets, as their sequencers tell them."""
+        for tail in tails:
+            self._copyset_segments.take_tail(tail.loglet_id, tail.tail)
 
     def connection_closed(self, connection: Connection) -> None:
         node = self.members.node_of(connection)

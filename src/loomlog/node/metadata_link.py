@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from loomlog import limits
 from loomlog.errors import LoomError, NotLeader, Retryable, Unavailable
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import connect
 from loomlog.net.service import Service
-from loomlog.types import StreamId
+from loomlog.types import Glsn, LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 
@@ -42,7 +42,9 @@ class MetadataLink:
         on_registered: Callable[[pb.Registered], None],
         report_of: Callable[[StreamId], pb.LogStreamUncommitReport | None],
         chain_bytes: Callable[[], int],
+        tails: Callable[[], Mapping[LogId, Glsn]],
     ) -> None:
+        """`tails`: of the loglets that are sequenced here."""
         self._addresses = list(addresses)
         self._chosen = 0
         self._codec = codec
@@ -51,6 +53,8 @@ class MetadataLink:
         self._on_registered = on_registered
         self._report_of = report_of
         self._chain_bytes = chain_bytes
+        self._tails = tails
+        self._tails_told: Mapping[LogId, Glsn] = {}
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._lost = asyncio.Event()
@@ -188,6 +192,7 @@ class MetadataLink:
         if connection.closed:
             return
         self._connection = connection
+        self._tails_told = {}
         self._unanswered = 0
         self._heartbeat_s = answer.registered.heartbeat_s or limits.HEARTBEAT_S
         self._learn(answer.registered.metadata)
@@ -204,7 +209,7 @@ class MetadataLink:
 
     # ---- reporting
 
-    def _report(self) -> None:
+    def _report(self, tails: Iterable[pb.LogletTail] = ()) -> None:
         changed, self._changed = self._changed, {}
         connection = self._connection
         if connection is None:
@@ -214,8 +219,18 @@ class MetadataLink:
             storage_node_id=self._node_id,
             uncommit_reports=reports,
             chain_bytes=self._chain_bytes(),
+            tails=tails,
         )
         connection.send(pb.Frame(report=message))
+
+    def _new_tails(self) -> list[pb.LogletTail]:
+        """Those that the metadata repository was not told of yet."""
+        told, self._tails_told = self._tails_told, self._tails()
+        return [
+            pb.LogletTail(loglet_id=loglet, tail=tail)
+            for loglet, tail in self._tails_told.items()
+            if told.get(loglet) != tail
+        ]
 
     def _schedule_heartbeat(self) -> None:
         self._stop_heartbeat()
@@ -225,7 +240,7 @@ class MetadataLink:
         connection = self._connection
         if connection is None:
             return
-        self._report()
+        self._report(self._new_tails())
         if len(self._addresses) > 1:
             self._watch_leader(connection)
         self._schedule_heartbeat()

@@ -123,6 +123,7 @@ class StorageNode:
             self._registered,
             self._report_of,
             lambda: self._disks.chains.stored_bytes,
+            lambda: self._copysets.tails(),
         )
         try:
             for store in self._disks.open():

@@ -29,5 +29,5 @@ def test_chains_and_entries_of_the_segment_are_shown() -> None:
     )
     shown = cells(stream)
     assert shown["entries"] == "4"
-    assert shown["nodes (first: primary)"] == "1-2-3, 4-1"
+    assert shown["nodes"] == "1-2-3, 4-1 (head to tail)"
     assert shown["condition"] == words

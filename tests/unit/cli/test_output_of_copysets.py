@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from loomlog.cli.output import _epoch_table, _stream_table
-from loomlog.client.info import CopysetInfo, EpochsInfo, LogInfo, SegmentInfo, StreamInfo
+from rich.table import Table
+
+from loomlog.cli.output import _epoch_table, _log_table, _stream_table
+from loomlog.client.info import (
+    CopysetInfo,
+    EpochsInfo,
+    LogInfo,
+    ReplicaInfo,
+    SegmentInfo,
+    StreamInfo,
+)
 from loomlog.core.copyset.lsn import make
 
 
-def log(copyset: CopysetInfo) -> LogInfo:
+def log(copyset: CopysetInfo, tail: int = make(6, 12)) -> LogInfo:
+    replicas = tuple(ReplicaInfo(node, f"node-{node}:1") for node in (1, 2, 4))
     stream = StreamInfo(
-        *(7, "running", 9, (), make(6, 12)), segment=2, protocol="copyset", copyset=copyset
+        *(7, "running", 9, replicas, tail), segment=2, protocol="copyset", copyset=copyset
     )
     segments = (SegmentInfo(2, "copyset", 1, 3, 1, None, nodeset=5),)
-    return LogInfo(1, "events", "copyset", 3, 1, make(6, 12), streams=(stream,), segments=segments)
+    return LogInfo(1, "events", "copyset", 3, 1, tail, streams=(stream,), segments=segments)
 
 
 def rows(copyset: CopysetInfo) -> list[list[str]]:
@@ -39,6 +49,21 @@ def test_a_log_that_nobody_used_has_no_sequencer() -> None:
 
 
 def test_positions_are_told_by_epoch_and_offset() -> None:
-    table = _stream_table([log(CopysetInfo(4, 7, closed=False, history=()))])
-    shown = {str(column.header): str(next(iter(column.cells))) for column in table.columns}
-    assert shown["entries"] == "to e6n12"
+    shown = cells(_stream_table([log(copyset())]))
+    assert shown["entries"] == "up to e6n12"
+    assert shown["nodes"] == "2 copies on any of 1, 2, 4"
+    assert cells(_log_table([log(copyset())]))["last"] == "25,769,803,788 (e6n12)"
+
+
+def test_a_log_without_entries() -> None:
+    assert cells(_stream_table([log(copyset(), tail=0)]))["entries"] == "0"
+    assert cells(_log_table([log(copyset(), tail=0)]))["last"] == "0"
+
+
+def copyset() -> CopysetInfo:
+    return CopysetInfo(4, 7, closed=False, history=(EpochsInfo(6, (1, 2, 4), 2),))
+
+
+def cells(table: Table) -> dict[str, str]:
+    """Of its only row."""
+    return {str(column.header): str(next(iter(column.cells))) for column in table.columns}

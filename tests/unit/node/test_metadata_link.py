@@ -73,6 +73,7 @@ async def linked(*known: PlayedRepository) -> AsyncIterator[MetadataLink]:
         lambda answer: None,
         lambda stream: None,
         lambda: 0,
+        dict,
     )
     link.start()
     try:

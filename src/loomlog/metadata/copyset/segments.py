@@ -53,6 +53,7 @@ class CopysetSegments:
         self._trimming = trimming
         self._removal = removal
         self._placing = placing
+        self._told: dict[LogId, Glsn] = {}  # the last tails that were told of
 
     def start(self) -> None:
         """What an earlier leader left to be done."""
@@ -126,6 +127,7 @@ class CopysetSegments:
                 f"where segment {segment.loglet} ends is not known now: wait for its nodes, and "
                 "see `loom status`"
             ) from None
+        self.take_tail(segment.loglet, found)
         return max(found, segment.start - 1)
 
     async def _ask_for_tail(self, segment: Segment) -> Glsn | None:
@@ -143,10 +145,18 @@ class CopysetSegments:
         return record is not None and record.state.closed
 
     def known_tail(self, segment: Segment) -> Glsn:
-        """All that is recovered is up to there; there may be more."""
+        """All that is recovered is up to there, and what its sequencer told of; there may be
+        more."""
         record = self._copysets.get(segment.loglet)
         known = record.state.tail if record is not None and record.begun else 0
-        return max(known, segment.start - 1)
+        return max(known, self._told.get(segment.loglet, 0), segment.start - 1)
+
+    def take_tail(self, loglet: LogId, tail: Glsn) -> None:
+        """Somebody who sequences it, or did, has acknowledged all up to there."""
+        if self._copysets.get(loglet) is not None:
+            self._told[loglet] = max(tail, self._told.get(loglet, 0))
+        else:
+            self._told.pop(loglet, None)
 
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         segments = {segment.loglet: segment for segment in log.chain.segments}

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
-from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.lsn import Lsn, make
 from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Preempted, Release
 from loomlog.core.copyset.sequencer import SequencerSettings
 from loomlog.errors import InvalidArgument, LoomError, Sealed
