@@ -49,6 +49,7 @@ READ_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - BATCH_BYTES_MAX  # the last re
 _Ask = pb.CopysetRequest
 _Tell = pb.CopysetAnswer
 _PADDING: Final = bytes(ALIGNMENT)
+_KINDS: Final = frozenset(Kind)
 
 
 # ---- records
@@ -74,7 +75,7 @@ def _record(message: pb.CopysetRecord, batch: Buffer) -> Record:
     last_offset = offset_of(first) + count - 1
     if not (0 < epoch_of(first) <= EPOCH_MAX and offset_of(first) and count):
         raise Corrupt(f"there is no record of {count} entries at {first}")
-    if last_offset > OFFSET_MAX or message.kind not in set(Kind):
+    if last_offset > OFFSET_MAX or message.kind not in _KINDS:
         raise Corrupt(f"no record of kind {message.kind} with {count} entries can be at {first}")
     if len(batch):
         header = check(batch)

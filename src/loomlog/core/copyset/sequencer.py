@@ -173,11 +173,16 @@ class Sequencer:
         effects: list[Effect] = []
         if self.state is State.DRAINING and now >= self._drained_at:
             return self._end(Drained())
-        while self._alarms and self._alarms[0][0] <= now and self.state is not State.OVER:
-            _, lsn, wave = heappop(self._alarms)
+        while self._alarms and self.state is not State.OVER:
+            due, lsn, wave = self._alarms[0]
             underway = self._underway.get(lsn)
-            if underway is not None and underway.wave == wave and underway.due <= now:
+            if underway is None or (underway.wave, underway.due) != (wave, due):
+                heappop(self._alarms)  # in time, as most: it needs no tick of its own
+            elif due <= now:
+                heappop(self._alarms)
                 effects += self._overdue(underway, now)
+            else:
+                break
         if now >= self._tell_all_at:
             effects += self._release(self._told, now)
         return effects

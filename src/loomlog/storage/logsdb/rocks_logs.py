@@ -43,9 +43,10 @@ _FILES_OPEN_MAX: Final = 512  # of partitions that are hardly ever read
 _COMPACTED_BYTES_MIN: Final = MIB  # less is not worth the work
 _FIRST: Final = 1  # partition
 
-# How much of the space in blob files a compaction gives back: usually of the oldest quarter.
+# Which blob files a compaction looks through for what can go. A partition is written once: nothing
+# can, unless logs were trimmed or deleted, and then `compact` is told.
 _COLLECT_ALL: Final = {"blob_garbage_collection_age_cutoff": "1.0"}
-_COLLECT_OLD: Final = {"blob_garbage_collection_age_cutoff": "0.25"}
+_COLLECT_NONE: Final = {"blob_garbage_collection_age_cutoff": "0.0"}
 
 _NO_ENTRY: Final = LogEntry()
 
@@ -53,6 +54,7 @@ _NO_ENTRY: Final = LogEntry()
 def _options() -> Options:
     options = rocks.options()
     options.set_max_open_files(_FILES_OPEN_MAX)
+    options.set_blob_gc_age_cutoff(0.0)
     return options
 
 
@@ -225,7 +227,7 @@ class RocksLogs:
         try:
             table.set_options(_COLLECT_ALL)
             table.compact_range(None, None)
-            table.set_options(_COLLECT_OLD)
+            table.set_options(_COLLECT_NONE)
         except Exception:
             if partition in self._partitions.tables:  # else it was dropped meanwhile
                 raise

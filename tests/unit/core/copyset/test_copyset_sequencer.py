@@ -291,6 +291,19 @@ def test_a_wave_waits_for_nodes_and_goes_on_when_they_are_back() -> None:
     assert rig.newest_wave() == 2
 
 
+def test_what_is_stored_in_time_needs_no_tick_of_its_own() -> None:
+    rig = Rig()
+    for token in "abc":
+        rig.append(token)
+        rig.now += 0.125
+    rig.store_all(1)
+    rig.store_all(2)
+    rig.wait(0.7)
+    assert rig.sequencer.next_due == 101.25
+    rig.wait(0.2)
+    assert rig.newest_wave() == 2
+
+
 # ---- releases
 
 
