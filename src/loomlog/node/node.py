@@ -122,7 +122,7 @@ class StorageNode:
             self._registration,
             self._registered,
             self._report_of,
-            lambda: self._disks.chains.stored_bytes,
+            lambda: self._disks.chains.stored_bytes + self._disks.copies.stored_bytes,
             lambda: self._copysets.tails(),
         )
         try:

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 OpenLogs: TypeAlias = Callable[[str], LogsTable]
 Missed: TypeAlias = Callable[[LogId, Lsn], None]
 
+COUNT_S: Final = 5.0  # between counts of what is stored
+
 _OPENING: Final = Refused(Trouble.OVERLOADED, "too much waits for the copies to be opened")
 
 
@@ -67,6 +69,8 @@ class Copies:
         self._storing: Storing | None = None
         self._refusal: Refused | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._stored_bytes = 0
+        self._count_again_at = 0.0
         self._waiting: list[tuple[Callable[[Storing], None], Answered]] = []
 
     @property
@@ -88,8 +92,12 @@ class Copies:
 
     @property
     def stored_bytes(self) -> int:
-        store = self._store
-        return sum(map(store.stored_bytes, store.logs())) if store is not None else 0
+        """As of a moment ago: there may be many logs."""
+        now, store = asyncio.get_running_loop().time(), self._store
+        if store is not None and now >= self._count_again_at:
+            self._count_again_at = now + COUNT_S
+            self._stored_bytes = sum(map(store.stored_bytes, store.logs()))
+        return self._stored_bytes
 
     def open(self) -> None:
         """What is there already. Blocks."""
