@@ -305,12 +305,15 @@ class BlockingLog(BlockingLandmarks):
         *,
         archived: bool = True,
         gaps: bool = False,
+        payloads: bool = True,
         timeout_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Like `subscribe`, as Arrow batches of loomlog.columns.SCHEMA, with `Gap`s between them if
         asked for; raises Timeout when nothing came for `timeout_s`. Without `archived` only what
         the log itself has."""
-        subscription = self._subscription(start, stop, archived=archived, gaps=gaps)
+        subscription = self._subscription(
+            start, stop, archived=archived, gaps=gaps, payloads=payloads
+        )
         return self._iterate(subscription, _arrow, timeout_s)
 
     def subscribe_stream(

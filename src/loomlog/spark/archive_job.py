@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,6 +30,7 @@ from loomlog.errors import (
     NotYetWritten,
     SwapUnknown,
 )
+from loomlog.spark.archive_cuts import cut
 from loomlog.spark.archive_tasks import Checked, Checking, Place, Writing, check_file, write_file
 from loomlog.types import Glsn
 
@@ -199,11 +200,12 @@ class _Job:
                 f"{tail}"
             )
         place = Place(self._address, self._log.name, self.info.location)
-        first, total = self.info.through + 1, max(0, until - self.info.through)
+        tasks = list(cut(self._log, place, self.info.through + 1, until, rows_per_file))
+        total = sum(task.rows for task in tasks)
         made: list[RangeFile] = []
-        for step in _steps(place, first, until, rows_per_file):
-            done = self.info.through + 1 - first
-            files = self._run("writing", write_file, step, done, total)
+        for at in range(0, len(tasks), FILES_PER_STEP):
+            done = sum(task.rows for task in tasks[:at])
+            files = self._run("writing", write_file, tasks[at : at + FILES_PER_STEP], done, total)
             files.sort(key=lambda file: file.first)
             self._publish(writing.extend(self.archive, files))
             made += files
@@ -233,7 +235,7 @@ class _Job:
         place = Place(self._address, self._log.name, self.info.location)
         lost = [found.file for found in damaged if found.file.first < head]
         tasks = [
-            Writing(place, found.file.first, found.file.last)
+            Writing(place, found.file.first, found.file.last, found.file.rows)
             for found in damaged
             if found.file not in lost
         ]
@@ -333,15 +335,6 @@ def _run(
     return run_tasks(
         work, tasks, lambda count: report(what, done + rows * count // len(tasks), total)
     )
-
-
-def _steps(place: Place, first: Glsn, last: Glsn, rows_per_file: int) -> Iterator[list[Writing]]:
-    tasks = [
-        Writing(place, begin, min(begin + rows_per_file - 1, last))
-        for begin in range(first, last + 1, rows_per_file)
-    ]
-    for at in range(0, len(tasks), FILES_PER_STEP):
-        yield tasks[at : at + FILES_PER_STEP]
 
 
 def _within(location: str, uri: str) -> bool:

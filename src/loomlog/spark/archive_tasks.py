@@ -34,11 +34,7 @@ class Writing:
     place: Place
     first: Glsn
     last: Glsn
-
-    @property
-    def rows(self) -> int:
-        """At most: the log may have gaps."""
-        return self.last - self.first + 1
+    rows: int  # at most: the log may have gaps
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,28 @@ log is trimmed, as ranges of its archive.
 
 LLSNs are dense where they are not positions, so the ranges of all streams together are exactly as
 long as the range of positions: checked on every plan.
+
+Where they are positions there may be gaps, and those between the epochs of protocol `copyset` are
+wide. So a range is cut where epochs begin; how many entries there are is only known of the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
 from loomlog.client.blocking import BlockingLog
+from loomlog.client.copyset.epochs import cut
 from loomlog.errors import DataLoss, Trimmed
 from loomlog.spark.options import ReadOptions
 from loomlog.types import Glsn, Llsn, StreamId
 
 ARCHIVED_PER_TASK: Final = 1_000_000  # without a wish of the user's: some seconds of work
+EPOCHS_MAX: Final = 64  # a range is cut into so many, and one more
 _PLANS_MAX: Final = 5  # a trim may come between two questions; not again and again
 
 
@@ -51,6 +57,7 @@ class PositionRange(InputPartition):
     first: Glsn
     last: Glsn
     streams: frozenset[StreamId] | None
+    sparse: bool = False  # most of it may be one gap
 
     @property
     def count(self) -> int:
@@ -79,7 +86,8 @@ def plan(
             found = _locate(log, live, last) if live <= last else []
         except Trimmed:
             continue  # just now: the next look at the head finds out
-        ranges += (_to_read(r) for r in found if streams is None or r.stream in streams)
+        wanted = [r for r in found if streams is None or r.stream in streams]
+        ranges += itertools.chain.from_iterable(map(_to_read, wanted))
         return list(_split(ranges, options))
     raise Trimmed(f"log {log.name!r} is trimmed faster than a read of it can be planned")
 
@@ -102,8 +110,9 @@ def _archived(
     if options.fail_on_data_loss and end < last:
         raise lost(log.name, max(end + 1, first), last)
     if begin <= end:
-        whole = PositionRange(begin, end, streams)
-        yield from _parts(whole, -(-whole.count // ARCHIVED_PER_TASK))
+        for epoch in _epochs(PositionRange(begin, end, streams)):
+            parts = 1 if epoch.sparse else -(-epoch.count // ARCHIVED_PER_TASK)
+            yield from _parts(epoch, parts)
 
 
 def lost(log: str, first: Glsn, last: Glsn) -> Trimmed:
@@ -132,21 +141,34 @@ def _locate(log: BlockingLog, first: Glsn, last: Glsn) -> list[StreamRange]:
     return ranges
 
 
-def _to_read(found: StreamRange) -> TaskRange:
+def _to_read(found: StreamRange) -> Sequence[TaskRange]:
     if found.by_position:
-        return PositionRange(found.first_llsn, found.last_llsn, None)
-    return found
+        return _epochs(PositionRange(found.first_llsn, found.last_llsn, None))
+    return [found]
+
+
+def _epochs(whole: PositionRange) -> list[PositionRange]:
+    """Cut where an epoch of protocol `copyset` may begin. Of all but the last it is not known where
+    they end."""
+    return [
+        PositionRange(first, last, whole.streams, sparse=last != whole.last)
+        for first, last in cut(whole.first, whole.last, EPOCHS_MAX)
+    ]
 
 
 def _split(ranges: list[TaskRange], options: ReadOptions) -> Iterator[TaskRange]:
     """Parts of nearly the same size, as small and as many as the options ask for."""
-    total = sum(r.count for r in ranges)
+    total = sum(r.count for r in ranges if not _is_sparse(r))
     most = options.records_per_partition_max or total
     if len(ranges) < options.partitions_min:
         most = min(most, total // options.partitions_min)
     most = max(most, 1)
     for whole in ranges:
-        yield from _parts(whole, -(-whole.count // most))
+        yield from _parts(whole, 1 if _is_sparse(whole) else -(-whole.count // most))
+
+
+def _is_sparse(whole: TaskRange) -> bool:
+    return isinstance(whole, PositionRange) and whole.sparse
 
 
 def _parts(whole: TaskRange, parts: int) -> Iterator[TaskRange]:

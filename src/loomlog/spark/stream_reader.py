@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from loomlog.client.blocking import BlockingCluster, BlockingLog
+from loomlog.client.copyset.epochs import is_dense
 from loomlog.errors import DataLoss
 from loomlog.spark.options import ReadOptions
 from loomlog.spark.positions import first_position
@@ -58,8 +59,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         end = min(at for at in (tail, self._target, self._last) if at is not None)
         if isinstance(limit, ReadMaxRows):
-            end = min(end, done + limit.max_rows)
+            end = min(end, self._before_next(done, end) + limit.max_rows)
         return self._offset(max(end, done))
+
+    def _before_next(self, done: Glsn, end: Glsn) -> Glsn:
+        """Where nothing but a gap was passed since `done`. Gaps as wide as a limit are only there
+        where a new epoch of protocol `copyset` begins."""
+        if is_dense(done, end) or done + 1 < self._log().head():
+            return done
+        rows = next(self._log().subscribe_arrow(done + 1, end, payloads=False), None)
+        return end if rows is None else int(rows.column("position")[0].as_py()) - 1
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         most = self._options.records_per_trigger_max
