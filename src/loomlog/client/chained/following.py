@@ -2,8 +2,9 @@
 
 What is at a tail is decided for good, so blocks are fetched ahead from every tail and put in order
 by their addresses; a new epoch changes nothing of what was fetched. Where the next block does not
-come although later ones do, its writer is waited for, then the place is filled. Below the start of
-the epoch there is nobody to wait for: what lies there and did not reach its tail is brought there.
+come although later ones do, it is looked for at its tail (behind later ones of its chain it is not
+fetched any more), its writer is waited for, then the place is filled. Below the start of the epoch
+there is nobody to wait for: what lies there and did not reach its tail is brought there.
 
 Back-pressure: what is fetched ahead is bounded, in bytes.
 """
