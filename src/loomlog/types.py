@@ -49,7 +49,9 @@ class Gap(NamedTuple):
 
     first: Glsn
     last: Glsn
-    kind: str  # "hole": a writer was given them and never wrote
+    kind: str
+    """"hole": a writer was given them and never wrote; "bridge": an epoch ended before them; "trim":
+    there was something, and its time is over; "dataloss": likewise, and all its copies are gone"""
 
 
 class SyncMode(StrEnum):

@@ -138,6 +138,42 @@ async def test_what_was_trimmed_is_a_gap_for_who_asks_for_gaps(local: LocalClust
             await anext(log.subscribe(places[0]))
         found = [entry.value async for entry in log.subscribe("earliest", places[-1])]
         assert found == [b"3", b"4", b"5"]
+        items = [item async for item in log.subscribe(1, places[-1], gaps=True)]
+        assert items[0] == Gap(1, places[2], "trim")
+        assert [item.value for item in items if not isinstance(item, Gap)] == found
+        items = [item async for item in log.subscribe(1, places[1], gaps=True)]
+        assert items == [Gap(1, places[1], "trim")]
+
+
+async def test_a_reader_that_is_overtaken_by_a_trim_is_told(local: LocalCluster) -> None:
+    async with await local.connect() as cluster:
+        log = await copyset(cluster)
+        values = [bytes([number]) * 200_000 for number in range(40)]
+        places = [(await log.append_many([value]))[0].position for value in values]
+        reader = cluster.log("events").open_stored_stream(1, 1, None, read_ahead_bytes=100_000)
+        assert await reader.next() is not None
+        await log.trim(places[-2])
+
+        async def read_on() -> None:
+            while await reader.next() is not None:
+                pass
+
+        with pytest.raises(Trimmed):
+            await read_on()
+        reader.close()
+
+
+async def test_where_a_time_begins_is_found_across_wide_gaps(local: LocalCluster) -> None:
+    async with await local.connect() as cluster:
+        log = await copyset(cluster)
+        places = []
+        for number in range(3):
+            places.append((await log.append(b"%d" % number)).position)
+            await cluster.switch_log("events", protocol="copyset")
+        times = [(await log.read(place)).timestamp_us / 1e6 for place in places]
+        assert [await log.find_time(time) for time in times] == places
+        assert await log.find_time(0) == places[0]
+        assert await log.find_time(times[-1] + 60) == await log.tail() + 1
 
 
 # ---- failover

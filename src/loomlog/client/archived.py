@@ -67,11 +67,11 @@ class ArchivedLog:
 
     async def info(self) -> ArchiveInfo | None:
         """As it is now; None if the log has none."""
-        return await self._info_of((await self._log.describe()).log_id)
+        return await self._info_of((await self._log.look()).log_id)
 
     async def earliest(self) -> Glsn:
         """The first position from which on everything can be read."""
-        log = await self._log.describe()
+        log = await self._log.look()
         head = max(log.head, 1)
         info = await self._info_of(log.log_id) if head > 1 else None
         return head if info is None or not info.covers(head - 1) else info.first
@@ -83,7 +83,7 @@ class ArchivedLog:
     async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> TrimmedPart | None:
         """The archived rows from `first` to the head or to `stop`; None if `first` is not archived
         or not trimmed."""
-        log = await self._log.describe()
+        log = await self._log.look()
         archive = await self._covering(first, log.log_id) if first < log.head else None
         if archive is None:
             return None
@@ -91,9 +91,19 @@ class ArchivedLog:
         last = min(last, archive.info.through)
         return TrimmedPart(archive.batches(first, last), last)
 
+    async def kept_from(self, position: Glsn) -> Glsn:
+        """The first position from there on that is archived, or not trimmed."""
+        log = await self._log.look()
+        if position >= log.head:
+            return position
+        info = await self._info_of(log.log_id)
+        if info is None or info.through < position:
+            return log.head
+        return min(max(position, info.first), log.head)
+
     async def refresh(self) -> bool:
         """Look again; whether it is another archive than before, or another state of it."""
-        return await self._refresh((await self._log.describe()).log_id)
+        return await self._refresh((await self._log.look()).log_id)
 
     async def _covering(self, position: Glsn, log_id: LogId) -> Archive | None:
         """The archive if it has that position."""
@@ -189,9 +199,17 @@ class OneSequence:
     """A log's records from `start` to `stop`, wherever they are. For one consumer at a time."""
 
     def __init__(
-        self, archived: ArchivedLog, from_log: FromLog, start: Glsn | str, stop: Glsn | None
+        self,
+        archived: ArchivedLog,
+        from_log: FromLog,
+        start: Glsn | str,
+        stop: Glsn | None,
+        *,
+        gaps: bool,
     ) -> None:
-        """`from_log` gives records up to `stop`, too."""
+        """`from_log` gives records up to `stop`, too. With `gaps` what was trimmed and is not
+        archived is one; else Trimmed is raised."""
+        self._gaps = gaps
         self._archived = archived
         self._from_log = from_log
         self._start = start
@@ -206,6 +224,9 @@ class OneSequence:
             try:
                 piece = await source.next()
             except Trimmed as error:
+                gap = await self._trimmed() if self._gaps else None
+                if gap is not None:
+                    return self._passed(gap)
                 source = await self._turn_to_archive(error)
             except (DataLoss, Corrupt) as error:
                 if not isinstance(source, _FromArchive) or not await self._archived.refresh():
@@ -246,6 +267,16 @@ class OneSequence:
 
     def _turn_to_log(self) -> Pieces:
         return self._turn_to(self._from_log(self._next))
+
+    async def _trimmed(self) -> Gap | None:
+        """What is trimmed from here on and not archived; None: it is archived, or not trimmed."""
+        kept_from = await self._archived.kept_from(self._next)
+        if kept_from <= self._next:
+            return None
+        last = kept_from - 1 if self._stop is None else min(kept_from - 1, self._stop)
+        gap = Gap(self._next, last, "trim")
+        self._turn_to(self._from_log(last + 1))
+        return gap
 
     async def _turn_to_archive(self, error: LoomError) -> Pieces:
         part = await self._archived.trimmed_part(self._next, self._stop)

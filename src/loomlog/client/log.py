@@ -209,8 +209,10 @@ class Log(Landmarks):
         comes from the log's archive, if it has one.
 
         `start` is a position, "earliest" (the first one kept) or "latest" (what comes from now
-        on). With `gaps` positions that have no entry and never will come, too, as `Gap`; those of
-        the archive do not. Protocol `ordered` leaves none.
+        on). With `gaps` positions that have no entry and never will come, too, as `Gap`, those of
+        the archive excepted: what was trimmed, what was never written (protocol `ordered` leaves
+        none), and what protocol `copyset` has lost. Without, the first raises Trimmed, the last
+        DataLoss.
 
         Without `payloads` entries come with empty values and no keys; a `copyset` log then does not
         even read them, and entries have the time at which they were stored."""
@@ -261,7 +263,10 @@ class Log(Landmarks):
         def from_log(start: Glsn | str) -> Pieces:
             return self._expanded(self.open_stored(start, stop, gaps=gaps, payloads=payloads))
 
-        pieces = OneSequence(self._archived, from_log, start, stop) if archived else from_log(start)
+        if archived:
+            pieces: Pieces = OneSequence(self._archived, from_log, start, stop, gaps=gaps)
+        else:
+            pieces = from_log(start)
         return pieces if payloads else BarePieces(pieces)
 
     def open_stream_subscription(

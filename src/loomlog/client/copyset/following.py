@@ -132,18 +132,15 @@ class CopysetPart:
         return pieces.decode(record.batch, refers, found.skip, rows)
 
     def _gap(self, found: words.Gap) -> Gap | None:
-        if self._source.gaps:
-            self._next = found.last + 1
-            return Gap(found.first, found.last, str(found.kind))
         name = self._source.segments.log.name
-        match found.kind:
-            case GapKind.TRIM:
-                self._failure = trimmed(self._order, self._next, name, found.last + 1)
-            case GapKind.DATALOSS:
-                self._failure = lost(name, found)
-            case _:
-                self._next = found.last + 1
-        return None
+        if found.kind is GapKind.TRIM:  # it may be archived
+            self._failure = trimmed(self._order, self._next, name, found.last + 1)
+            return None
+        if found.kind is GapKind.DATALOSS and not self._source.gaps:
+            self._failure = lost(name, found)
+            return None
+        self._next = found.last + 1
+        return Gap(found.first, found.last, str(found.kind)) if self._source.gaps else None
 
     # ---- waiting
 
