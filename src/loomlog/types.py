@@ -49,9 +49,9 @@ class Gap(NamedTuple):
 
     first: Glsn
     last: Glsn
+    # "hole": a writer was given them and never wrote; "bridge": an epoch ended before them;
+    # "trim": there was something, and its time is over; "dataloss": all copies of it are gone
     kind: str
-    """"hole": a writer was given them and never wrote; "bridge": an epoch ended before them; "trim":
-    there was something, and its time is over; "dataloss": likewise, and all its copies are gone"""
 
 
 class SyncMode(StrEnum):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog import limits, references
 from loomlog.client import backoff, writer_state
+from loomlog.client.chained.chains import PROTOCOL as CHAINED
 from loomlog.client.chained.reserving import ReservedAppends
 from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.leases import Lease
@@ -257,6 +258,11 @@ class Writer:
             stream = self._choose(info, last)
             if stream.protocol == ORDERED:
                 return _Place(stream.id, info.tail)
+            if stream.protocol != CHAINED:
+                raise InvalidArgument(
+                    f"log {info.name!r} is run by protocol {stream.protocol!r}, to which nothing "
+                    "can be published: switch it to ordered or chained, or append instead"
+                )
             try:
                 ticket = await self._reserved.reserve(stream.id, rows)
                 return _Place(stream.id, ticket.first - 1, ticket)
