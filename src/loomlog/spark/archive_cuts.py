@@ -29,7 +29,7 @@ def cut(
 
 def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
     """Where the first one stands, looked for if a wide gap may come before it; else `first`."""
-    if epoch_of(first) == epoch_of(last):
+    if not epoch_of(last):
         return first
     found = log.subscribe_arrow(first, last, archived=False, timeout_s=SILENCE_S)
     with closing(cast("Any", found)):
