@@ -160,6 +160,27 @@ def test_the_pause_of_a_switch_is_measured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("protocol", ["ordered", "copyset"])
+def test_many_logs_are_measured(tmp_path: Path, protocol: str) -> None:
+    arguments = ("--many-logs", "20", "--protocol", protocol, "--up", "3", "--data", str(tmp_path))
+    done = bench(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["protocol"], report["logs"], report["nodes"]) == (protocol, 20, 3)
+    assert (report["appends"], report["failed"]) == (20, 0)
+    assert 0 < report["p50_ms"] <= report["p99_ms"] <= report["longest_ms"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_copyset_logs_are_measured_like_others(tmp_path: Path) -> None:
+    done = bench("--up", "3", "--protocol", "copyset", "--data", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["cluster"]["protocol"] == "copyset"
+    assert {result["scenario"] for result in report["results"]} == SCENARIOS
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_several_metadata_repositories_are_compared_with_one(tmp_path: Path) -> None:
     done = bench("--takeover", "--round-streams", "50", "--data", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -75,6 +76,14 @@ Switch = Annotated[
 Entries = Annotated[
     int, typer.Option(min=1, metavar="N", help="With --switch: entries of a segment.")
 ]
+ManyLogs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Instead: N logs of --protocol that get an append a second each. Private cluster.",
+    ),
+]
 Spark = Annotated[
     bool,
     typer.Option("--spark", help="Instead: reading and writing with Spark. Private cluster."),
@@ -101,6 +110,7 @@ def bench(
     round_streams: RoundStreams = 10_000,
     switch: Switch = False,
     entries: Entries = 1_000_000,
+    many_logs: ManyLogs = None,
     spark: Spark = False,
     rows: Rows = 4_000_000,
     cluster: Cluster = CLUSTER,
@@ -109,8 +119,8 @@ def bench(
     """Measure appends, subscriptions, latency and idle cost."""
     from loomlog.cli.bench.run import Settings, Target
 
-    instead = start_gigabytes is not None or failover or takeover or switch or spark
-    private = up is not None or instead
+    counted = start_gigabytes is not None or many_logs is not None
+    private = up is not None or counted or failover or takeover or switch or spark
     if sync is not None and not private:
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
@@ -124,6 +134,8 @@ def bench(
         _takeover(target, seconds, round_streams, as_json=as_json)
     elif switch:
         _switch(target, entries, seconds, as_json=as_json)
+    elif many_logs is not None:
+        _many_logs(target, protocol, replicas, many_logs, seconds, as_json=as_json)
     elif spark:
         _spark(target, rows, seconds, as_json=as_json)
     else:
@@ -189,6 +201,18 @@ def _switch(target: Target, entries: int, seconds: float, *, as_json: bool) -> N
         lambda progress: switching.measure(target, entries, seconds, progress),
     )
     _show(report, reporting.switch_fields, reporting.print_switches, as_json=as_json)
+
+
+def _many_logs(
+    target: Target, protocol: str, replicas: int, count: int, seconds: float, *, as_json: bool
+) -> None:
+    from loomlog.cli.bench import many_logs, reporting
+
+    report = _measured(
+        many_logs.SCENARIOS,
+        lambda progress: many_logs.measure(target, protocol, replicas, count, seconds, progress),
+    )
+    _show(report, asdict, reporting.print_many_logs, as_json=as_json)
 
 
 def _spark(target: Target, rows: int, seconds: float, *, as_json: bool) -> None:

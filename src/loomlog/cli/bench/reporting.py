@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from loomlog.cli.bench import failover, spark_rates, steady_writer, switching, takeovers
+from loomlog.cli.bench import (
+    failover,
+    many_logs,
+    spark_rates,
+    steady_writer,
+    switching,
+    takeovers,
+)
 from loomlog.cli.bench.machine import describe
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.bench.run import Progress, Report
@@ -186,6 +193,30 @@ def print_switches(report: switching.Report) -> None:
         name = f"{switch.protocol} to {switch.wanted}"
         table.add_row(name, f"{switch.entries:,}", *times, str(switch.failed_appends))
     out.print(table)
+
+
+# ---- many logs
+
+
+def print_many_logs(report: many_logs.Report) -> None:
+    out = console()
+    out.print(
+        f"{report.logs:,} logs, {report.protocol}, sync={report.sync}, {report.replicas} replicas, "
+        f"{report.nodes} nodes; made in {report.created_s:.1f} s, the first entries of all in "
+        f"{report.begun_s:.1f} s",
+        highlight=False,
+    )
+    out.print(
+        f"{report.appends / report.seconds:,.0f} appends/s of {many_logs.RECORD_BYTES:,} B, one to "
+        f"each log every {many_logs.PERIOD_S:g} s: p50 {report.p50_ms:.1f} ms, "
+        f"p99 {report.p99_ms:.1f} ms, longest {report.longest_ms:.0f} ms; {report.failed} failed",
+        highlight=False,
+    )
+    out.print(
+        f"CPU: {report.client_cpu_percent:.0f} % of one core for the client, "
+        f"{report.servers_cpu_percent:.0f} % for all servers; {_memory(report.rss_mb)}",
+        highlight=False,
+    )
 
 
 # ---- several metadata repositories

@@ -1,0 +1,172 @@
+"""Very many logs that each get an append now and then: how long such an append takes, and what the
+logs cost.
+
+Each log has its own times, spread evenly, and keeps them: latencies count from when an append
+should have begun, so that a pause is felt by all appends that fall into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from loomlog.cli.bench.machine import cpu_s, memory_mb
+from loomlog.cli.bench.measuring import percentile_ms
+from loomlog.cli.bench.run import Progress, Target
+from loomlog.cli.connection import connected
+from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.errors import LoomError
+
+if TYPE_CHECKING:
+    from loomlog import Cluster, Log
+
+T = TypeVar("T")
+
+NODES: Final = 5
+RECORD_BYTES: Final = 1024
+PERIOD_S: Final = 1.0  # between two appends to a log
+AT_ONCE: Final = 32  # logs being made, or appended to for the first time
+CREATE_TIMEOUT_S: Final = 300.0
+SCENARIOS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Times in seconds, but latencies of an append in milliseconds."""
+
+    protocol: str
+    logs: int
+    nodes: int
+    replicas: int
+    sync: str
+    created_s: float  # until all logs are there
+    begun_s: float  # until each has its first entry
+    seconds: float
+    appends: int  # acknowledged
+    failed: int
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+    client_cpu_percent: float  # of one core
+    servers_cpu_percent: float
+    rss_mb: dict[str, float]
+
+
+async def measure(
+    target: Target, protocol: str, replicas: int, count: int, seconds: float, progress: Progress
+) -> Report:
+    """Measure; whatever was started or made for it is gone afterwards."""
+    nodes = target.up or NODES
+    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
+        plan = Plan(directory=Path(scratch), nodes=nodes, sync=target.sync)
+        async with (
+            running(plan) as processes,
+            connected(processes.address, CREATE_TIMEOUT_S) as cluster,
+        ):
+            started = perf_counter()
+            progress.begin(f"{count:,} logs are made", count / 100)
+            logs = await _create(cluster, protocol, replicas, count)
+            created = perf_counter()
+            progress.begin("first appends", count / 100)
+            await _for_each(logs, lambda log: log.append(b"first"))
+            begun = perf_counter()
+            progress.begin("an append a second to each", seconds)
+            writers = _Writers(logs)
+            client_percent, servers_percent = await _cpu_percent(
+                processes, lambda: writers.run(seconds)
+            )
+            latencies_s = sorted(writers.latencies_s)
+            return Report(
+                protocol=protocol,
+                logs=count,
+                nodes=nodes,
+                replicas=replicas,
+                sync=str(target.sync),
+                created_s=created - started,
+                begun_s=begun - created,
+                seconds=seconds,
+                appends=len(latencies_s),
+                failed=writers.failed,
+                p50_ms=percentile_ms(latencies_s, 0.5) or 0.0,
+                p99_ms=percentile_ms(latencies_s, 0.99) or 0.0,
+                longest_ms=percentile_ms(latencies_s, 1.0) or 0.0,
+                client_cpu_percent=client_percent,
+                servers_cpu_percent=servers_percent,
+                rss_mb=memory_mb(processes.pids),
+            )
+
+
+class _Writers:
+    def __init__(self, logs: Sequence[Log]) -> None:
+        self._logs = logs
+        self._value = os.urandom(RECORD_BYTES)
+        self.latencies_s: list[float] = []
+        self.failed = 0
+
+    async def run(self, seconds: float) -> None:
+        """Each log gets at least one append."""
+        begun, count = perf_counter(), len(self._logs)
+        async with asyncio.TaskGroup() as group:
+            for at, log in enumerate(self._logs):
+                first = begun + PERIOD_S * at / count
+                group.create_task(self._write(log, first, begun + seconds))
+
+    async def _write(self, log: Log, due: float, end: float) -> None:
+        while True:
+            await asyncio.sleep(due - perf_counter())
+            try:
+                await log.append(self._value)
+                self.latencies_s.append(perf_counter() - due)
+            except LoomError:
+                self.failed += 1
+            due += PERIOD_S
+            if due >= end:
+                return
+
+
+async def _create(cluster: Cluster, protocol: str, replicas: int, count: int) -> list[Log]:
+    made: list[Log] = []
+
+    async def create(number: int) -> None:
+        made.append(await cluster.create_log(f"bench-{number}", protocol, 1, replicas))
+
+    await _for_each(range(count), create)
+    return made
+
+
+async def _for_each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """A few at once."""
+    left = iter(items)
+
+    async def worker() -> None:
+        for item in left:
+            await work(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(worker())
+
+
+async def _cpu_percent(
+    processes: LocalProcesses, work: Callable[[], Awaitable[None]]
+) -> tuple[float, float]:
+    """Of the client and of all servers together, while it lasts."""
+
+    def used() -> tuple[float, float]:
+        return process_time(), sum(map(cpu_s, processes.pids.values()))
+
+    client_before, servers_before = used()
+    started = perf_counter()
+    await work()
+    elapsed = perf_counter() - started
+    client, servers = used()
+    return (
+        100 * (client - client_before) / elapsed,
+        100 * (servers - servers_before) / elapsed,
+    )
