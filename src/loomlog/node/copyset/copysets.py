@@ -61,7 +61,7 @@ class Copysets:
         self._exclusions = Exclusions(ExclusionTimes())
         self._peers = Peers(codec, self._connected)
         self._epochs = EpochStore(ask_metadata, self._learned)
-        marks = Marks(self._loop.time, copies.logs)
+        marks = Marks(self._loop.time, now_us(), copies.logs)
         self._honest = HonestCopies(copies, self._epochs, lost_below, marks, self._spawn)
         asker = Asker(self._ask, self._epochs.ask)
         self._means = Means(
@@ -118,12 +118,12 @@ class Copysets:
     # ---- what other nodes ask
 
     async def find_batch(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        seen = self._honest.find_batch(frame.find_copyset_batch)
+        seen = await self._honest.find_batch(frame.find_copyset_batch)
         return pb.Frame(copyset_batch=pb.CopysetBatch(lsns=seen.lsns, certain=seen.certain))
 
     async def _find_batch(self, node: NodeId, question: pb.FindCopysetBatch) -> Seen:
         if node == self._me:
-            return self._honest.find_batch(question)
+            return await self._honest.find_batch(question)
         answer = await self._peers.request(node, pb.Frame(find_copyset_batch=question))
         return Seen(list(answer.copyset_batch.lsns), answer.copyset_batch.certain)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from loomlog.core.copyset.messages import (
@@ -32,6 +33,7 @@ from loomlog.core.copyset.messages import (
 from loomlog.errors import LoomError
 from loomlog.node.copyset.copies import Copies
 from loomlog.node.copyset.epoch_store import EpochStore
+from loomlog.node.copyset.looking_up import looked_up
 from loomlog.node.copyset.marks import Marks, Seen
 from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId
@@ -93,9 +95,12 @@ class HonestCopies:
         lost_below = self._lost_below()
         return lost_below is None or log < lost_below
 
-    def find_batch(self, question: pb.FindCopysetBatch) -> Seen:
+    async def find_batch(self, question: pb.FindCopysetBatch) -> Seen:
         """Where it was to be stored."""
         log = question.loglet_id
+        if self._marks.is_short(log) and (store := await self._copies.opened()) is not None:
+            since_us = self._marks.matters_since_us
+            self._marks.note_older(log, await looked_up(partial(store.recent, log, since_us)))
         seen = self._marks.find(log, question.producer_id, question.sequence)
         return seen._replace(certain=False) if self.may_miss(log) else seen
 

@@ -2,8 +2,8 @@
 again, when the sequencer that took it first is gone.
 
 In memory only, and bounded. So a node also knows whether "not seen" means anything: not when it was
-started shortly ago and had copies of the log by then, nor of a producer that was silent for so long
-that others took its place.
+started shortly ago, had copies of the log by then and did not look them through, nor of a producer
+that was silent for so long that others took its place.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from loomlog.batch import read_header
 from loomlog.core.copyset.lsn import Lsn
 from loomlog.limits import APPEND_TIMEOUT_S, APPENDS_IN_FLIGHT_MAX
+from loomlog.storage.logsdb.recent import RecentBatches
 from loomlog.types import Buffer, LogId
 
 KEPT_OF_PRODUCER: Final = 4 * APPENDS_IN_FLIGHT_MAX  # some are stored more than once
@@ -30,10 +31,11 @@ class Seen(NamedTuple):
 class Marks:
     """Of all logs of a node. `now` is the loop's clock."""
 
-    def __init__(self, now: Callable[[], float], older: Collection[LogId]) -> None:
+    def __init__(self, now: Callable[[], float], now_us: int, older: Collection[LogId]) -> None:
         """`older`: the logs of which there were copies before."""
         self._now = now
         self._began = now()
+        self.matters_since_us = now_us - int(CERTAIN_AFTER_S * 1_000_000)
         self._older = set(older)
         self._logs: dict[LogId, _LogMarks] = {}
 
@@ -44,10 +46,19 @@ class Marks:
             self._of(log).note(header.producer_id, header.sequence, lsn)
 
     def find(self, log: LogId, producer_id: int, sequence: int) -> Seen:
-        marks = self._of(log)
-        is_old = self._now() >= self._began + CERTAIN_AFTER_S
-        lsns, is_whole = marks.find(producer_id, sequence)
-        return Seen(lsns, is_whole and (is_old or log not in self._older))
+        lsns, is_whole = self._of(log).find(producer_id, sequence)
+        return Seen(lsns, is_whole and not self.is_short(log))
+
+    def is_short(self, log: LogId) -> bool:
+        """There may be copies from before that still matter."""
+        return log in self._older and self._now() < self._began + CERTAIN_AFTER_S
+
+    def note_older(self, log: LogId, found: RecentBatches) -> None:
+        """The copies that matter, as they are on disk."""
+        for batch in found.batches:
+            self._of(log).note_older(*batch)
+        if found.complete:
+            self._older.discard(log)
 
     def forget(self, log: LogId) -> None:
         self._logs.pop(log, None)
@@ -74,6 +85,12 @@ class _LogMarks:
         if len(self._by_producer) > PRODUCERS_MAX:
             self._by_producer.popitem(last=False)
             self._producers_forgotten = True
+
+    def note_older(self, producer_id: int, sequence: int, lsn: Lsn) -> None:
+        """Older than all that are noted."""
+        marks = self._by_producer.setdefault(producer_id, deque(maxlen=KEPT_OF_PRODUCER))
+        if len(marks) < KEPT_OF_PRODUCER and (sequence, lsn) not in marks:
+            marks.appendleft((sequence, lsn))
 
     def find(self, producer_id: int, sequence: int) -> tuple[list[Lsn], bool]:
         """And whether these are all."""

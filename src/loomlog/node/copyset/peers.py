@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, TypeAlias
 
 from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Release, Trouble
 from loomlog.errors import LoomError, Retryable, Unavailable
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import connect
-from loomlog.types import Buffer, NodeId
+from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
@@ -49,10 +50,16 @@ class Peers:
         self._peer(node).ask(request, done)
 
     async def request(self, node: NodeId, frame: Frame) -> Frame:
-        """Of a node that is connected. Raises what it answers, or Unavailable."""
-        connection = self._peer(node).connection
-        if connection is None:
-            raise Unavailable(f"node {node} is not connected")
+        """Raises what the node answers, or Unavailable."""
+        connected: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+
+        def tell(connection: Connection | None) -> None:
+            if not connected.done():
+                connected.set_result(connection)
+
+        self._peer(node).when_connected(tell)
+        if (connection := await connected) is None:
+            raise Unavailable(f"node {node} cannot be reached")
         answer, _ = await connection.request(frame)
         return answer
 
@@ -82,7 +89,7 @@ class _Peer:
         self._alive = False
         self.connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[Frame, Buffer, OnAnswer]] = []  # for the connection
+        self._waiting: list[Callable[[Connection | None], None]] = []
         self._wanted = False  # somebody had something for it
 
     def learn(self, address: str, alive: bool) -> None:
@@ -95,15 +102,17 @@ class _Peer:
             self._connect_soon()
 
     def ask(self, request: NodeRequest, done: OnAnswer) -> None:
+        self.when_connected(partial(_ask, request, done))
+
+    def when_connected(self, work: Callable[[Connection | None], None]) -> None:
+        """None: it is not possible."""
         self._wanted = True
-        message, batch = request_to_wire(request)
-        frame = pb.Frame(copyset_request=message)
         if self.connection is not None:
-            self._call(self.connection, frame, batch, done)
+            work(self.connection)
         elif not self._address:
-            self._loop.call_soon(done, None)
+            self._loop.call_soon(work, None)
         else:
-            self._waiting.append((frame, batch, done))
+            self._waiting.append(work)
             self._connect_soon()
 
     def tell(self, release: Release) -> None:
@@ -120,12 +129,6 @@ class _Peer:
         self._wanted = False
         self._disconnect()
 
-    def _call(self, connection: Connection, frame: Frame, batch: Buffer, done: OnAnswer) -> None:
-        def answered(answer: Frame | LoomError, payload: memoryview) -> None:
-            done(_answer_of(connection, answer, payload))
-
-        connection.call(frame, (batch,) if len(batch) else (), answered)
-
     # ---- connecting
 
     def _disconnect(self) -> None:
@@ -139,8 +142,8 @@ class _Peer:
 
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for _, _, done in waiting:
-            self._loop.call_soon(done, None)
+        for work in waiting:
+            self._loop.call_soon(work, None)
 
     def _connect_soon(self) -> None:
         if self._connecting is None and self.connection is None:
@@ -168,8 +171,8 @@ class _Peer:
             return
         self.connection = connection
         waiting, self._waiting = self._waiting, []
-        for frame, batch, done in waiting:
-            self._call(connection, frame, batch, done)
+        for work in waiting:
+            work(connection)
         self._connected(self._node)
 
     # ---- Handler
@@ -182,6 +185,19 @@ class _Peer:
             self.connection = None
             if self._alive and self._wanted:
                 self._connect_soon()
+
+
+def _ask(request: NodeRequest, done: OnAnswer, connection: Connection | None) -> None:
+    if connection is None:
+        done(None)
+        return
+
+    def answered(answer: Frame | LoomError, payload: memoryview) -> None:
+        done(_answer_of(connection, answer, payload))
+
+    message, batch = request_to_wire(request)
+    frame = pb.Frame(copyset_request=message)
+    connection.call(frame, (batch,) if len(batch) else (), answered)
 
 
 def _answer_of(

@@ -6,23 +6,21 @@ the metadata repository to order, over the connection that this node made to it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
-from loomlog.core.copyset.messages import Forget, NodeAnswer, Read, Refused, Release
+from loomlog.core.copyset.messages import Forget, NodeAnswer, Read, Release
 from loomlog.errors import Busy, Unauthorized, Unavailable
 from loomlog.limits import COPYSET_READS_PER_CONNECTION_MAX, COPYSET_WAIT_S_MAX
 from loomlog.net.connection import Connection, Frame
 from loomlog.node.copyset.catching_up import CatchingUp
 from loomlog.node.copyset.copies import Copies
+from loomlog.node.copyset.looking_up import looked_up
 from loomlog.node.copyset.losses import HonestCopies
 from loomlog.types import LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_to_wire, request_from_wire
-
-Found = TypeVar("Found")
 
 _ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
 
@@ -89,9 +87,9 @@ class Serving:
         if store is None:
             raise Unavailable("the copies on this node cannot be opened: see its log")
         log, timestamp_us = order.loglet_id, order.timestamp_us
-        older = await _looked_up(partial(store.find_time, log, timestamp_us))
-        expired = await _looked_up(partial(store.expired, log, timestamp_us))
-        empty = await _looked_up(partial(store.is_empty, log))
+        older = await looked_up(partial(store.find_time, log, timestamp_us))
+        expired = await looked_up(partial(store.expired, log, timestamp_us))
+        empty = await looked_up(partial(store.is_empty, log))
         found = pb.CopysetLandmarks(
             older=older.after,
             expired=expired,
@@ -99,20 +97,6 @@ class Serving:
             underreplicated=self._honest.may_miss(log),
         )
         return pb.Frame(copyset_landmarks=found)
-
-
-async def _looked_up(look: Callable[[Callable[[Found | Refused], None]], None]) -> Found:
-    found: asyncio.Future[Found | Refused] = asyncio.get_running_loop().create_future()
-
-    def looked(answer: Found | Refused) -> None:
-        if not found.done():
-            found.set_result(answer)
-
-    look(looked)
-    answer = await found
-    if isinstance(answer, Refused):
-        raise Unavailable(answer.reason)
-    return answer
 
 
 def _answer(connection: Connection, number: int, answer: NodeAnswer) -> None:

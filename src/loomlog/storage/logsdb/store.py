@@ -40,6 +40,7 @@ from loomlog.limits import (
     COPYSET_WAITING_BYTES_MAX,
 )
 from loomlog.storage.files import Worker
+from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
 from loomlog.storage.logsdb.sanity import nonsense
 from loomlog.storage.logsdb.table import LogsTable, StoredLog, TimeRange
 from loomlog.storage.logsdb.uncommitted import UncommittedLog
@@ -120,6 +121,12 @@ class LogsStore:
 
     def is_empty(self, log: LogId, done: Callable[[bool | Refused], None]) -> None:
         self._look(log, lambda stored: stored.is_empty(), done)
+
+    def recent(
+        self, log: LogId, since_us: int, done: Callable[[RecentBatches | Refused], None]
+    ) -> None:
+        """The batches that are not older, as far as these are not too many."""
+        self._look(log, lambda stored: recent_batches(stored, since_us), done)
 
     def expired(self, log: LogId, before_us: int, done: Callable[[int | Refused], None]) -> None:
         """Where the log may be trimmed, if nothing is kept that is older: LogsTable.expired."""

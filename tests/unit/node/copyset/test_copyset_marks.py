@@ -1,0 +1,65 @@
+"""Which batches a node was asked to store."""
+
+from __future__ import annotations
+
+from copyset_rig import a_batch
+
+from loomlog.node.copyset.marks import CERTAIN_AFTER_S, KEPT_OF_PRODUCER, PRODUCERS_MAX, Marks, Seen
+from loomlog.storage.logsdb.recent import Batch, RecentBatches
+
+LOG = 1
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def note(marks: Marks, producer_id: int, sequence: int, lsn: int) -> None:
+    marks.note(LOG, lsn, a_batch(1, producer_id, sequence))
+
+
+def test_all_places_of_a_batch_are_known() -> None:
+    marks = Marks(Clock(), 0, [])
+    for sequence, lsn in ((1, 10), (2, 11), (1, 20), (1, 20)):
+        note(marks, 5, sequence, lsn)
+    assert marks.find(LOG, 5, 1) == Seen([10, 20], certain=True)
+    assert marks.find(LOG, 5, 3) == Seen([], certain=True)
+    assert marks.find(LOG, 6, 1) == Seen([], certain=True)
+
+
+def test_what_was_there_before_is_not_known_until_it_does_not_matter_any_more() -> None:
+    clock = Clock()
+    marks = Marks(clock, 0, [LOG])
+    assert marks.find(LOG, 5, 1) == Seen([], certain=False)
+    assert marks.find(LOG + 1, 5, 1) == Seen([], certain=True)
+    clock.now += CERTAIN_AFTER_S
+    assert marks.find(LOG, 5, 1) == Seen([], certain=True)
+
+
+def test_what_was_there_before_may_be_looked_through() -> None:
+    marks = Marks(Clock(), 0, [LOG])
+    note(marks, 5, 2, 20)
+    marks.note_older(LOG, RecentBatches([Batch(5, 1, 10)], complete=False))
+    assert marks.find(LOG, 5, 1) == Seen([10], certain=False)
+    marks.note_older(LOG, RecentBatches([Batch(5, 1, 10), Batch(6, 1, 9)], complete=True))
+    assert marks.find(LOG, 5, 1) == Seen([10], certain=True)
+    assert marks.find(LOG, 6, 1) == Seen([9], certain=True)
+
+
+def test_a_producer_that_appended_much_meanwhile_is_not_known_for_certain() -> None:
+    marks = Marks(Clock(), 0, [])
+    for sequence in range(1, KEPT_OF_PRODUCER + 2):
+        note(marks, 5, sequence, sequence)
+    assert marks.find(LOG, 5, 1) == Seen([], certain=False)
+    assert marks.find(LOG, 5, KEPT_OF_PRODUCER) == Seen([KEPT_OF_PRODUCER], certain=True)
+
+
+def test_nor_is_one_whose_place_others_took() -> None:
+    marks = Marks(Clock(), 0, [])
+    for producer in range(1, PRODUCERS_MAX + 2):
+        note(marks, producer, 1, producer)
+    assert marks.find(LOG, 1, 1) == Seen([], certain=False)
+    assert marks.find(LOG, 2, 1) == Seen([2], certain=True)
