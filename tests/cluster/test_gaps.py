@@ -33,22 +33,21 @@ def rig(address: str, tmp_path: Path) -> Iterator[ArchiveRig]:
     """A log of three segments, with 40 positions in all."""
     with loomlog.connect_sync(address, hole_timeout_s=0.05) as cluster:
         rig = ArchiveRig.make(cluster, address, tmp_path, streams=2)
-        fill(rig, 10)
+        fill(rig, 1, 10)
         cluster.switch_log(rig.log.name, protocol="chained")
         leave_hole(rig, 3)
-        fill(rig, 11)
+        fill(rig, 14, 24)
         leave_hole(rig, 1)
-        fill(rig, 5)
+        fill(rig, 26, 30)
         cluster.switch_log(rig.log.name, protocol="ordered")
-        fill(rig, 10)
+        fill(rig, 31, 40)
         yield rig
         cluster.delete_log(rig.log.name)
 
 
-def fill(rig: ArchiveRig, count: int) -> None:
+def fill(rig: ArchiveRig, first: Glsn, last: Glsn) -> None:
     """Values are positions, written one by one."""
-    for _ in range(count):
-        position = rig.log.tail() + 1
+    for position in range(first, last + 1):
         assert rig.log.append(b"%d" % position).position == position
 
 
