@@ -19,7 +19,8 @@ _KINDS = pb.EpochStoreRequest
 
 
 class CopysetNode(ScriptedNode):
-    """Its orders: "recover <loglet> epoch <epoch>", "TRIM <loglet> <lsn>", "FORGET <loglet> 0"."""
+    """Its orders: "recover <loglet> epoch <epoch>", "TRIM <loglet> <lsn>", "FORGET <loglet> 0",
+    "tail <loglet>"."""
 
     def __init__(self, node_id: int, tails: dict[int, Lsn]) -> None:
         super().__init__(node_id)
@@ -78,6 +79,7 @@ class CopysetNode(ScriptedNode):
         return pb.Frame(copyset_answer=pb.CopysetAnswer(kind=pb.CopysetAnswer.DONE))
 
     def _find_copyset_tail(self, question: pb.FindCopysetTail) -> pb.Frame:
+        self.orders.append(f"tail {question.loglet_id}")
         tail = self.tails.get(question.loglet_id, 0)
         return pb.Frame(copyset_tail=pb.CopysetTail(tail=tail, epoch=epoch_of(tail)))
 

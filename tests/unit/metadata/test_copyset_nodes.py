@@ -9,7 +9,8 @@ from copyset_cluster import CopysetCluster, copyset, nodeset
 from small_cluster import turns
 
 from loomlog.core.copyset.lsn import make
-from loomlog.errors import InvalidArgument
+from loomlog.core.copyset.placement import sequencer_of
+from loomlog.errors import InvalidArgument, NotLeader
 from loomlog.wire import loomlog_pb2 as pb
 
 QUICK = {"failure_detection_s": 0.6, "heartbeat_s": 0.1}
@@ -168,3 +169,19 @@ async def test_who_takes_an_epoch_meanwhile_keeps_it(tmp_path: Path) -> None:
         assert await term.epochs.take_epoch(loglet, 2, 0, closed=False) is None
         state = await cluster.vsn(1).get(loglet)
         assert (state.epoch, state.sequencer) == (1, 1)
+
+
+async def test_a_node_that_registers_again_is_asked_whether_it_still_sequences(
+    tmp_path: Path,
+) -> None:
+    """It may have been started anew. Another one may have to sequence by now, and is asked, too."""
+    async with CopysetCluster(tmp_path) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        chosen = sequencer_of(loglet, dict.fromkeys((1, 2, 3), 1.0))
+        assert chosen is not None
+        node, other = cluster.vsn(chosen % 3 + 1), cluster.vsn(chosen)
+        await node.activate(loglet, 0)
+        node.refuse["find_copyset_tail"] = NotLeader("another one does")
+        await node.restart(cluster.address)
+        await other.until(lambda: f"tail {loglet}" in other.orders)
+        assert (await cluster.status()).leader_epoch, "and the metadata repository leads on"

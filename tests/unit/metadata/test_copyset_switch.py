@@ -123,6 +123,22 @@ async def test_the_log_goes_on_when_the_sequencer_is_lost(tmp_path: Path) -> Non
         assert await copysets.append(b"two") > position
 
 
+async def test_what_was_acknowledged_is_recovered_when_its_sequencer_is_started_anew(
+    tmp_path: Path,
+) -> None:
+    async with ChainedCluster(tmp_path, failure_detection_s=30.0) as cluster:
+        copysets = CopysetClient(cluster)
+        await cluster.create(replicas=2)
+        await cluster.switch("copyset", streams=1, replicas=2)
+        position = await copysets.append(b"one")
+        sequencer = (await cluster.describe()).streams[-1].copyset.sequencer
+        await cluster.stop_node(sequencer)
+        await cluster.start_node(sequencer)
+        epoch = epoch_of(position)
+        log = await cluster.log_is(lambda log: log.streams[-1].copyset.last_clean >= epoch)
+        assert log.tail == position
+
+
 async def test_a_log_goes_on_after_a_takeover(tmp_path: Path) -> None:
     async with ChainedCluster(tmp_path) as cluster:
         copysets = CopysetClient(cluster)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 
 from loomlog.core.copyset.messages import Done, Forget, Trim
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.members import Members
 from loomlog.metadata.records import CopysetRecord
@@ -43,18 +43,23 @@ class CopysetOrders:
     async def recover(self, node: NodeId, record: CopysetRecord) -> None:
         """All epochs before the one that was taken for the node. Timeout: it is at it; to order it
         again is to wait on, as long as the node is connected."""
-        order = pb.Frame(recover_copyset=pb.RecoverCopyset(state=self._epochs.to_wire(record)))
-        await self._members.request(node, order, self._request_timeout_s)
+        order = pb.RecoverCopyset(state=self._epochs.to_wire(record))
+        await self._ask(node, pb.Frame(recover_copyset=order))
 
     async def find_landmarks(
         self, node: NodeId, loglet: LogId, timestamp_us: int
     ) -> pb.CopysetLandmarks:
         question = pb.FindCopysetLandmarks(loglet_id=loglet, timestamp_us=timestamp_us)
         frame = pb.Frame(find_copyset_landmarks=question)
-        answer = await self._members.request(node, frame, self._request_timeout_s)
-        return answer.copyset_landmarks
+        return (await self._ask(node, frame)).copyset_landmarks
 
     async def find_tail(self, node: NodeId, loglet: LogId) -> pb.CopysetTail:
-        """Of the sequencer there."""
-        question = pb.Frame(find_copyset_tail=pb.FindCopysetTail(loglet_id=loglet))
-        return (await self._members.request(node, question, self._request_timeout_s)).copyset_tail
+        """Of the sequencer there; one comes to be if it should be there and is not."""
+        question = pb.FindCopysetTail(loglet_id=loglet)
+        return (await self._ask(node, pb.Frame(find_copyset_tail=question))).copyset_tail
+
+    async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
+        try:
+            return await self._members.request(node, frame, self._request_timeout_s)
+        except NotLeader as error:  # of a loglet: who leads here is another matter
+            raise Unavailable(str(error)) from None

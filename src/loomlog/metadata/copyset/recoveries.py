@@ -3,8 +3,10 @@ recover all before it, and sequences from then on, unless the loglet is closed.
 
 That is so when a segment ends, when a node of the nodeset leaves or is lost for long, and when the
 node that sequenced is gone: readers would wait for what it acknowledged last until somebody
-appends. Another attempt is another epoch, unless the node is known to be still at it: two
-recoveries of one epoch would not be told apart by storage nodes.
+appends. A node that registers again is asked, for it may have forgotten that it sequences.
+
+Another attempt is another epoch, unless the node is known to be still at it: two recoveries of one
+epoch would not be told apart by storage nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Final
 
 from loomlog.core.copyset.log_state import can_be_recovered, is_recovered
 from loomlog.core.segments import Segment
-from loomlog.errors import LoomError, Timeout, Unavailable
+from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
@@ -24,7 +26,7 @@ from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
 from loomlog.metadata.insisting import Insisting, Progress
-from loomlog.metadata.records import CopysetRecord, LogRecord
+from loomlog.metadata.records import CopysetRecord
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Recoveries:
         self._nodes = nodes
         self._orders = orders
         self._work = Insisting("recovery of segment", self._step, background)
+        self._sequencers = Insisting("sequencer of segment", self._sequence_step, background)
         self._room = asyncio.Semaphore(AT_ONCE)
         self._failed: dict[LogId, NodeId] = {}  # did not recover it, the last time
         self._timers: dict[NodeId, asyncio.TimerHandle] = {}
@@ -74,6 +77,13 @@ class Recoveries:
         else:
             self._look_later(node, SEQUENCER_LOST_S)
 
+    def node_joined(self, node: NodeId) -> None:
+        """It may have been started anew: then what it sequenced needs another sequencer."""
+        self.look_at_all()
+        for record in self._copysets:
+            if record.state.sequencer == node and not record.state.closed:
+                self._sequencers.wake(record.loglet)
+
     def _look_later(self, node: NodeId, delay_s: float) -> None:
         """And again when others are to take the node's place."""
         if node in self._timers:
@@ -95,18 +105,26 @@ class Recoveries:
 
     def reason(self, record: CopysetRecord) -> str:
         """Why it needs another epoch; empty: it does not."""
-        log = self._catalog.log_of(record)
-        segment = None if log is None else log.segment_of(record.loglet)
-        if log is None or segment is None or not segment.start:
+        segment = self._segment(record)
+        if segment is None or not segment.start:
             return ""
         state = record.state
-        if _ends(log, record):
+        if self._ends(record):
             return "" if state.closed and is_recovered(state) else "its segment ends"
         if not record.begun or not state.sequencer:
             return ""
         reason = self._why_not_as_it_is(record, segment)
         alive = [node for node in record.holders if self._nodes.alive(node)]
         return reason if reason and can_be_recovered(state, alive) else ""
+
+    def _segment(self, record: CopysetRecord) -> Segment | None:
+        log = self._catalog.log_of(record)
+        return None if log is None else log.segment_of(record.loglet)
+
+    def _ends(self, record: CopysetRecord) -> bool:
+        """Its segment takes no more appends: what comes after it is there."""
+        log = self._catalog.log_of(record)
+        return log is not None and not log.chain.takes_appends(record.loglet)
 
     def _why_not_as_it_is(self, record: CopysetRecord, segment: Segment) -> str:
         state, nodes = record.state, self._nodes
@@ -122,6 +140,21 @@ class Recoveries:
 
     # ---- doing it
 
+    async def _sequence_step(self, loglet: LogId) -> Progress:
+        """Whoever is asked where a log ends sequences it, or names who does."""
+        record = self._copysets.get(loglet)
+        if record is None or record.state.closed or self._segment(record) is None:
+            return Progress.IDLE
+        chosen = self._nodes.sequencer(loglet)
+        asked = dict.fromkeys(node for node in (record.state.sequencer, chosen) if node)
+        there = [node for node in asked if self._nodes.reachable(node)]
+        async with self._room:
+            for node in there:
+                with suppress(Retryable):
+                    await self._orders.find_tail(node, loglet)
+                    return Progress.IDLE
+        return Progress.FAILED if there else Progress.IDLE
+
     async def _step(self, loglet: LogId) -> Progress:
         async with self._room:
             record = self._copysets.get(loglet)
@@ -130,8 +163,7 @@ class Recoveries:
                 self._failed.pop(loglet, None)
                 return Progress.IDLE
             node = self._choose(loglet)
-            log = self._catalog.log_of(record)
-            closed = log is not None and _ends(log, record)
+            closed = self._ends(record)
             taken = await self._epochs.take_epoch(loglet, node, record.state.epoch, closed=closed)
         if taken is None:
             return Progress.DONE
@@ -160,8 +192,3 @@ class Recoveries:
         if node is None:
             raise Unavailable("no storage node is there that could recover it")
         return node
-
-
-def _ends(log: LogRecord, record: CopysetRecord) -> bool:
-    """Its segment takes no more appends: what comes after it is there."""
-    return log.segment_of(record.loglet) is not None and not log.chain.takes_appends(record.loglet)

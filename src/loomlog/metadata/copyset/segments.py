@@ -240,7 +240,7 @@ class CopysetSegments:
         for record in self._copysets:
             if node in record.holders:
                 self._removal.look(record)
-        self._recoveries.node_changed(node, alive=True)
+        self._recoveries.node_joined(node)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
         self._recoveries.node_changed(node, alive=alive)
