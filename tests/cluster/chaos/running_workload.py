@@ -65,6 +65,15 @@ class Workload:
             await self._progress.wait_for(lambda: self._acked >= goal or self._broken())
         self._raise_broken()
 
+    async def append_s(self) -> float:
+        """How long it takes until something is acknowledged that begins now."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with asyncio.timeout(HEAL_S):
+            while not await self._append("probe"):
+                pass
+        return loop.time() - began_s
+
     async def running(self) -> None:
         """Wait until every stream of the active segment runs again, with all its replicas."""
         async with asyncio.timeout(HEAL_S):
@@ -83,21 +92,26 @@ class Workload:
 
     async def _write(self, client: str) -> None:
         while self._writing:
-            op = next(self._ops)
-            values = [f"{op}.{i}".encode() for i in range(1 + op % 5)]
-            self.history.invoke(client, op, values)
-            try:
-                positions = await self.log.append_many(values)
-            except AppendUnknown:
-                self.unknown += 1
-                self.history.unknown(op)
-            except LoomError:
-                self.history.fail(op)
-            else:
-                self.history.ack(op, positions)
-                async with self._progress:
-                    self._acked += 1
-                    self._progress.notify_all()
+            await self._append(client)
+
+    async def _append(self, client: str) -> bool:
+        op = next(self._ops)
+        values = [f"{op}.{i}".encode() for i in range(1 + op % 5)]
+        self.history.invoke(client, op, values)
+        try:
+            positions = await self.log.append_many(values)
+        except AppendUnknown:
+            self.unknown += 1
+            self.history.unknown(op)
+        except LoomError:
+            self.history.fail(op)
+        else:
+            self.history.ack(op, positions)
+            async with self._progress:
+                self._acked += 1
+                self._progress.notify_all()
+            return True
+        return False
 
     async def _follow(self, reader: str) -> None:
         self.history.reader(reader)

@@ -1,7 +1,8 @@
 """Batches of appends to copyset streams: to the node that sequences, a task for each batch.
 
 A batch that may have been taken keeps its bytes and its number, and goes to whoever sequences by
-then, who finds out what became of it; nothing new goes to the stream meanwhile.
+then, who finds out what became of it; nothing new goes to the stream meanwhile. It is sent for one
+epoch. So if it arrives late, after it was repeated, nobody takes it any more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from loomlog.client.copyset.sequencers import HOPS_MAX, Sequencers
 from loomlog.client.outgoing import Batch, Producer
 from loomlog.client.sending import Outcomes
 from loomlog.client.targets import Stream
-from loomlog.errors import AppendUnknown, LoomError, NotFound, NotLeader, Retryable, Sealed, Timeout
+from loomlog.errors import (
+    AppendUnknown,
+    LoomError,
+    NotFound,
+    NotLeader,
+    Retryable,
+    Sealed,
+    Timeout,
+    Unavailable,
+)
 from loomlog.net.connection import Connection
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
@@ -91,10 +101,18 @@ class CopysetCarrier:
             view = self._segments.view(target.id)
             connection: Connection | None = None
             try:
-                connection = await self._sequencers.connect(view)
+                address = self._sequencers.address(view)
+                connection = await self._segments.connect_to(address)
                 if batch.settled or batch.attempts != attempt:
                     return 0
-                return await self._send(batch, view, connection)
+                if not batch.lost:
+                    batch.epoch = self._sequencers.epoch(view, address)
+                if first := await self._send(batch, view, connection, address):
+                    return first
+                if not batch.lost and hops < HOPS_MAX:
+                    hops += 1
+                    continue
+                raise Unavailable(f"who sequences stream {target.id} is being decided")
             except Retryable as error:
                 self._sequencers.failed(view, error)
                 self._doubt(batch, connection, error)
@@ -106,13 +124,19 @@ class CopysetCarrier:
             await self._look_again(target, failures)
             failures, hops = failures + 1, 0
 
-    async def _send(self, batch: Batch, view: View, connection: Connection) -> Glsn:
+    async def _send(self, batch: Batch, view: View, connection: Connection, address: str) -> Glsn:
+        """0: it was not taken; there or elsewhere another epoch has begun."""
         batch.writing = asyncio.current_task()
-        request = pb.CopysetAppend(loglet_id=view.loglet, repeated=bool(batch.lost))
+        request = pb.CopysetAppend(
+            loglet_id=view.loglet, repeated=bool(batch.lost), epoch=batch.epoch
+        )
         timeout_s = ANSWER_S + batch.size / BYTES_PER_S_MIN
         reply, _ = await connection.request(
             pb.Frame(copyset_append=request), (batch.payload,), timeout_s=timeout_s
         )
+        if reply.HasField("copyset_tail"):
+            self._sequencers.told_epoch(view, address, reply.copyset_tail.epoch)
+            return 0
         first = int(reply.appended.first_glsn)
         if not first:
             raise AppendUnknown(f"{connection.peer} gave no position")

@@ -11,6 +11,7 @@ from typing import Final
 
 from loomlog.client import backoff
 from loomlog.client.copyset.segments import Segments, View
+from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.placement import sequencer_of
 from loomlog.errors import NotLeader, Retryable, Unavailable
 from loomlog.net.connection import Connection
@@ -27,10 +28,26 @@ class Sequencers:
         self._segments = segments
         self._rng = rng
         self._named: dict[LogId, str] = {}  # the address of who was said to sequence it
+        self._told: dict[LogId, tuple[str, Epoch]] = {}  # by whom, in which epoch
+
+    def address(self, view: View) -> str:
+        """Of who should be asked next."""
+        return self._named.get(view.loglet) or _chosen(view)
 
     async def connect(self, view: View) -> Connection:
-        """To who should be asked next."""
-        return await self._segments.connect_to(self._named.get(view.loglet) or _chosen(view))
+        return await self._segments.connect_to(self.address(view))
+
+    def epoch(self, view: View, address: str) -> Epoch:
+        """In which whoever is there sequences, or would begin to, as far as is known."""
+        state = view.state
+        told_by, told = self._told.get(view.loglet, ("", 0))
+        if told_by == address and told >= state.epoch:
+            return told
+        node = view.nodes.get(state.sequencer)
+        return state.epoch if node is not None and node.address == address else state.epoch + 1
+
+    def told_epoch(self, view: View, address: str, epoch: Epoch) -> None:
+        self._told[view.loglet] = address, epoch
 
     async def ask(self, view: View, frame: pb.Frame, timeout_s: float) -> pb.Frame:
         """What the sequencer answers; of something that may be asked twice."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loomlog import batch
-from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.errors import LoomError
 from loomlog.net.connection import Connection, Frame
 from loomlog.types import StreamId
@@ -24,25 +24,40 @@ class Append:
     batch: bytearray | memoryview
     previous: Lsn = 0  # that an earlier attempt was given
     repeated: bool = False  # an earlier attempt may have been taken
+    epoch: Epoch = 0  # that it may be placed in; if repeated, the first one; 0: any
 
     @classmethod
     def of(cls, codec: Codec, connection: Connection, frame: Frame, payload: memoryview) -> Append:
         """Raises Corrupt."""
         header, order = batch.check(payload), frame.copyset_append
-        return cls(*(codec, connection, frame.id, header, payload), order.previous, order.repeated)
+        return cls(
+            *(codec, connection, frame.id, header, payload),
+            *(order.previous, order.repeated, order.epoch),
+        )
+
+    def fits(self, epoch: Epoch) -> bool:
+        """Whoever sent it may have repeated it since. Then it is taken by a sequencer that knows
+        all epochs before; so it must not be taken afterwards in an epoch behind."""
+        later = self.repeated and self.epoch < epoch
+        return later or self.epoch in (0, epoch)
 
     def place(self, stream: StreamId, epoch: int, lsn: Lsn) -> None:
         """Give the batch its place in the log."""
         batch.assign_llsn(self.batch, stream, epoch, lsn)
         batch.assign_position(self.batch, lsn)
 
-    def anew(self) -> Append:
-        """To be appended elsewhere. Parts of the old one may still be on their way to nodes."""
-        return replace(self, batch=bytearray(self.batch), previous=0, repeated=False)
+    def anew(self, epoch: Epoch) -> Append:
+        """It is nowhere before this epoch. Parts of the old one may still be on their way."""
+        return replace(self, batch=bytearray(self.batch), previous=0, repeated=False, epoch=epoch)
 
     def succeeded(self, lsn: Lsn) -> None:
         answer = pb.Appended(first_glsn=lsn, first_llsn=lsn)
         self.connection.send(pb.Frame(id=self.request_id, reply=True, appended=answer))
+
+    def not_taken(self, epoch: Epoch) -> None:
+        """It is nowhere; who sent it may send it again, for this epoch."""
+        answer = pb.CopysetTail(epoch=epoch)
+        self.connection.send(pb.Frame(id=self.request_id, reply=True, copyset_tail=answer))
 
     def failed(self, error: LoomError) -> None:
         frame = self.codec.failure_frame(error)

@@ -54,6 +54,8 @@ class Host:
         sequencing = self.sequencing
         if sequencing is None:
             self._enqueue(append)
+        elif not append.fits(sequencing.epoch):
+            append.not_taken(sequencing.epoch)
         elif (append.previous or append.repeated) and not sequencing.knows(append):
             self._means.spawn(self._look_back(append, self._recovered_before(sequencing)))
         else:
@@ -205,7 +207,7 @@ class Host:
             case Appended(record):
                 append.succeeded(record.first)
             case Nowhere():
-                self.append(append.anew())
+                append.not_taken(0 if self.sequencing is None else self.sequencing.epoch)
             case Unresolved(reason):
                 self._tell_unknown(append, reason)
 
@@ -266,7 +268,7 @@ class Host:
             if isinstance(outcome, Unresolved):
                 seen = Seen([], certain=False)
         if seen.certain:
-            self.append(append.anew())
+            self.append(append.anew(epoch))
         else:
             self._tell_unknown(append, "too few nodes remember what they were given")
 

@@ -13,7 +13,7 @@ from typing import Self
 from loomlog.batch import build
 from loomlog.config import NodeSettings
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import LSN_MAX, Lsn
+from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
 from loomlog.core.copyset.messages import Delivered, LogState, NodeAnswer, NodeRequest, Read
 from loomlog.core.copyset.placement import ranked
 from loomlog.core.copyset.record import Kind, Record
@@ -173,9 +173,10 @@ class CopysetRig:
         sequence: int = 0,
         previous: Lsn = 0,
         repeated: bool = False,
+        epoch: Epoch = 0,
     ) -> Lsn:
-        """To the node that sequences, or to this one."""
-        order = pb.CopysetAppend(loglet_id=LOG, previous=previous, repeated=repeated)
+        """To the node that sequences, or to this one. 0: it was not taken."""
+        order = pb.CopysetAppend(loglet_id=LOG, previous=previous, repeated=repeated, epoch=epoch)
         batch = a_batch(count, producer_id, sequence)
         target = node or next(n for n in self.favourites if n not in self.epochs.dead)
         answer = await self.ask(target, pb.Frame(copyset_append=order), batch)

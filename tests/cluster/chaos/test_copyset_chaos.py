@@ -1,0 +1,178 @@
+"""Copyset logs and real processes that are killed, frozen, or lose their disks: nothing
+acknowledged is lost, doubled, moved or reordered. What goes with R disks is told as lost, and
+nothing else.
+
+Faults come after so many acknowledged appends, never after a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from running_workload import HEAL_S, Workload
+from server_processes import Servers
+
+import loomlog
+from loomlog.client.log import Log
+from loomlog.errors import DataLoss, LoomError
+from loomlog.types import Entry, Gap, Glsn
+
+pytestmark = pytest.mark.timeout(240)
+
+DETECTION_S = 1.0
+RESUME_S = 1.0  # after detection
+WAVE_S = 0.5  # SequencerSettings.store_timeout_s
+SLACK_S = 1.0  # for a machine that has more to do
+NEVER_S = 600.0
+
+
+async def sequencer_of(work: Workload) -> int:
+    [stream] = await work.streams()
+    assert stream.copyset is not None
+    assert stream.copyset.sequencer is not None
+    return stream.copyset.sequencer
+
+
+async def recovered(work: Workload) -> None:
+    """Wait until all epochs but the newest one are."""
+    async with asyncio.timeout(HEAL_S):
+        while True:
+            [stream] = await work.streams()
+            assert stream.copyset is not None
+            if stream.copyset.last_clean == stream.epoch - 1:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_whoever_sequences_is_killed(tmp_path: Path) -> None:
+    """Writes go on at most a second after it was missed. Later it comes back with its leftovers."""
+    servers = Servers(tmp_path, nodes=5, detection_s=DETECTION_S)
+    async with servers, Workload(servers.address, protocol="copyset", streams=1) as work:
+        for _ in range(3):
+            await work.acked(50)
+            victim = await sequencer_of(work)
+            await servers.nodes[victim].kill()
+            assert await work.append_s() < DETECTION_S + RESUME_S + SLACK_S
+            await recovered(work)
+            await servers.start_node(victim)
+
+
+async def test_a_frozen_node_costs_one_wave(tmp_path: Path) -> None:
+    """Nobody else misses it: those who store there have to find out for themselves."""
+    servers = Servers(tmp_path, nodes=5, detection_s=NEVER_S)
+    async with servers, Workload(servers.address, protocol="copyset", streams=1) as work:
+        await work.acked(50)
+        sequencer = await sequencer_of(work)
+        frozen = next(node for node in servers.nodes if node != sequencer)
+        servers.nodes[frozen].freeze()
+        waits_s = [await work.append_s() for _ in range(100)]
+        assert max(waits_s) < WAVE_S + SLACK_S
+        assert sum(wait_s >= WAVE_S for wait_s in waits_s) <= 2
+        servers.nodes[frozen].thaw()
+
+
+async def test_a_sequencer_that_freezes_is_harmless_afterwards(tmp_path: Path) -> None:
+    servers = Servers(tmp_path, nodes=5, detection_s=DETECTION_S)
+    async with servers, Workload(servers.address, protocol="copyset", streams=1) as work:
+        await work.acked(50)
+        frozen = await sequencer_of(work)
+        servers.nodes[frozen].freeze()
+        await work.append_s()
+        servers.nodes[frozen].thaw()
+        await work.acked(50)
+        cut_off = await sequencer_of(work)
+        servers.cut(cut_off)
+        await work.append_s()
+        servers.heal(cut_off)
+        await work.acked(50)
+
+
+async def test_the_metadata_repository_is_killed_then_everything_at_once(tmp_path: Path) -> None:
+    servers = Servers(tmp_path, nodes=5, detection_s=DETECTION_S)
+    async with servers, Workload(servers.address, protocol="copyset", streams=1) as work:
+        await work.acked(50)
+        await servers.vmr.kill()
+        await work.acked(50)  # who sequences goes on without it
+        await servers.vmr.start()
+        await work.acked(50)
+        for server in (servers.vmr, *servers.nodes.values()):
+            await server.kill()
+        for server in (servers.vmr, *servers.nodes.values()):
+            await server.start()
+        await work.acked(50)
+
+
+async def test_from_protocol_to_protocol_while_servers_are_killed(tmp_path: Path) -> None:
+    async with Servers(tmp_path, nodes=5) as servers, Workload(servers.address) as work:
+        protocols = ("copyset", "chained", "copyset", "ordered")
+        victims = (None, servers.nodes[2], servers.vmr, servers.nodes[3])
+        for protocol, victim in zip(protocols, victims, strict=True):
+            await work.acked(50)
+            switching = asyncio.ensure_future(switched(work, protocol))
+            await asyncio.sleep(0)  # it is asked for
+            if victim is not None:
+                await victim.kill()
+                await victim.start()
+            await switching
+        await work.acked(50)
+        info = await work.log.describe()
+        assert [segment.protocol for segment in info.segments] == ["ordered", *protocols]
+
+
+async def switched(work: Workload, protocol: str) -> None:
+    """Asked for until it is so."""
+    async with asyncio.timeout(HEAL_S):
+        while True:
+            try:
+                await work.cluster.switch_log("chaos", protocol=protocol)
+            except LoomError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+# ---- lost disks
+
+
+async def test_one_disk_takes_nothing_along_and_r_disks_what_only_they_had(tmp_path: Path) -> None:
+    servers = Servers(tmp_path, nodes=4, detection_s=DETECTION_S)
+    async with servers, await loomlog.connect(servers.address) as cluster:
+        log = await cluster.create_log("precious", protocol="copyset", replicas=2)
+        places = [(await log.append(b"%d" % n)).position for n in range(60)]
+        await lose_disk(servers, tmp_path, 1)
+        assert await seen(log, places[-1]) == (places, set())
+        await lose_disk(servers, tmp_path, 2)
+        left, lost = await seen(log, places[-1])
+        assert lost
+        assert sorted([*left, *lost]) == places
+        with pytest.raises(DataLoss, match="all their copies are gone"):
+            await read(log, places[-1])
+
+
+async def lose_disk(servers: Servers, directory: Path, node: int) -> None:
+    await servers.nodes[node].kill()
+    volume = directory / f"vsn-{node}"
+    shutil.rmtree(volume)
+    volume.mkdir()
+    await servers.start_node(node)
+
+
+async def seen(log: Log, stop: Glsn) -> tuple[list[Glsn], set[Glsn]]:
+    """What is there, and what is told to be lost."""
+    there: list[Glsn] = []
+    lost: set[Glsn] = set()
+    async with asyncio.timeout(HEAL_S):
+        async for item in log.subscribe(1, stop, gaps=True):
+            if not isinstance(item, Gap):
+                there.append(item.position)
+            elif item.kind == "dataloss":
+                lost.update(range(item.first, item.last + 1))
+    return there, lost
+
+
+async def read(log: Log, stop: Glsn) -> list[Entry]:
+    async with asyncio.timeout(HEAL_S):
+        return [entry async for entry in log.subscribe(1, stop)]
