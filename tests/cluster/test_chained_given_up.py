@@ -12,7 +12,10 @@ import loomlog
 from loomlog.client.chained.carrying import ChainedCarrier
 from loomlog.client.log import Log
 from loomlog.client.sending import Carrier
+from loomlog.core.chained.messages import Refused
 from loomlog.errors import Timeout, Unavailable
+from loomlog.node import StorageNode
+from loomlog.storage.block_table import BlockTable
 from loomlog.testing import LocalCluster
 
 FOREVER_S = 1000.0
@@ -35,6 +38,25 @@ async def test_who_gave_up_waiting_for_a_place_is_not_given_one(tmp_path: Path) 
             assert (await log.append(b"two")).position == await log.tail() == 2
 
 
+async def test_an_append_that_was_refused_each_time_is_certainly_not_there(tmp_path: Path) -> None:
+    """Nobody can take the place of the only replica, whose disk failed."""
+    local = LocalCluster(nodes=1, directory=tmp_path)
+    async with local as cluster, asyncio.timeout(60):
+        await cluster.create_log("events", protocol="chained", streams=1, replicas=1)
+        async with await loomlog.connect(local.address, append_timeout_s=2.0) as client:
+            log = client.log("events")
+            await log.append(b"one")
+            fail_disk(local.nodes[1])
+            with pytest.raises(Unavailable, match="not appended within 2 s, last: the disk failed"):
+                await log.append(b"two")
+        await local.stop_node(1)
+        await local.start_node(1)
+        log = cluster.log("events")
+        await log.append(b"three")
+        last = await log.tail()
+        assert [entry.value async for entry in log.subscribe(1, last)] == [b"one", b"three"]
+
+
 async def test_who_reads_is_told_at_once_that_the_client_was_closed(tmp_path: Path) -> None:
     local = LocalCluster(nodes=1, directory=tmp_path)
     async with local as cluster, asyncio.timeout(60):
@@ -47,6 +69,18 @@ async def test_who_reads_is_told_at_once_that_the_client_was_closed(tmp_path: Pa
             await asyncio.wait([reading], timeout=0.5)
         with pytest.raises(Unavailable, match="this client was closed"):
             await asyncio.wait_for(reading, 5)
+
+
+def fail_disk(node: StorageNode) -> None:
+    """All that it is asked about chains is refused from now on."""
+    (volume,) = node._disks.chains._volumes
+    assert volume._store is not None
+    volume._open_table = _cannot_open
+    volume._store._failed = Refused("the disk failed")
+
+
+def _cannot_open(path: str) -> BlockTable:
+    raise OSError("the disk failed")
 
 
 def carriers(log: Log) -> Collection[Carrier]:

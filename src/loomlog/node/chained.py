@@ -22,6 +22,7 @@ from loomlog.core.chained.messages import (
     Create,
     Done,
     Fetch,
+    Lost,
     Refused,
     Remove,
     Request,
@@ -130,7 +131,7 @@ class ChainedReplicas:
         done(answer)
         if isinstance(answer, Stored | SealedAt | Done):
             self._waiting.changed(replica)
-        elif isinstance(answer, Refused) and volume.is_damaged(replica):
+        elif isinstance(answer, Refused | Lost) and volume.is_damaged(replica):
             self._tell_of_damage(volume, replica)
         match request, answer:
             case Trim(_, position), Done():

@@ -6,8 +6,9 @@
                commit; they see only what is committed
 
 What may be asked and what it means is core/chained/replica.py's matter. After a commit has failed
-nothing is answered but `Refused`: a failed sync says nothing about what reached the disk. A replica
-of which something cannot be read goes on, and is not fit (`Check`) any more.
+nothing is answered but `Refused`. The writes of that commit are `Lost`: a failed sync says nothing
+about what reached the disk. A replica of which something cannot be read goes on, and is not fit
+(`Check`) any more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from loomlog.core.chained.messages import (
     Check,
     Copy,
     Create,
+    Lost,
     Refused,
     Remove,
     Request,
@@ -145,7 +147,10 @@ class WriteOnceStore:
         self._start()
         failed = self._failed
         for index, asked in enumerate(group):
-            asked.done(failed or answers[index])
+            if error is not None and isinstance(asked.request, Write):
+                asked.done(Lost())
+            else:
+                asked.done(failed or answers[index])
 
     def _note(self, standings: Mapping[Replica, Standing | None]) -> None:
         for replica, standing in standings.items():

@@ -196,6 +196,8 @@ def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
             return _Tell(kind=_Tell.EPOCH_OVER, epoch=epoch), ()
         case Refused(reason):
             return _Tell(kind=_Tell.REFUSED, reason=reason), ()
+        case Lost():
+            return _Tell(), ()
     raise InvalidArgument(f"{type(answer).__name__} is no answer of a replica")
 
 
@@ -237,7 +239,7 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
             return EpochOver(message.epoch)
         case _Tell.REFUSED:
             return Refused(message.reason)
-    return Lost()  # of a newer node: it may mean that it was done
+    return Lost()  # it says so; or it is of a newer node, and may mean that it was done
 
 
 def _what_was_read(message: pb.ChainAnswer, payload: memoryview) -> Answer:

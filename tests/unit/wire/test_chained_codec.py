@@ -107,6 +107,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(SealedAt, LONG, LONG),
     st.builds(Done),
     st.builds(Beyond, LONG),
+    st.builds(Lost),
     st.builds(EpochOver, LONG),
     st.builds(Refused, st.text()),
 )

@@ -7,6 +7,7 @@ overtaken gets another ticket and another sequence number.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from loomlog import batch as batches
 from loomlog.client.chained.chains import Chains, SegmentGoneError
@@ -16,7 +17,7 @@ from loomlog.client.sending import Outcomes
 from loomlog.client.targets import Stream
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.outcomes import Interrupted
-from loomlog.errors import LoomError, NotFound
+from loomlog.errors import LoomError, NotFound, Unavailable
 
 
 class ChainedCarrier:
@@ -76,15 +77,29 @@ class ChainedCarrier:
             batch.waiting = asyncio.current_task()
             ticket, view = await next_ticket(self._chains, view, count)
             block = placed(payload, target.id, ticket)
-            batch.waiting, batch.writing = None, batch.waiting
-            outcome, view = await write(self._chains, view, ticket, block, once=self._at_once)
-            batch.writing = None
+            outcome, view = await write(
+                *(self._chains, view, ticket, block),
+                once=self._at_once,
+                doubted=partial(self._doubted, batch, asyncio.current_task()),
+            )
+            batch.waiting = batch.writing = None
             if isinstance(outcome, Appended):
                 self._outcomes.appended(batch, ticket.first, ticket.first)
                 return
             if isinstance(outcome, Interrupted):
-                self._outcomes.lost(batch, outcome.reason)
+                if outcome.untouched:
+                    self._outcomes.refused(batch, Unavailable(outcome.reason))
+                else:
+                    self._outcomes.lost(batch, outcome.reason)
                 return
+
+    def _doubted(self, batch: Batch, carrying: asyncio.Task[None] | None, refusal: str) -> None:
+        """Whether it may be written at this moment, or was; no: it was refused each time."""
+        if refusal:
+            batch.refusal = Unavailable(refusal)
+            batch.waiting, batch.writing = carrying, None
+        else:
+            batch.waiting, batch.writing = None, carrying
 
     def _encode(self, batch: Batch) -> bytearray:
         batch.sequence = self._producer.next_sequence()

@@ -6,6 +6,8 @@ what became of the block is looked up, and is then certain.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from loomlog import batch as batches
 from loomlog.client.chained.chains import Chains, View
 from loomlog.core.chained.appending import Appended, Overtaken, append
@@ -43,17 +45,28 @@ def placed(batch: bytearray, stream: int, ticket: Ticket) -> Block:
 
 
 async def write(
-    chains: Chains, view: View, ticket: Ticket, block: Block, *, once: bool = False
+    chains: Chains,
+    view: View,
+    ticket: Ticket,
+    block: Block,
+    *,
+    once: bool = False,
+    doubted: Callable[[str], None] = lambda refusal: None,
 ) -> tuple[Appended | Overtaken | Interrupted, View]:
     """What became of it, and the projection that is known by then. Interrupted only if it was to be
-    tried `once`. AppendUnknown: the place was trimmed before that was found out."""
+    tried `once`. AppendUnknown: the place was trimmed before that was found out. `doubted` hears
+    when this may be writing it; and why not, as long as all attempts were refused."""
     attempts = 0
+    untouched = True
     while True:
         if view.epoch == ticket.epoch:
-            steps = append(view.projection, ticket, block)
+            doubted("")
+            outcome = await chains.run(view, append(view.projection, ticket, block))
+            untouched = untouched and isinstance(outcome, Interrupted) and outcome.untouched
+            if untouched and isinstance(outcome, Interrupted):
+                doubted(outcome.reason)
         else:
-            steps = resolve(view.projection, block)
-        outcome = await chains.run(view, steps)
+            outcome = await chains.run(view, resolve(view.projection, block))
         if isinstance(outcome, Trimmed):
             raise AppendUnknown(f"position {block.first} was trimmed meanwhile")
         if not isinstance(outcome, Interrupted) or once:

@@ -7,10 +7,20 @@ on a replica is on all replicas before it, and a block at the tail is decided fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loomlog.core.chained.block import Block
-from loomlog.core.chained.messages import Answer, Ask, Steps, Stored, Ticket, Write, Written
+from loomlog.core.chained.messages import (
+    Answer,
+    Ask,
+    EpochOver,
+    Refused,
+    Steps,
+    Stored,
+    Ticket,
+    Write,
+    Written,
+)
 from loomlog.core.chained.outcomes import Interrupted, Stop, stopped
 from loomlog.core.chained.projection import Projection, Replica
 
@@ -36,6 +46,9 @@ def append(
     refusal = yield from write_down(projection.epoch, chain[:1], block)
     if isinstance(refusal, Written):
         return Overtaken()
+    if isinstance(refusal, Refused | EpochOver):
+        stop = stopped(refusal)
+        return replace(stop, untouched=True) if isinstance(stop, Interrupted) else stop
     if refusal is None:
         refusal = yield from write_down(projection.epoch, chain[1:], block)
     return Appended() if refusal is None else stopped(refusal)

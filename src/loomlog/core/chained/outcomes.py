@@ -34,6 +34,7 @@ class Interrupted:
 
     reason: str
     epoch: int = 0  # the newest that was met; 0: none newer
+    untouched: bool = False  # of an append: this attempt has certainly written nothing
 
 
 Stop: TypeAlias = Trimmed | Interrupted

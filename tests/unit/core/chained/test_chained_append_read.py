@@ -9,7 +9,7 @@ from loomlog.batch import CODEC_NONE, assign_position, build
 from loomlog.core.chained.appending import Appended, Overtaken, append
 from loomlog.core.chained.block import Block, block_of, junk
 from loomlog.core.chained.filling import fill
-from loomlog.core.chained.messages import Ask, Found, Read, Seal, Ticket, Write
+from loomlog.core.chained.messages import Ask, Found, Read, Remove, Seal, Ticket, Write
 from loomlog.core.chained.outcomes import Interrupted, NotWritten, Trimmed
 from loomlog.core.chained.reading import find_end, find_tail, read, read_at
 from loomlog.core.chained.reconfigure import Goal
@@ -51,6 +51,23 @@ def test_an_append_may_be_repeated_in_its_epoch() -> None:
     assert isinstance(log.run(append(log.projection, ticket, batch(ticket))), Interrupted)
     log.silent = set()
     assert log.run(append(log.projection, ticket, batch(ticket))) == Appended()
+
+
+def test_an_append_that_the_head_refused_has_written_nothing() -> None:
+    """Who was not answered, or was refused further down, cannot say so."""
+    log = Chains()
+    old, ticket = log.projection, log.ticket()
+    for silent in ({1}, {2}):
+        log.silent = silent
+        outcome = log.run(append(old, ticket, batch(ticket)))
+        assert isinstance(outcome, Interrupted)
+        assert not outcome.untouched
+    log.silent = set()
+    [replica] = [replica for replica in old.replicas if replica.node_id == 1]
+    log.replica_answers(replica, Remove())
+    outcome = log.run(append(old, ticket, batch(ticket)))
+    assert isinstance(outcome, Interrupted)
+    assert outcome.untouched
 
 
 def test_a_ticket_is_worth_nothing_in_another_epoch() -> None:
