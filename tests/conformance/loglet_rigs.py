@@ -26,6 +26,9 @@ class Rig(Protocol):
     async def another_client(self) -> Loglet:
         """The same loglet as somebody else sees it, who learns nothing of what the first does."""
 
+    async def fail_over(self) -> None:
+        """Who coordinates it is gone with all that was not stored, and another one takes over."""
+
     async def close(self) -> None: ...
 
 
@@ -38,6 +41,9 @@ class MemoryRig:
 
     async def another_client(self) -> Loglet:
         return self._loglet
+
+    async def fail_over(self) -> None:
+        pass
 
     async def close(self) -> None:
         pass
@@ -60,6 +66,10 @@ class OrderedRig:
         cluster = await loomlog.connect(self._local.address, append_timeout_s=1.0)
         await self._running.enter_async_context(cluster)
         return OrderedLoglet(cluster.log("loglet"), cluster)
+
+    async def fail_over(self) -> None:
+        await self._local.stop_metadata()
+        await self._local.start_metadata()
 
     async def close(self) -> None:
         await self._running.aclose()
@@ -86,6 +96,10 @@ class ChainedRig:
         await self._running.enter_async_context(cluster)
         return SegmentLoglet(cluster.log("loglet"), cluster, self._loglet, self._stream)
 
+    async def fail_over(self) -> None:
+        await self._local.stop_metadata()
+        await self._local.start_metadata()
+
     async def close(self) -> None:
         await self._running.aclose()
 
@@ -111,6 +125,10 @@ class CopysetRig:
         await self._running.enter_async_context(cluster)
         log = cluster.log("loglet")
         return NarrowEpochs(SegmentLoglet(log, cluster, self._loglet, self._stream))
+
+    async def fail_over(self) -> None:
+        await self._local.stop_metadata()
+        await self._local.start_metadata()
 
     async def close(self) -> None:
         await self._running.aclose()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from loomlog.errors import (
     LoomError,
     NotFound,
     NotYetWritten,
+    Retryable,
     Sealed,
     Trimmed,
 )
@@ -104,6 +106,41 @@ async def test_the_tail_covers_all_that_was_acknowledged_and_never_falls(
         tails.append((await (other if number % 2 else loglet).tail()).position)
         assert tails[-1] >= position
     assert tails == sorted(tails)
+
+
+async def test_the_tail_does_not_fall_when_somebody_takes_over(rig: Rig, loglet: Loglet) -> None:
+    """Among appends, of which some are given up on the way."""
+    acknowledged: list[Glsn] = [0]
+    writers = [await rig.another_client() for _ in range(3)]
+    writing = [asyncio.ensure_future(_append_on(writer, acknowledged)) for writer in writers]
+    tail = 0
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            tail = await _ask_tails(loglet, acknowledged, tail)
+            await rig.fail_over()
+        await _ask_tails(loglet, acknowledged, tail)
+    for task in writing:
+        task.cancel()
+    await asyncio.gather(*writing, return_exceptions=True)
+
+
+async def _append_on(loglet: Loglet, acknowledged: list[Glsn]) -> None:
+    while True:
+        with suppress(Retryable, AppendUnknown):
+            acknowledged.append(await loglet.append([b"a", b"b", b"c"]))
+        await asyncio.sleep(0)  # a loglet may answer without ever waiting
+
+
+async def _ask_tails(loglet: Loglet, acknowledged: list[Glsn], tail: Glsn) -> Glsn:
+    """The last of them, when appends have gone on."""
+    enough = len(acknowledged) + 20
+    while len(acknowledged) < enough:
+        floor = max(tail, *acknowledged[-10:])
+        with suppress(Retryable):
+            tail = (await loglet.tail()).position
+            assert tail >= floor
+        await asyncio.sleep(0)
+    return tail
 
 
 async def test_whoever_asks_afterwards_finds_what_was_acknowledged(
