@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from loomlog import limits
 from loomlog.core.chained.messages import Request
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 OpenTable: TypeAlias = Callable[[str], BlockTable]
 NewWorker: TypeAlias = Callable[[], Worker]
+Eager: TypeAlias = Callable[[Worker], Worker]
 
 
 class ChainVolumes:
@@ -42,8 +43,12 @@ class ChainVolumes:
         node_paths: Sequence[str],
         open_table: OpenTable,
         new_worker: NewWorker,
+        eager: Eager,
     ) -> None:
-        self._volumes = [ChainVolume(files, path, open_table, new_worker) for path in node_paths]
+        """`eager`: the same worker for jobs that are mostly quick."""
+        self._volumes = [
+            ChainVolume(files, path, open_table, new_worker, eager) for path in node_paths
+        ]
 
     @property
     def replicas(self) -> dict[Replica, Standing]:
@@ -89,18 +94,30 @@ class ChainVolumes:
             volume.close()
 
 
+class _Workers(NamedTuple):
+    opening: Worker
+    commits: Worker  # the same, which may do on the loop what is quick
+    look_ups: Worker
+
+
 class ChainVolume:
     """The chains on one volume."""
 
     def __init__(
-        self, files: Files, node_path: str, open_table: OpenTable, new_worker: NewWorker
+        self,
+        files: Files,
+        node_path: str,
+        open_table: OpenTable,
+        new_worker: NewWorker,
+        eager: Eager,
     ) -> None:
         self._files = files
         self._node_path = node_path
         self._path = f"{node_path}/chains"
         self._open_table = open_table
         self._new_worker = new_worker
-        self._workers: tuple[Worker, Worker] | None = None
+        self._eager = eager
+        self._workers: _Workers | None = None
         self._table: BlockTable | None = None
         self._store: WriteOnceStore | None = None
         self._reclaiming: Reclaiming | None = None
@@ -123,7 +140,7 @@ class ChainVolume:
         """What is there already. Blocks."""
         if self._files.exists(self._path):
             try:
-                self._open(*self._make_workers())
+                self._open(self._make_workers())
             except Exception as error:
                 self._cannot_open(error)
 
@@ -174,26 +191,28 @@ class ChainVolume:
             self._opening = loop.create_task(self._open_again())
 
     async def _open_again(self) -> None:
-        commits, look_ups = self._make_workers()
+        workers = self._make_workers()
         if self._reclaiming is not None:
             self._reclaiming.stop()
         try:
-            await off_loop(look_ups, lambda: None)  # those under way hold the table
-            await off_loop(commits, partial(self._open, commits, look_ups))
+            await off_loop(workers.look_ups, lambda: None)  # those under way hold the table
+            await off_loop(workers.opening, partial(self._open, workers))
         except Exception as error:
             self._cannot_open(error)
         finally:
             self._opening = None
 
-    def _open(self, commits: Worker, look_ups: Worker) -> None:
+    def _open(self, workers: _Workers) -> None:
         self.close()
         self._table = table = self._open_table(self._path)
         self._files.sync_directory(self._node_path)
         self._reclaiming = Reclaiming(table, self._new_worker)
-        self._store = WriteOnceStore(table, commits, look_ups)
+        self._store = WriteOnceStore(table, workers.commits, workers.look_ups)
 
-    def _make_workers(self) -> tuple[Worker, Worker]:
-        self._workers = self._workers or (self._new_worker(), self._new_worker())
+    def _make_workers(self) -> _Workers:
+        if self._workers is None:
+            opening = self._new_worker()
+            self._workers = _Workers(opening, self._eager(opening), self._new_worker())
         return self._workers
 
     def _cannot_open(self, error: Exception) -> None:

@@ -44,6 +44,7 @@ class Disks:
         self._settings = settings
         self._handed_in = files
         self._new_worker = new_worker or _thread_worker
+        self._eager = _same_worker if new_worker else _eager_worker
         self._open_table = open_table or partial(_rocks_table, settings.node_id)
         self._open_logs = open_logs or _rocks_logs
         self._volumes: Volumes | None = None
@@ -72,7 +73,7 @@ class Disks:
         )
         self.reader = self._worker()
         self._chains = ChainVolumes(
-            self._files, self._volumes.paths, self._open_table, self._worker
+            self._files, self._volumes.paths, self._open_table, self._worker, self._eager
         )
         self._chains.open()
         self._copies = Copies(
@@ -198,6 +199,17 @@ def _thread_worker() -> Worker:
     from loomlog.storage.disk import ThreadWorker
 
     return ThreadWorker(asyncio.get_running_loop())
+
+
+def _eager_worker(worker: Worker) -> Worker:
+    from loomlog.storage.eager_worker import EagerWorker
+
+    return EagerWorker(worker, asyncio.get_running_loop().call_soon)
+
+
+def _same_worker(worker: Worker) -> Worker:
+    """Where a job takes no real time there is nothing to be gained."""
+    return worker
 
 
 def _rocks_table(node_id: NodeId, path: str) -> BlockTable:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.chained.block import Block, Extent
@@ -80,6 +80,7 @@ class WriteOnceStore:
         self._looking = 0
         self._failed: Refused | None = None
         self.replicas = table.replicas()  # those that are here
+        self._ends: dict[Replica, Glsn] = {}  # behind all blocks of a replica, where that is known
         self.damaged: set[Replica] = set()  # those of which something could not be read
         self.stored_bytes = table.stored_bytes()  # as of the last commit
 
@@ -113,7 +114,7 @@ class WriteOnceStore:
             return
         group, self._waiting, self._waiting_bytes = self._waiting, [], 0
         answers: list[Answer] = []
-        view = _Uncommitted(self._table, self.replicas)
+        view = _Uncommitted(self._table, self.replicas, self._ends)
         self._under_way = True
         self._commits.run(
             [partial(self._commit, group, view, answers)],
@@ -156,6 +157,7 @@ class WriteOnceStore:
         for replica, standing in standings.items():
             if standing is None:
                 self.replicas.pop(replica, None)
+                self._ends.pop(replica, None)
                 self.damaged.discard(replica)
             else:
                 self.replicas[replica] = standing
@@ -192,30 +194,44 @@ def _bytes_of(request: Request) -> int:
 class _Uncommitted:
     """A table and the changes that a commit is going to make, in their order."""
 
-    def __init__(self, table: BlockTable, replicas: Mapping[Replica, Standing]) -> None:
+    def __init__(
+        self,
+        table: BlockTable,
+        replicas: Mapping[Replica, Standing],
+        ends: dict[Replica, Glsn],
+    ) -> None:
         self.changes: list[tuple[Replica, Change]] = []
         self.standings: dict[Replica, Standing | None] = {}  # those that change
         self._table = table
         self._replicas = replicas
+        self._ends = ends
         self._blocks: dict[Replica, _WithAdded] = {}
 
     def decide(self, replica: Replica, request: Request) -> Answer:
         blocks = self._blocks.get(replica)
         if blocks is None:
-            blocks = self._blocks[replica] = _WithAdded(self._table.look(replica))
+            blocks = self._blocks[replica] = self._look(replica)
         standing = self.standings.get(replica, self._replicas.get(replica))
         answer, change = decide(request, standing, blocks)
         match change:
             case Put(block):
                 blocks.added.put(block)
+                self._ends[replica] = max(self._ends[replica], block.end)
             case Standing():
                 self.standings[replica] = change
             case Gone():
                 self.standings[replica] = None
-                self._blocks[replica] = _WithAdded(MemoryReplica())
+                self._blocks[replica] = _WithAdded(MemoryReplica, 0)
         if change is not None and change != standing:
             self.changes.append((replica, change))
         return answer
+
+    def _look(self, replica: Replica) -> _WithAdded:
+        end = self._ends.get(replica)
+        if end is None:
+            last = self._table.look(replica).last()
+            end = self._ends[replica] = last.end if last is not None else 0
+        return _WithAdded(partial(self._table.look, replica), end)
 
     def let_go(self) -> None:
         """Of what was looked at: the table keeps for it what is deleted meanwhile."""
@@ -225,11 +241,14 @@ class _Uncommitted:
 class _WithAdded:
     """The blocks of a replica with those that are about to be added."""
 
-    def __init__(self, stored: Blocks) -> None:
+    def __init__(self, look: Callable[[], Blocks], stored_end: Glsn) -> None:
         self.added = MemoryReplica()
-        self._stored = stored
-        last = stored.last()
-        self._stored_end = last.end if last is not None else 0
+        self._look = look
+        self._stored_end = stored_end
+
+    @cached_property
+    def _stored(self) -> Blocks:
+        return self._look()
 
     def find(self, position: Glsn) -> Extent | None:
         # Most blocks come behind all others: there is nothing to look for.
