@@ -21,6 +21,7 @@ from loomlog.types import Buffer, LogId
 KEPT_OF_PRODUCER: Final = 4 * APPENDS_IN_FLIGHT_MAX  # some are stored more than once
 PRODUCERS_MAX: Final = 1000  # of a log
 CERTAIN_AFTER_S: Final = 2 * APPEND_TIMEOUT_S  # nobody repeats what he sent before
+CLOCKS_APART_S: Final = 600.0  # the clocks of nodes, which stamp records, are not further
 
 
 class Seen(NamedTuple):
@@ -35,7 +36,7 @@ class Marks:
         """`older`: the logs of which there were copies before."""
         self._now = now
         self._began = now()
-        self.matters_since_us = now_us - int(CERTAIN_AFTER_S * 1_000_000)
+        self.matters_since_us = now_us - int((CERTAIN_AFTER_S + CLOCKS_APART_S) * 1_000_000)
         self._older = set(older)
         self._logs: dict[LogId, _LogMarks] = {}
 
