@@ -240,7 +240,9 @@ class Host:
         except LoomError as error:
             append.failed(error)
         except TimeoutError:
-            self._tell_unknown(append, "older epochs are not recovered yet, or do not answer")
+            append.failed(
+                Unavailable(f"loglet {self._log}: older epochs are not recovered yet: ask again")
+            )
 
     async def _recovered_before(self, sequencing: Sequencing) -> Epoch | None:
         return sequencing.epoch if await sequencing.recovered() else None

@@ -69,3 +69,19 @@ async def test_a_node_that_kept_its_copies_goes_on_as_before(tmp_path: Path) -> 
             assert not (await rig.shown(node)).underreplicated
         placed.append(await rig.append())
         await rig.shows(placed)
+
+
+async def test_a_node_whose_copies_cannot_be_opened_refuses_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    async with CopysetRig(tmp_path, nodes=3, replication=2) as rig:
+        third = rig.favourites[-1]
+        placed = [await rig.append() for _ in range(10)]
+        await rig.stop(third)
+        current = next(rig.path(third).rglob("logs/CURRENT"))
+        current.write_text("no manifest\n")
+        await rig.start(third)
+        assert isinstance(await rig.copies(third, Seal(LOG, 0, wave=0)), Refused)
+        assert isinstance(await rig.copies(third, GetEnd(LOG, 1)), Refused)
+        placed += [await rig.append() for _ in range(10)]
+        assert len(set(placed)) == 20

@@ -78,15 +78,14 @@ async def test_another_node_takes_over_and_recovers_what_was_left(tmp_path: Path
         assert back.next_lsn > make(2, 1), "it was not told what is released"
 
 
-async def test_a_sequencer_that_was_replaced_hands_its_appends_on(tmp_path: Path) -> None:
+async def test_a_sequencer_that_was_replaced_says_that_it_took_nothing(tmp_path: Path) -> None:
     async with CopysetRig(tmp_path) as rig:
         first, second, *_ = rig.favourites
         await rig.append(first)
         rig.epochs.dead.add(first)  # as the metadata repository believes
         assert await rig.append(second) == make(2, 1)
-        with pytest.raises(NotLeader):
-            await rig.append(first)
-        assert set(await rig.data()) >= {make(1, 1)}
+        assert not await rig.append(first)
+        assert set(await rig.data()) == {make(1, 1), make(2, 1)}
 
 
 async def test_a_silent_node_costs_one_wave(tmp_path: Path) -> None:
@@ -113,6 +112,7 @@ async def test_a_closed_log_takes_nothing_and_is_recovered_on_order(tmp_path: Pa
         await connection.request(pb.Frame(recover_copyset=order))
         await connection.request(pb.Frame(recover_copyset=order))
         assert (rig.epochs.state.last_clean, rig.epochs.state.tail) == (1, placed[-1])
+        assert not await rig.append(first), "its sequencer did not know yet, and took it"
         for node in (first, second):
             with pytest.raises(Sealed):
                 await rig.append(node)
@@ -187,14 +187,39 @@ async def test_what_the_last_sequencer_took_is_not_taken_twice(tmp_path: Path) -
         assert again == [*taken, make(2, 1), make(2, 1)]
 
 
-async def test_nobody_claims_to_know_what_nodes_forgot(tmp_path: Path) -> None:
+async def test_nodes_that_were_started_anew_look_their_copies_through(tmp_path: Path) -> None:
     async with CopysetRig(tmp_path) as rig:
         first, second, *others = rig.favourites
-        await rig.append(producer_id=5, sequence=1)
+        taken = await rig.append(producer_id=5, sequence=1)
         await rig.stop(first)
         for node in (second, *others):
             await rig.stop(node)
             await rig.start(node)
+        assert await rig.append(second, producer_id=5, sequence=1, repeated=True) == taken
+        assert await rig.append(second, producer_id=5, sequence=2, repeated=True) == make(2, 1)
+
+
+async def test_who_repeats_has_to_wait_for_nodes_that_can_tell(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, third, fourth = rig.favourites
+        taken = await rig.append(producer_id=5, sequence=1)
+        await rig.stop(first)
+        await rig.shows([taken, await rig.append(second)])
+        await rig.stop(third)
+        await rig.stop(fourth)
+        with pytest.raises(Unavailable):
+            await rig.append(second, producer_id=5, sequence=2, repeated=True)
+
+
+async def test_nobody_claims_to_know_what_is_lost(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path, nodes=3) as rig:
+        first, second, third = rig.favourites
+        taken = await rig.append(producer_id=5, sequence=1)
+        await rig.stop(first)
+        await rig.shows([taken, await rig.append(second)])
+        await rig.stop(third)
+        rig.wipe(third)
+        await rig.start(third)
         with pytest.raises(AppendUnknown):
             await rig.append(second, producer_id=5, sequence=2, repeated=True)
 
