@@ -1,0 +1,35 @@
+"""Logs of protocol `copyset` on the whole system: real servers and clients, switched to and from
+other protocols, while servers fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from loomlog.testing.sim.run import Choice, run_seed
+
+CHUNKS = 4
+SEEDS_PER_CHUNK = 8
+
+
+def run(seed: int) -> str | None:
+    outcome = run_seed(Choice(seed, workload="copysets"))
+    return f"{outcome.choice.replay}\n{outcome.error}" if outcome.error is not None else None
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_copyset_logs_under_faults(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        error = run(seed)
+        assert error is None, error
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        33,  # what was taken before a segment was closed was appended again behind it
+        54,  # the bridge at the end of a segment covered entries of the next one
+    ],
+)
+def test_what_went_wrong_once(seed: int) -> None:
+    error = run(seed)
+    assert error is None, error
