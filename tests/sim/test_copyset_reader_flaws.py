@@ -40,21 +40,21 @@ def test_what_single_copy_delivery_does_not_bring_is_thought_lost(monkeypatch: P
         return reader._is_decided() and reader._conclude(is_grace_over=True)
 
     monkeypatch.setattr(Reader, "_unblock", hasty)
-    assert notices("data loss")
+    assert notices("dataloss")
 
 
 def test_others_are_not_asked_again_for_what_a_node_that_failed_should_send(
     monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr(Sources, "must_rewind", lambda self: False)
-    assert notices("data loss|stands still")
+    assert notices("dataloss|stands still")
 
 
 def test_a_node_that_lost_its_disk_counts_as_one_that_never_had_anything(
     monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr(Source, "counts_at", lambda self, lsn: True)
-    assert notices("data loss")
+    assert notices("dataloss")
 
 
 def test_a_damaged_copy_counts_as_none(monkeypatch: Patch) -> None:
@@ -63,7 +63,7 @@ def test_a_damaged_copy_counts_as_none(monkeypatch: Patch) -> None:
         return trusted and not source.underreplicated
 
     monkeypatch.setattr(Source, "counts_at", counts_at)
-    assert notices("data loss")
+    assert notices("dataloss")
 
 
 def test_nobody_waits_for_a_node_that_is_unavailable(monkeypatch: Patch) -> None:
@@ -73,7 +73,7 @@ def test_nobody_waits_for_a_node_that_is_unavailable(monkeypatch: Patch) -> None
         "counts_at",
         lambda self, lsn: counts_at(self, lsn) and self.authority is Authority.FULL,
     )
-    assert notices("data loss")
+    assert notices("dataloss")
 
 
 def test_a_simple_majority_is_thought_to_be_enough(monkeypatch: Patch) -> None:
@@ -83,7 +83,7 @@ def test_a_simple_majority_is_thought_to_be_enough(monkeypatch: Patch) -> None:
         return 2 * len(nodes) > len(metadata.nodeset)
 
     monkeypatch.setattr(EpochMetadata, "is_f_majority", is_majority)
-    assert notices("data loss")
+    assert notices("dataloss")
 
 
 def test_answers_from_before_records_were_copied_again_are_believed(monkeypatch: Patch) -> None:
@@ -94,12 +94,12 @@ def test_answers_from_before_records_were_copied_again_are_believed(monkeypatch:
         sources._answers_are_stale = False
 
     monkeypatch.setattr(Sources, "told_authorities", told)
-    assert notices("data loss")
+    assert notices("dataloss")
 
 
 def test_answers_to_older_questions_are_taken(monkeypatch: Patch) -> None:
     monkeypatch.setattr(Sources, "asked", lambda self, node, question: self._by_node.get(node))
-    assert notices("data loss|stands still")
+    assert notices("dataloss|stands still")
 
 
 def test_ends_of_epochs_are_not_listened_to(monkeypatch: Patch) -> None:
@@ -113,7 +113,7 @@ def test_ends_of_epochs_are_not_listened_to(monkeypatch: Patch) -> None:
 def test_trims_are_not_listened_to(monkeypatch: Patch) -> None:
     never = property(lambda known: 0, lambda known, lsn: None)
     monkeypatch.setattr(Knowledge, "trimmed", never, raising=False)
-    assert notices("data loss")
+    assert notices("dataloss")
 
 
 def test_records_are_delivered_as_they_come(monkeypatch: Patch) -> None:
