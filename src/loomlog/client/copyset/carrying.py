@@ -59,7 +59,7 @@ class CopysetCarrier:
         self._carrying: dict[asyncio.Task[None], None] = {}
 
     def dispatch(self, batch: Batch, target: Stream) -> None:
-        carrying = self._loop.create_task(self._carry(batch, target))
+        carrying = self._loop.create_task(self._carry(batch, batch.attempts, target))
         self._carrying[carrying] = None
         carrying.add_done_callback(self._carrying.pop)
 
@@ -67,19 +67,18 @@ class CopysetCarrier:
         """What has to end with it."""
         return list(self._carrying)
 
-    async def _carry(self, batch: Batch, target: Stream) -> None:
-        attempt = batch.attempts
+    async def _carry(self, batch: Batch, attempt: int, target: Stream) -> None:
+        if batch.settled or batch.attempts != attempt:
+            return  # before this began; later this task is cancelled
+        batch.waiting = asyncio.current_task()
         try:
-            first = await self._append(batch, target, attempt)
+            first = await self._append(batch, target)
         except LoomError as error:
-            if batch.settled or batch.attempts != attempt:
-                return  # it did not wait for this
-            batch.writing = None
+            batch.waiting = batch.writing = None
             self._failed(batch, error)
         else:
-            batch.writing = None
-            if first:
-                self._outcomes.appended(batch, first, first)
+            batch.waiting = batch.writing = None
+            self._outcomes.appended(batch, first, first)
 
     def _failed(self, batch: Batch, error: LoomError) -> None:
         if not batch.lost:
@@ -92,8 +91,8 @@ class CopysetCarrier:
         else:
             self._outcomes.unknown(batch, error)
 
-    async def _append(self, batch: Batch, target: Stream, attempt: int) -> Glsn:
-        """Its first position; 0: it went elsewhere meanwhile."""
+    async def _append(self, batch: Batch, target: Stream) -> Glsn:
+        """Its first position."""
         batch.sequence = self._producer.next_sequence()
         batch.payload = batch.encode(self._producer.id, batch.sequence, self._compression)
         failures = hops = 0
@@ -103,13 +102,11 @@ class CopysetCarrier:
             try:
                 address = self._sequencers.address(view)
                 connection = await self._segments.connect_to(address)
-                if batch.settled or batch.attempts != attempt:
-                    return 0
-                if not batch.lost:
+                if not self._is_repeated(batch):
                     batch.epoch = self._sequencers.epoch(view, address)
                 if first := await self._send(batch, view, connection, address):
                     return first
-                if not batch.lost and hops < HOPS_MAX:
+                if not self._is_repeated(batch) and hops < HOPS_MAX:
                     hops += 1
                     continue
                 raise Unavailable(f"who sequences stream {target.id} is being decided")
@@ -128,7 +125,7 @@ class CopysetCarrier:
         """0: it was not taken; there or elsewhere another epoch has begun."""
         batch.writing = asyncio.current_task()
         request = pb.CopysetAppend(
-            loglet_id=view.loglet, repeated=bool(batch.lost), epoch=batch.epoch
+            loglet_id=view.loglet, repeated=self._is_repeated(batch), epoch=batch.epoch
         )
         timeout_s = ANSWER_S + batch.size / BYTES_PER_S_MIN
         reply, _ = await connection.request(
@@ -141,6 +138,10 @@ class CopysetCarrier:
         if not first:
             raise AppendUnknown(f"{connection.peer} gave no position")
         return first
+
+    def _is_repeated(self, batch: Batch) -> bool:
+        """This stream may have it; else it was lost elsewhere, and is new here."""
+        return bool(batch.lost) and not self._at_once
 
     def _doubt(self, batch: Batch, connection: Connection | None, error: Retryable) -> None:
         """Note whether it may have been taken by who did not answer."""
