@@ -23,7 +23,7 @@ from loomlog.storage import journal
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 
-CHUNKS = 20  # another 1,000 seeds, with three metadata repositories, are in test_takeovers.py
+CHUNKS = 10  # another 1,000 seeds, with three metadata repositories, are in test_takeovers.py
 SEEDS_PER_CHUNK = 10
 
 
@@ -104,5 +104,5 @@ def test_a_client_that_repeats_what_may_have_happened_is_found(
     def repeat(self: Delivery, batch: Any, why: str) -> None:
         self.refused(batch, Unavailable(why))
 
-    monkeypatch.setattr(Delivery, "_lost", repeat)
+    monkeypatch.setattr(Delivery, "lost", repeat)
     assert is_found("all", by="ONCE")
