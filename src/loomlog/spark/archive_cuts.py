@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any, cast
 
 from loomlog.client.blocking import BlockingLog
-from loomlog.core.copyset.lsn import epoch_of
+from loomlog.client.copyset.epochs import is_dense
 from loomlog.spark.archive_tasks import SILENCE_S, Place, Writing
 from loomlog.types import Glsn
 
@@ -29,7 +29,7 @@ def cut(
 
 def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
     """Where the first one stands, looked for if a wide gap may come before it; else `first`."""
-    if not epoch_of(last):
+    if is_dense(0, last):  # all positions of the log
         return first
     found = log.subscribe_arrow(first, last, archived=False, timeout_s=SILENCE_S)
     with closing(cast("Any", found)):

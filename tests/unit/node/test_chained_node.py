@@ -25,6 +25,7 @@ from loomlog.core.chained.messages import (
     Found,
     List,
     Listed,
+    Lost,
     Missing,
     Read,
     Refused,
@@ -186,9 +187,10 @@ async def test_a_disk_that_fails_refuses_and_the_node_goes_on(
         await nodes.create()
         with monkeypatch.context() as broken:
             broken.setattr(RocksTable, "commit", full)
-            answer = await nodes.ask(Write(EPOCH, block(1)))
-            assert answer == Refused("the disk failed: no space left on device")
+            assert await nodes.ask(Write(EPOCH, block(1))) == Lost()
             # What reached the disk is unknown, so nothing is shown or promised any more.
+            answer = await nodes.ask(Write(EPOCH, block(2)))
+            assert answer == Refused("the disk failed: no space left on device")
             assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
             assert isinstance(await nodes.order_chain(Create(), replica(birth=2)), Refused)
             await nodes.add(1)
@@ -209,8 +211,8 @@ async def test_a_node_that_stops_while_its_disk_fails_stops(
         await nodes.create()
         with monkeypatch.context() as broken:
             broken.setattr(RocksTable, "commit", full)
-            for _ in range(2):  # the second makes it open the table again
-                assert isinstance(await nodes.ask(Write(EPOCH, block(1))), Refused)
+            for expected in (Lost, Refused):  # the second makes it open the table again
+                assert isinstance(await nodes.ask(Write(EPOCH, block(1))), expected)
             await nodes.stop(1)
         await nodes.start(1)
         await nodes.ask(Write(EPOCH, block(1)))
