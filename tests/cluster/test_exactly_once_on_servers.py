@@ -164,7 +164,7 @@ async def test_a_repeat_of_what_is_still_under_way_gets_its_answer(tmp_path: Pat
         stream = (await log.append(b"before")).stream
         node = cluster.nodes[await primary_of(log, stream)]
         proxy = cluster.proxies[await primary_of(log, stream)]
-        driver = node._replicas[stream]
+        driver = node.streams.held[stream].driver
         held: list[Any] = []
         commit, driver.commit = driver.commit, held.append  # type: ignore
         append = asyncio.ensure_future(log.append(b"once"))

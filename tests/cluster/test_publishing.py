@@ -351,8 +351,8 @@ async def test_no_trim_takes_a_reference_that_nobody_has_noted_yet(
 def forget_producers(local: LocalCluster) -> None:
     """As replicas do that come in when the batches are trimmed."""
     for node in local.nodes.values():
-        for driver in node._replicas.values():
-            driver.producers = ProducerTable()
+        for held in node.streams.held.values():
+            held.driver.producers = ProducerTable()
 
 
 async def test_who_lost_the_lease_publishes_nothing(cluster: Cluster, log: Log) -> None:

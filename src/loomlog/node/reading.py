@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from loomlog import limits
 from loomlog.errors import Corrupt, LoomError, NotFound, Trimmed, Unavailable
-from loomlog.net.connection import Connection
+from loomlog.net.connection import Codec, Connection
 from loomlog.node.repairing import Repairer
 from loomlog.node.replica import ReplicaDriver
 from loomlog.node.workers import off_loop
@@ -24,7 +24,6 @@ from loomlog.storage.parts import Beginning, Part
 from loomlog.storage.stream_reader import Chunk, Miss
 from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
 
 logger = logging.getLogger(__name__)
 

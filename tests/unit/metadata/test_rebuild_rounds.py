@@ -52,7 +52,8 @@ async def append(log: loomlog.Log, values: range) -> dict[bytes, Position]:
 
 async def written_beyond(cluster: LocalCluster, entries: int) -> None:
     """Until all replicas have so many entries that no round has reached."""
-    replicas = [r for node in cluster.nodes.values() for r in node._replicas.values()]
+    streams = [held for node in cluster.nodes.values() for held in node.streams.held.values()]
+    replicas = [held.driver for held in streams]
     async with asyncio.timeout(PATIENCE_S):
         while any(r.core.report().uncommitted_llsn_length < entries for r in replicas):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

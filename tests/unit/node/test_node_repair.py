@@ -101,7 +101,7 @@ async def test_what_no_peer_has_is_not_served(tmp_path: Path) -> None:
 async def test_commits_that_cannot_be_read_make_a_replica_damaged(tmp_path: Path) -> None:
     async with Nodes(tmp_path, 2) as nodes:
         last = await two_replicas(nodes)
-        store = nodes.nodes[1]._replicas[STREAM].store
+        store = nodes.nodes[1].streams.held[STREAM].driver.store
         store._commits._recent = (store._commits._next, [])  # as if there were many more
         path = min(nodes.path(1).glob("commit/*.cc"))
         content = bytearray(path.read_bytes())

@@ -14,6 +14,7 @@ from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Delivered, Read
 from loomlog.core.copyset.record import Kind
 from loomlog.errors import AppendUnknown, NotLeader, Sealed, Unauthorized, Unavailable
+from loomlog.node.copyset.epoch_store import Known
 from loomlog.wire import loomlog_pb2 as pb
 
 pytestmark = pytest.mark.timeout(60)
@@ -93,7 +94,7 @@ async def test_a_silent_node_costs_one_wave(tmp_path: Path) -> None:
         first, *others = rig.favourites
         await rig.append()
         silent = rig.nodes[others[0]]
-        silent._copysets.serving.request = lambda *_: None  # type: ignore[method-assign]
+        silent._requests._routes["copyset_request"] = lambda *_: None
         began = asyncio.get_running_loop().time()
         for _ in range(40):
             await rig.append(first)
@@ -142,6 +143,28 @@ async def test_an_open_log_that_is_recovered_on_order_is_sequenced_there(tmp_pat
         await rig.epochs.connections[second].request(pb.Frame(recover_copyset=order))
         assert rig.epochs.state.last_clean == 1
         assert await rig.append(second) == make(2, 1)
+
+
+async def test_an_order_that_is_late_begins_no_epoch_again(tmp_path: Path) -> None:
+    """Its LSNs are given: whoever got the same ones now would be acknowledged for another batch."""
+    async with CopysetRig(tmp_path) as rig:
+        first, second, third, *_ = rig.favourites
+        await rig.append()
+        await rig.stop(first)
+        taken = rig.epochs.state = replace(rig.epochs.state, epoch=2, sequencer=second)
+        order = pb.Frame(recover_copyset=pb.RecoverCopyset(state=rig.epochs.to_wire()))
+        connection = rig.epochs.connections[second]
+        await connection.request(order)
+        assert await rig.append(second) == make(2, 1)
+        rig.epochs.state = replace(rig.epochs.state, epoch=3, sequencer=third)
+        copysets = rig.nodes[second]._copysets
+        async with asyncio.timeout(10):
+            while copysets.tails():  # noqa: ASYNC110 - it asks who sequences, once a second
+                await asyncio.sleep(0.01)
+        assert copysets._host(LOG).begin(Known(LOG, STREAM, taken, {}, 0.0)) is None
+        with pytest.raises(Sealed):
+            await connection.request(order)
+        assert await rig.append(second) == make(4, 1)
 
 
 async def test_without_the_metadata_repository_nobody_begins_but_who_sequences_goes_on(

@@ -191,7 +191,7 @@ class Run:
             f"{log.name} is switched: {log.switching}" for log in status.logs if log.switching
         ]
         for name, node in self.servers.nodes.items():
-            number, held = int(name.removeprefix("vsn-")), set(node._replicas)
+            number, held = int(name.removeprefix("vsn-")), set(node.streams.held)
             wanted = {
                 s.id
                 for s in streams
