@@ -59,8 +59,7 @@ def test_limited_micro_batches_pass_wide_gaps_at_once(rig: Rig, log: BlockingLog
     try:
         for _ in range(30):
             end = reader.latestOffset(offset, ReadMaxRows(20))
-            ranges = reader.partitions(offset, end)
-            rows = [b for r in ranges for b in read_range(options_of(rig, log), r, SCHEMA)]
+            rows = [b for part in reader.partitions(offset, end) for b in reader.read(part)]
             read += [position for batch in rows for position in batch.column(0).to_pylist()]
             assert sum(batch.num_rows for batch in rows) <= 20
             offset = end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from loomlog.client.copyset.epochs import cut, is_dense
 from loomlog.core.copyset.lsn import make
 
@@ -22,7 +24,7 @@ def test_with_many_epochs_the_last_one_is_still_a_part_of_its_own() -> None:
     assert len(parts) <= 11
     assert parts[0][0] == 1
     assert parts[-1] == (make(1000, 0), make(1000, 9))
-    assert all(last + 1 == first for (_, last), (first, _) in zip(parts, parts[1:], strict=False))
+    assert all(last + 1 == first for (_, last), (first, _) in pairwise(parts))
 
 
 def test_only_an_epoch_is_dense() -> None:
