@@ -89,18 +89,20 @@ class EpochStore:
         self, loglet: LogId, node: NodeId, expected: Epoch, *, closed: bool
     ) -> CopysetRecord | None:
         """For a node that has not asked. With `closed` it takes no appends, for good. None: another
-        one than the expected is the newest."""
+        one than the expected is the newest, maybe one that the node took itself and had already."""
         segment = self._segment(loglet)
         await self.begin(segment)
+        is_ours = False
 
         def taken(state: LogState) -> LogState:
-            if state.epoch != expected:
+            nonlocal is_ours
+            is_ours = state.epoch == expected
+            if not is_ours:
                 return state
             nodeset = self.next_nodeset(segment, state)
             return log_state.take_epoch(state, node, nodeset, closed=closed)
 
         state = await self._change(loglet, taken)
-        is_ours = (state.epoch, state.sequencer) == (expected + 1, node)
         return replace(self._record(loglet), state=state) if is_ours else None
 
     async def trim(self, loglet: LogId, lsn: Lsn) -> None:

@@ -136,10 +136,11 @@ class Copysets:
         state, nodes = state_from_wire(message)
         known = Known(message.loglet_id, message.log_stream_id, state, nodes, self._loop.time())
         self._learned(known)
-        if not state.closed:
-            is_recovered = await self._host(known.log).begin(known).recovered()
-        else:
+        if state.closed:
             is_recovered = await self._recovered(known)
+        else:
+            sequencing = self._host(known.log).begin(known)
+            is_recovered = sequencing is not None and await sequencing.recovered()
         if not is_recovered:
             raise Sealed(f"loglet {known.log}: epoch {state.epoch} is over: a later one has begun")
         return pb.Frame(done=pb.Done())

@@ -45,6 +45,7 @@ class Host:
         self._queue: deque[Append] = deque()  # until there is a sequencer
         self._queued_bytes = 0
         self._activating: asyncio.Task[None] | None = None
+        self._begun: Epoch = 0  # the newest: in none is begun twice, LSNs would be given again
         self.sequencing: Sequencing | None = None
 
     # ---- what is asked
@@ -72,13 +73,14 @@ class Host:
             raise Unavailable(f"loglet {self._log}: its sequencer just ended: ask again")
         return self.sequencing.tail()
 
-    def begin(self, known: Known) -> Sequencing:
-        """This node took the newest epoch, or it was taken for it."""
+    def begin(self, known: Known) -> Sequencing | None:
+        """This node took the newest epoch, or it was taken for it. None: that one is over."""
         sequencing = self.sequencing
         if sequencing is not None and sequencing.epoch < known.state.epoch:
             sequencing.learned(known.state)
-        if self.sequencing is None:
+        if self.sequencing is None and known.state.epoch > self._begun:
             logger.info("loglet %d: this node sequences in epoch %d", self._log, known.state.epoch)
+            self._begun = known.state.epoch
             self.sequencing = Sequencing(known, self._means, self._enqueue, self._over)
         begun = self.sequencing
         self._flush()
@@ -153,7 +155,7 @@ class Host:
             known = await self._means.epochs.request(Activate(self._log, self._means.me, expected))
             taken = known.state
             is_mine = (taken.epoch, taken.sequencer) == (expected + 1, self._means.me)
-            if is_mine and not taken.closed:
+            if is_mine and not taken.closed and taken.epoch > self._begun:
                 return known
         self._check_open(known)
         raise Unavailable(f"loglet {self._log}: others take epochs, too: try again in a moment")
