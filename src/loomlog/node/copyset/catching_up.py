@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from loomlog.core.copyset.lsn import Lsn, make
+from loomlog.core.copyset.lsn import Epoch, Lsn, make
 from loomlog.core.copyset.messages import NodeAnswer, Release
 from loomlog.core.copyset.purging import Purged, purge
 from loomlog.core.copyset.storage import epoch_to_purge
@@ -53,9 +53,7 @@ class CatchingUp:
     async def _purge(self, log: LogId) -> None:
         pause_s = PAUSE_FIRST_S
         try:
-            while (
-                epoch := epoch_to_purge(self._missed[log], self._copies.standing(log))
-            ) is not None:
+            while (epoch := self._epoch_to_purge(log)) is not None:
                 outcome = await self._asker.run(purge(log, epoch, self._me, {}))
                 if isinstance(outcome, Purged):
                     pause_s = PAUSE_FIRST_S
@@ -64,8 +62,14 @@ class CatchingUp:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
         finally:
-            lsn = self._missed.pop(log)
-        self._copies.ask(Release(log, lsn), _ignore)
+            lsn = self._missed.pop(log, None)
+        if lsn is not None:
+            self._copies.ask(Release(log, lsn), _ignore)
+
+    def _epoch_to_purge(self, log: LogId) -> Epoch | None:
+        """None: nothing is left to do, or the log is gone."""
+        lsn = self._missed.get(log)
+        return None if lsn is None else epoch_to_purge(lsn, self._copies.standing(log))
 
     # ---- releases
 
@@ -78,6 +82,7 @@ class CatchingUp:
             self._spawn(self._release(log))
 
     def forget(self, log: LogId) -> None:
+        self._missed.pop(log, None)
         self._looked.pop(log, None)
 
     async def _release(self, log: LogId) -> None:

@@ -79,6 +79,11 @@ class Copies:
         return self._files.exists(self.path)
 
     @property
+    def are_closed(self) -> bool:
+        """They cannot be opened: what is in them is not known."""
+        return self._refusal is not None
+
+    @property
     def store(self) -> LogsStore | None:
         """None: it is not open, or cannot be."""
         return self._store

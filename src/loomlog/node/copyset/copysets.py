@@ -55,6 +55,7 @@ class Copysets:
         self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refreshing = False
         self._hosts: dict[LogId, Host] = {}
         self._recoveries: dict[tuple[LogId, int], asyncio.Task[bool]] = {}
         self._dead: set[NodeId] = set()  # as the metadata repository sees it
@@ -110,9 +111,10 @@ class Copysets:
         if log not in self._hosts:
             if not log:
                 raise InvalidArgument("loglets have ids above 0")
-            if not self._hosts:
-                self._spawn(self._refresh())
             self._hosts[log] = Host(log, self._means)
+            if not self._refreshing:
+                self._refreshing = True
+                self._spawn(self._refresh())
         return self._hosts[log]
 
     # ---- what other nodes ask
@@ -228,6 +230,7 @@ class Copysets:
                     await self._epochs.get(active[turn % len(active)], REFRESH_S / 2)
                 except LoomError as error:
                     logger.debug("who is alive is not known: %s", error)
+        self._refreshing = False
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -102,7 +102,8 @@ class HonestCopies:
             since_us = self._marks.matters_since_us
             self._marks.note_older(log, await looked_up(partial(store.recent, log, since_us)))
         seen = self._marks.find(log, question.producer_id, question.sequence)
-        return seen._replace(certain=False) if self.may_miss(log) else seen
+        is_blind = self.may_miss(log) or self._copies.are_closed
+        return seen._replace(certain=False) if is_blind else seen
 
     def forget(self, log: LogId) -> None:
         self._sealed.discard(log)

@@ -10,6 +10,7 @@ from copyset_rig import LOG, CopysetRig
 from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import GetEnd, Preempted, Refused, Seal, SealedAt, Store
 from loomlog.core.copyset.record import Kind, Record
+from loomlog.wire import loomlog_pb2 as pb
 
 
 @pytest.mark.parametrize("what", ["", "logs"], ids=["all volumes", "its copies"])
@@ -85,3 +86,18 @@ async def test_a_node_whose_copies_cannot_be_opened_refuses_and_others_go_on(
         assert isinstance(await rig.copies(third, GetEnd(LOG, 1)), Refused)
         placed += [await rig.append() for _ in range(10)]
         assert len(set(placed)) == 20
+
+
+async def test_a_node_whose_copies_cannot_be_opened_does_not_know_what_it_was_given(
+    tmp_path: Path,
+) -> None:
+    async with CopysetRig(tmp_path, nodes=3, replication=2) as rig:
+        third = rig.favourites[-1]
+        for sequence in range(1, 11):
+            await rig.append(producer_id=5, sequence=sequence)
+        await rig.stop(third)
+        next(rig.path(third).rglob("logs/CURRENT")).write_text("no manifest\n")
+        await rig.start(third)
+        question = pb.FindCopysetBatch(loglet_id=LOG, producer_id=5, sequence=1)
+        answer = await rig.ask(third, pb.Frame(find_copyset_batch=question))
+        assert not answer.copyset_batch.certain
