@@ -1,21 +1,20 @@
 """The blocking client: the async one in a thread of its own, behind the same names.
 
-Safe for several threads; their concurrent appends travel together. A subscription fetches chunks
-ahead, so that iterating costs one change of threads per chunk, not per entry.
+Safe for several threads; their concurrent appends travel together.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client import cluster as asynchronous
-from loomlog.client.archived import Pieces, Rows
+from loomlog.client.archived import Pieces
 from loomlog.client.blocking_landmarks import BlockingLandmarks
 from loomlog.client.blocking_registers import BlockingLease, BlockingRegister
+from loomlog.client.blocking_subscriptions import arrow, entries, iterate
 from loomlog.client.blocking_writer import BlockingWriter
 from loomlog.client.info import ClusterStatus, LogInfo
 from loomlog.client.leases import LeaseInfo
@@ -24,15 +23,11 @@ from loomlog.client.loop_thread import LoopThread
 from loomlog.client.operator import Change
 from loomlog.client.registers import Versioned
 from loomlog.client.staging import Staged, portions
-from loomlog.errors import Timeout, Unavailable
+from loomlog.errors import Unavailable
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, NodeId, Position, StreamId
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-T = TypeVar("T")
-
-CHUNK_ENTRIES: Final = 4096  # enough that the change of threads does not show
 
 
 def connect_sync(addresses: str | Iterable[str], **settings: Any) -> BlockingCluster:
@@ -296,7 +291,7 @@ class BlockingLog(BlockingLandmarks):
         positions that have no entry and never will, as `Gap`; without `payloads` with empty values
         and no keys."""
         subscription = self._subscription(start, stop, gaps=gaps, payloads=payloads)
-        return self._iterate(subscription, _entries)
+        return iterate(self._thread, self.name, subscription, entries)
 
     def subscribe_arrow(
         self,
@@ -314,7 +309,7 @@ class BlockingLog(BlockingLandmarks):
         subscription = self._subscription(
             start, stop, archived=archived, gaps=gaps, payloads=payloads
         )
-        return self._iterate(subscription, _arrow, timeout_s)
+        return iterate(self._thread, self.name, subscription, arrow, timeout_s)
 
     def subscribe_stream(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
@@ -324,7 +319,7 @@ class BlockingLog(BlockingLandmarks):
         async def make() -> Pieces:
             return self._log.open_stream_subscription(stream, start_llsn, stop_llsn)
 
-        return self._iterate(self._thread.run(make()), _entries)
+        return iterate(self._thread, self.name, self._thread.run(make()), entries)
 
     def subscribe_stream_arrow(
         self,
@@ -341,7 +336,7 @@ class BlockingLog(BlockingLandmarks):
             return self._log.open_stream_subscription(stream, start_llsn, stop_llsn)
 
         subscription = self._thread.run(make())
-        return self._iterate(subscription, _arrow, timeout_s)
+        return iterate(self._thread, self.name, subscription, arrow, timeout_s)
 
     def archive(self) -> ArchiveInfo | None:
         """Where its archive is and how far it reaches; None if it has none."""
@@ -363,63 +358,3 @@ class BlockingLog(BlockingLandmarks):
             return self._log.open_subscription(start, stop, **choices)
 
         return self._thread.run(make())
-
-    def _iterate(
-        self,
-        subscription: Pieces,
-        items: Callable[[Rows | Gap], list[T]],
-        timeout_s: float | None = None,
-    ) -> Iterator[T]:
-        """Consume one chunk while the next is fetched."""
-        thread = self._thread
-        ahead = thread.start(_chunk(subscription, items))
-        try:
-            while True:
-                try:
-                    chunk = ahead.result(timeout_s)
-                except concurrent.futures.TimeoutError:
-                    raise Timeout(
-                        f"log {self.name!r}: nothing came for {timeout_s:g} s; try again, and see "
-                        "`loom status`"
-                    ) from None
-                except concurrent.futures.CancelledError:
-                    raise Unavailable("this client was closed") from None
-                if not chunk:
-                    return
-                ahead = thread.start(_chunk(subscription, items))
-                yield from chunk
-        finally:
-            ahead.cancel()
-            _end(thread, subscription)
-
-
-def _entries(piece: Rows | Gap) -> list[Any]:
-    return [piece] if isinstance(piece, Gap) else piece.entries()
-
-
-def _arrow(piece: Rows | Gap) -> list[Any]:
-    return [piece] if isinstance(piece, Gap) else [piece.to_arrow()]
-
-
-async def _chunk(subscription: Pieces, items: Callable[[Rows | Gap], list[T]]) -> list[T]:
-    """What is here already, at least one item; empty at the end."""
-    found: list[T] = []
-    rows = 0
-    piece = await subscription.next()
-    while piece is not None:
-        found += items(piece)
-        rows += 1 if isinstance(piece, Gap) else piece.rows
-        if rows >= CHUNK_ENTRIES:
-            break
-        piece = subscription.next_ready()
-    return found
-
-
-def _end(thread: LoopThread, subscription: Pieces) -> None:
-    async def end() -> None:
-        subscription.close()
-
-    try:
-        thread.run(end())
-    except Unavailable:
-        pass  # the client was closed, and the subscription with it
