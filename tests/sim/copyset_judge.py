@@ -90,7 +90,7 @@ class Judge:
             self._check(record, void)
 
     def _check(self, record: Record, void: Void) -> None:
-        if overlap(record, void) and record.last > self.trimmed:
+        if overlap(record, void):
             raise Violation(f"{words(record.first)} shows {record} and {void}")
 
     def gap(self, first: Lsn, last: Lsn, kind: GapKind) -> None:

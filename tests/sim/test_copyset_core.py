@@ -38,3 +38,8 @@ def test_when_r_nodes_are_gone_what_was_lost_shows_as_lost_and_nothing_else(chun
     assert sum(len(world.judge.acknowledged) for world in worlds) > 7 * SEEDS_PER_CHUNK
     assert sum(world.judge.losses_shown for world in worlds) > SEEDS_PER_CHUNK / 4
     assert sum(len(world.judge.doubtful) for world in worlds) > SEEDS_PER_CHUNK / 4
+
+
+def test_a_trim_during_recovery_hides_no_record() -> None:
+    """It came between the seal and the digest, and a bridge covered what was being trimmed."""
+    run(1398, disaster=True)

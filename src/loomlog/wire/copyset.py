@@ -218,9 +218,10 @@ def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffe
             return _Tell(kind=_Tell.REFUSED, trouble=str(trouble), reason=reason), ()
         case SealedAt():
             return _sealed_to_wire(answer), ()
-        case Digested(records, more):
+        case Digested(records, more, trimmed):
             found = [record_to_wire(record) for record in records]
-            return _Tell(kind=_Tell.DIGESTED, records=found, more=more), list(_padded(records))
+            digest = _Tell(kind=_Tell.DIGESTED, records=found, more=more, trimmed=trimmed)
+            return digest, list(_padded(records))
         case EpochEnd():
             return _Tell(kind=_Tell.END, ends=[_end_to_wire(answer)]), ()
         case Delivered(records=records):
@@ -267,7 +268,8 @@ def answer_from_wire(message: pb.CopysetAnswer, payload: memoryview) -> NodeAnsw
             epochs = [EpochState(end.epoch, end.lng, end.last) for end in message.ends]
             return SealedAt(message.last_clean, message.trimmed, epochs, message.underreplicated)
         case _Tell.DIGESTED:
-            return Digested(list(_records(message.records, payload)), message.more)
+            records = list(_records(message.records, payload))
+            return Digested(records, message.more, message.trimmed)
         case _Tell.END if message.ends:
             return _end_from_wire(message.ends[0])
         case _Tell.DELIVERED:

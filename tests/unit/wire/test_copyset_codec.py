@@ -126,7 +126,7 @@ ANSWERS: st.SearchStrategy[NodeAnswer] = st.one_of(
         *(EPOCH, LSN, st.lists(st.builds(EpochState, EPOCH, OFFSET, OFFSET), max_size=3)),
         st.booleans(),
     ),
-    st.builds(Digested, RECORDS, st.booleans()),
+    st.builds(Digested, RECORDS, st.booleans(), LSN),
     ENDS,
     st.builds(
         Delivered,

@@ -45,6 +45,11 @@ class Basis(NamedTuple):
     authoritative: bool  # what none of them has was not complete
 
 
+class Found(NamedTuple):
+    records: dict[NodeId, list[Record]]  # heads, in order
+    trimmed: Lsn  # some may have been trimmed meanwhile, up to here
+
+
 class EpochRecovery:
     def __init__(
         self,
@@ -72,9 +77,11 @@ class EpochRecovery:
         trimmed = max([trimmed, *(answer.trimmed for answer in sealed.values())])
         lng = self._last_known_good(sealed.values())
         after = max(lng, _offset_within(self._epoch, trimmed))
-        digests = yield from self._digest(sealed, after)
-        if isinstance(digests, Preempted):
-            return digests
+        digested = yield from self._digest(sealed, after)
+        if isinstance(digested, Preempted):
+            return digested
+        after = max(after, _offset_within(self._epoch, digested.trimmed))
+        digests = _above(after, digested.records)
         basis = self._basis(digests)
         if isinstance(basis, Failed):
             return basis
@@ -147,11 +154,10 @@ class EpochRecovery:
 
     # ---- digesting
 
-    def _digest(
-        self, sealed: Mapping[NodeId, SealedAt], after: Offset
-    ) -> Steps[dict[NodeId, list[Record]] | Preempted]:
+    def _digest(self, sealed: Mapping[NodeId, SealedAt], after: Offset) -> Steps[Found | Preempted]:
         """What the nodes have, without batches; those that fail are left out."""
         digests: dict[NodeId, list[Record]] = {node: [] for node in sealed}
+        trimmed: Lsn = 0
         asked = {node: after for node, a in sealed.items() if self._may_have(a, after)}
         while asked:
             answers = yield Round(
@@ -164,11 +170,12 @@ class EpochRecovery:
                     del digests[node], asked[node]
                     continue
                 digests[node] += answer.records
+                trimmed = max(trimmed, answer.trimmed)
                 if answer.more:
                     asked[node] = offset_of(answer.records[-1].last)
                 else:
                     del asked[node]
-        return digests
+        return Found(digests, trimmed)
 
     def _may_have(self, answer: SealedAt, after: Offset) -> bool:
         if after == OFFSET_MAX:
@@ -233,6 +240,13 @@ def _offset_within(epoch: Epoch, lsn: Lsn) -> Offset:
     if epoch_of(lsn) == epoch:
         return offset_of(lsn)
     return OFFSET_MAX if epoch_of(lsn) > epoch else 0
+
+
+def _above(after: Offset, digests: Digests) -> dict[NodeId, list[Record]]:
+    return {
+        node: [record for record in records if offset_of(record.last) > after]
+        for node, records in digests.items()
+    }
 
 
 def _preempted(answers: Iterable[Answer]) -> Preempted | None:

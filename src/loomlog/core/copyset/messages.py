@@ -214,6 +214,7 @@ class SealedAt:
 class Digested:
     records: Sequence[Record]
     more: bool
+    trimmed: Lsn = 0  # all up to here is gone, maybe since it was sealed
 
 
 @dataclass(frozen=True, slots=True)

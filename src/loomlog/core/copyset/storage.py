@@ -379,10 +379,10 @@ def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAns
     size = 0
     for head in heads:
         if size >= request.bytes_max:
-            return Digested(found, more=True)
+            return Digested(found, more=True, trimmed=standing.trimmed)
         found.append(records.load(head) if request.batches else head)
         size += HEAD_BYTES + len(found[-1].batch)
-    return Digested(found, more=len(heads) == SCAN_RECORDS_MAX)
+    return Digested(found, len(heads) == SCAN_RECORDS_MAX, standing.trimmed)
 
 
 def _changed(before: LogStanding, after: LogStanding) -> list[Change]:

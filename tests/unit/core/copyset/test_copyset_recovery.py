@@ -325,6 +325,23 @@ def test_what_is_trimmed_is_not_recovered() -> None:
     assert rig.state.tail == make(1, 7)
 
 
+def test_a_trim_after_the_seal_hides_nothing_that_was_there() -> None:
+    rig = Rig()
+    story(rig)
+
+    def trim_first(ask: Ask) -> Answer | None:
+        if isinstance(ask.request, Digest) and ask.target == 2:
+            for node in (2, 3, 4):
+                rig.nodes[node].answer(Trim(LOG, make(1, 7)))
+        return None
+
+    assert isinstance(rig.recover(trim_first), Recovered)
+    assert rig.state.tail == make(1, 7)
+    marks = [piece for node in rig.nodes for piece in rig.pieces(node) if piece[2] is not Kind.DATA]
+    assert marks
+    assert all(first > 7 for first, _, _ in marks), "a mark where there was a record"
+
+
 def test_an_epoch_that_is_trimmed_as_a_whole_is_clean_at_once() -> None:
     rig = Rig()
     story(rig)
