@@ -75,6 +75,22 @@ async def test_nothing_stands_between_epochs(local: LocalCluster) -> None:
         assert [item.value for item in found[1:] if not isinstance(item, Gap)] == [b"a"]
 
 
+async def test_who_reads_does_not_believe_what_was_asked_before(local: LocalCluster) -> None:
+    """A sequencer that was replaced would be believed, and what its successor acknowledged would
+    count as not written."""
+    async with await local.connect() as cluster:
+        log = await copyset(cluster)
+        place = await log.append(b"one")
+        [stream] = (await log.describe()).active_streams
+        asked_before = asyncio.ensure_future(asyncio.Event().wait())
+        log.cached._refreshing = asked_before  # type: ignore[assignment]
+        view = log.protocols._segments.view(stream.id)
+        found = await asyncio.wait_for(log.protocols._tails.find(view), 10)
+        log.cached._refreshing = None
+        asked_before.cancel()
+        assert found == place.position
+
+
 async def test_a_subscriber_waits_for_what_comes(local: LocalCluster) -> None:
     async with await local.connect() as cluster:
         log = await copyset(cluster)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from loomlog.client.copyset.segments import SegmentGoneError, Segments, View
+from loomlog.client.copyset.segments import Segments, View
 from loomlog.core.copyset.lsn import LSN_MAX, Lsn
 from loomlog.core.copyset.messages import Delivered, LogState
 from loomlog.core.copyset.reader import Reader
@@ -26,7 +26,7 @@ from loomlog.core.copyset.reader_words import (
     ReadSettings,
     SetTimer,
 )
-from loomlog.errors import LoomError, NotFound, Retryable
+from loomlog.errors import LoomError, Retryable
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_from_wire, request_to_wire
@@ -168,7 +168,7 @@ class Reading:
             self._view = await self._segments.refresh(self._view.stream)
         except Retryable:
             pass  # the reader asks again
-        except (SegmentGoneError, NotFound) as error:
+        except LoomError as error:
             self.failure = error
             self._notify()
             return

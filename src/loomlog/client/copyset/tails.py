@@ -53,8 +53,8 @@ class Tails:
             known: SequencerTail | None = await self._ask(view)
         except (Retryable, Sealed, NotFound):
             known = None
-        view = await self._segments.refresh(view.stream)
-        return tail(view.state, known)
+        await self._segments.log.look()  # not what somebody asked for before
+        return tail(self._segments.view(view.stream).state, known)
 
     async def _ask(self, view: View) -> SequencerTail | None:
         if view.state.closed:
