@@ -10,11 +10,11 @@ matter: a new stream, a trim, the end of the stretch, or a replica that has gone
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from loomlog.client import pieces
 from loomlog.client.feeds import Arrived, Feed, Source
+from loomlog.client.following import Following
 from loomlog.client.orders import ORDERED, ByPosition
 from loomlog.client.parts import trimmed
 from loomlog.client.pieces import Piece, Referred
@@ -27,35 +27,19 @@ IDLE_S: Final = 5.0  # nothing is known to exist: is that still true?
 SILENT_S: Final = 1.0  # a feed that owes the next number for so long is opened elsewhere
 
 
-class OrderedPart:
+class OrderedPart(Following):
     """The numbers from `start` to `stop` inclusive, or to the end of the stretch."""
 
     def __init__(self, source: Source, log: pb.Log, start: int, stop: int | None) -> None:
+        super().__init__(start, stop)
         self._source = source
         self._order = source.order
-        self._stop = stop
-        self._loop = asyncio.get_running_loop()
-        self._next = start
         self._feeds: dict[StreamId, Feed] = {}
         self._heads: dict[int, Feed] = {}  # by the first number in the feed's queue
         self._known_tail = 0
-        self._failure: LoomError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._closed = False
         self._adopt(log)
 
     # ---- the consumer's side
-
-    async def next(self) -> Piece | Referred | None:
-        while True:
-            piece = self.next_ready()
-            if piece is not None:
-                return piece
-            if self._failure is not None:
-                raise self._failure
-            if self._at_end():
-                return None
-            await self._wait()
 
     def next_ready(self) -> Piece | Referred | None:
         while not self._at_end():
@@ -73,24 +57,13 @@ class OrderedPart:
                 return piece
         return None
 
-    @property
-    def last(self) -> int:
-        assert self._stop is not None, "it goes on"
-        return self._stop
-
-    def close(self, error: LoomError | None = None) -> None:
-        if error is not None:
-            self.fail(error)
-        self._closed = True
+    def _release(self) -> None:
         for feed in self._feeds.values():
             feed.close()
         self._heads.clear()
 
-    def _at_end(self) -> bool:
-        return self._closed or (self._stop is not None and self._next > self._stop)
-
     def _decode(self, feed: Feed, arrived: Arrived) -> Piece | Referred | None:
-        last = arrived.last if self._stop is None else min(arrived.last, self._stop)
+        last = self._clipped(arrived.last)
         skip, rows = arrived.first - arrived.begin, last - arrived.first + 1
         try:
             return pieces.decode(arrived.content, arrived.refers, skip, rows)
@@ -106,7 +79,7 @@ class OrderedPart:
         """Until the next number is here, or something is wrong; looks into it now and then."""
         since_s, patience_s = self._loop.time(), STALL_S
         while not self._awake():
-            await self._doze()
+            await self._doze(self._loop.time() + STALL_S)
             due_s = patience_s if self._suspicious() else IDLE_S
             if not self._awake() and self._loop.time() - since_s >= due_s:
                 await self._look_into_it()
@@ -119,15 +92,6 @@ class OrderedPart:
 
     def _awake(self) -> bool:
         return self._next in self._heads or self._failure is not None or self._at_end()
-
-    async def _doze(self) -> None:
-        self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(STALL_S, self._notify)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
 
     async def _look_into_it(self) -> None:
         try:
@@ -157,17 +121,13 @@ class OrderedPart:
             stretch, last = stretch._replace(streams=[]), self._next - 1
         if last is not None:
             tail = min(tail, last)
-            self._stop = last if self._stop is None else min(self._stop, last)
+            self._stop = self._clipped(last)
         self._known_tail = max(self._known_tail, tail)
         for stream in stretch.streams:
             if stream.log_stream_id not in self._feeds and not self._at_end():
                 feed = Feed(self._source, self, stream.log_stream_id, self._next)
                 self._feeds[feed.stream] = feed
                 feed.open_soon()
-
-    def _notify(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     # ---- what feeds tell
 
@@ -189,8 +149,3 @@ class OrderedPart:
     def over(self, feed: Feed) -> None:
         if not feed.queue:
             self._feeds.pop(feed.stream, None)
-
-    def fail(self, error: LoomError) -> None:
-        if self._failure is None and not self._closed:
-            self._failure = error
-        self._notify()

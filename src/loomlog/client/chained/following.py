@@ -21,6 +21,7 @@ from loomlog import limits
 from loomlog.batch import read_header
 from loomlog.client import pieces
 from loomlog.client.chained.chains import Chains, SegmentGoneError, View
+from loomlog.client.following import Following
 from loomlog.client.metadata import CachedLog
 from loomlog.client.orders import Order
 from loomlog.client.parts import trimmed
@@ -50,23 +51,18 @@ class Source(NamedTuple):
     gaps: bool
 
 
-class ChainedPart:
+class ChainedPart(Following):
     """The positions from `start` to `stop` inclusive, or to the end of the segment."""
 
     def __init__(self, source: Source, log: pb.Log, start: Glsn, stop: Glsn | None) -> None:
+        super().__init__(start, stop)
         [stream] = source.order.stretch(log, start).streams
         self._source = source
         self._order = source.order
         self._chains = source.chains
-        self._loop = asyncio.get_running_loop()
         self._view = source.chains.view(stream.log_stream_id)
-        self._next = start
-        self._stop = stop
         self._tails = [_Fetched() for _ in self._view.projection.chains]
         self._decided: Block | None = None  # found by looking into it
-        self._failure: LoomError | None = None
-        self._closed = False
-        self._waiter: asyncio.Future[None] | None = None
         self._looks = self._peeks = 0  # for the next block
         self._looked_s = self._peeked_s = self._loop.time()  # or when it became the next
         self._window_bytes = max(1, source.window_bytes // len(self._tails))
@@ -76,17 +72,6 @@ class ChainedPart:
         ]
 
     # ---- the consumer's side
-
-    async def next(self) -> Stored | None:
-        while True:
-            piece = self.next_ready()
-            if piece is not None:
-                return piece
-            if self._failure is not None:
-                raise self._failure
-            if self._at_end():
-                return None
-            await self._wait()
 
     def next_ready(self) -> Stored | None:
         while not self._at_end():
@@ -107,26 +92,11 @@ class ChainedPart:
         self._looks = self._peeks = 0
         self._looked_s = self._peeked_s = self._loop.time()
 
-    @property
-    def last(self) -> Glsn:
-        assert self._stop is not None, "it goes on"
-        return self._stop
-
-    def close(self, error: LoomError | None = None) -> None:
-        if error is not None:
-            self._fail(error)
-        self._closed = True
+    def _release(self) -> None:
         for follower in self._followers:
             follower.cancel()
         for tail in self._tails:
             tail.clear()
-        self._notify()
-
-    def _at_end(self) -> bool:
-        return self._closed or (self._stop is not None and self._next > self._stop)
-
-    def _clipped(self, last: Glsn) -> Glsn:
-        return last if self._stop is None else min(last, self._stop)
 
     def _take(self) -> Block | None:
         """The block that holds the next position, if it is here."""
@@ -170,7 +140,7 @@ class ChainedPart:
         except SegmentGoneError as error:
             self._gone(error)
         except LoomError as error:
-            self._fail(error)
+            self.fail(error)
 
     def _is_past(self, view: View, position: Glsn) -> bool:
         """Nothing of interest will ever be at the tail from there on."""
@@ -283,25 +253,7 @@ class ChainedPart:
             self._stop = self._next - 1
             self._notify()
         else:
-            self._fail(error)
-
-    async def _doze(self, until_s: float) -> None:
-        self._waiter = self._loop.create_future()
-        timer = self._loop.call_at(until_s, self._notify)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
-
-    def _notify(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _fail(self, error: LoomError) -> None:
-        if self._failure is None and not self._closed:
-            self._failure = error
-        self._notify()
+            self.fail(error)
 
 
 class _Fetched:

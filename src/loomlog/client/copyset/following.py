@@ -5,7 +5,6 @@ Back-pressure: what is asked for ahead is bounded, in bytes.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -13,6 +12,7 @@ from loomlog.batch import read_header
 from loomlog.client import pieces
 from loomlog.client.copyset.reading import Reading
 from loomlog.client.copyset.segments import SegmentGoneError, Segments
+from loomlog.client.following import Following
 from loomlog.client.orders import Order
 from loomlog.client.parts import trimmed
 from loomlog.client.pieces import Stored
@@ -36,22 +36,17 @@ class Source(NamedTuple):
     payloads: bool
 
 
-class CopysetPart:
+class CopysetPart(Following):
     """The positions from `start` to `stop` inclusive, or to the end of the segment."""
 
     def __init__(self, source: Source, log: pb.Log, start: Glsn, stop: Glsn | None) -> None:
+        super().__init__(start, stop)
         stretch = source.order.stretch(log, start)
         [stream] = stretch.streams
         self._source = source
         self._order = source.order
         self._stream = stream
-        self._loop = asyncio.get_running_loop()
-        self._next = start
-        self._stop = stop
         self._ends_at(stretch.last)
-        self._failure: LoomError | None = None
-        self._closed = False
-        self._waiter: asyncio.Future[None] | None = None
         self._looks = 0  # for the end
         self._coming: deque[Deliver | words.Gap] = deque()  # bridges, and what they lead to
         self._arrived = False  # the last of them is none
@@ -70,17 +65,6 @@ class CopysetPart:
         )
 
     # ---- the consumer's side
-
-    async def next(self) -> Stored | None:
-        while True:
-            piece = self.next_ready()
-            if piece is not None:
-                return piece
-            if self._failure is not None:
-                raise self._failure
-            if self._at_end():
-                return None
-            await self._wait()
 
     def next_ready(self) -> Stored | None:
         while not self._at_end() and self._failure is None:
@@ -107,20 +91,8 @@ class CopysetPart:
         self._arrived = bool(self._coming)
         return found
 
-    @property
-    def last(self) -> Glsn:
-        assert self._stop is not None, "it goes on"
-        return self._stop
-
-    def close(self, error: LoomError | None = None) -> None:
-        if error is not None and self._failure is None:
-            self._failure = error
-        self._closed = True
+    def _release(self) -> None:
         self._reading.close()
-        self._notify()
-
-    def _at_end(self) -> bool:
-        return self._closed or (self._stop is not None and self._next > self._stop)
 
     def _piece(self, found: Deliver) -> Stored:
         record, rows = found.record, found.last - found.first + 1
@@ -148,7 +120,7 @@ class CopysetPart:
         if self._reading.failure is not None:
             self._gone(self._reading.failure)
         elif not self._reading.finished:
-            await self._doze(None)
+            await self._doze()
         elif self._coming and self._coming[-1].last == self._stop and not self._behind:
             self._look_behind(self._stop)
         else:
@@ -169,7 +141,8 @@ class CopysetPart:
             except Retryable:
                 pass
         if not self._at_end():
-            await self._doze(min(LOOK_S * (1 << min(self._looks, 10)), LOOK_S_MAX))
+            patience_s = min(LOOK_S * (1 << min(self._looks, 10)), LOOK_S_MAX)
+            await self._doze(self._loop.time() + patience_s)
             self._looks += 1
 
     def _adopt(self, log: pb.Log) -> None:
@@ -182,7 +155,7 @@ class CopysetPart:
 
     def _ends_at(self, last: Glsn | None) -> None:
         if last is not None:
-            self._stop = last if self._stop is None else min(self._stop, last)
+            self._stop = self._clipped(last)
 
     def _gone(self, error: LoomError) -> None:
         """The segment was trimmed: after all of it was delivered, or before."""
@@ -192,20 +165,6 @@ class CopysetPart:
             self._ends_at(self._next - 1)
         else:
             self._failure = error
-
-    async def _doze(self, seconds: float | None) -> None:
-        self._waiter = self._loop.create_future()
-        timer = None if seconds is None else self._loop.call_later(seconds, self._notify)
-        try:
-            await self._waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._waiter = None
-
-    def _notify(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 def lost(log: str, gap: words.Gap) -> DataLoss:
