@@ -201,9 +201,9 @@ class Operator:
         for protocol, keeper in self._keepers.items():
             if keeper.has_stream(stream_id):
                 raise InvalidArgument(
-                    f"stream {stream_id} is of protocol {protocol!r}, which repairs and places its "
-                    "replicas by itself: drain a node that shall have no more of them, or give the "
-                    "log other settings with `loom log switch`"
+                    f"stream {stream_id} is of protocol {protocol!r}, and this command is for "
+                    "streams of 'ordered' only: drain a node that shall take nothing new, or give "
+                    "the log other settings with `loom log switch`"
                 )
         self._catalog.stream(stream_id)
         stream = self._committer.stream(stream_id)

@@ -79,9 +79,9 @@ async def test_a_takeover_loses_nothing(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     async with CopysetCluster(tmp_path) as cluster:
-        with pytest.raises(InvalidArgument, match="need as many, and 3 are alive"):
+        with pytest.raises(InvalidArgument, match="4 replicas need as many nodes, and 3 are alive"):
             await cluster.create_copyset(replicas=4)
-        with pytest.raises(InvalidArgument, match="a nodeset of 5 nodes need as many, and 3"):
+        with pytest.raises(InvalidArgument, match="a nodeset of 5 needs as many nodes, and 3"):
             await cluster.create_copyset(nodeset=5)
         with pytest.raises(InvalidArgument, match="it has 3 to 200"):
             await cluster.create_copyset(replicas=3, nodeset=2)

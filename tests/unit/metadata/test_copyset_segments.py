@@ -62,7 +62,7 @@ async def test_a_nodeset_is_a_setting_like_others(tmp_path: Path) -> None:
     async with CopysetCluster(tmp_path) as cluster:
         await cluster.create_copyset(nodeset=2)
         assert "already" in (await cluster.switch(replicas=2)).done
-        with pytest.raises(InvalidArgument, match="need as many, and 3 are alive"):
+        with pytest.raises(InvalidArgument, match="a nodeset of 4 needs as many nodes, and 3"):
             await cluster.switch(nodeset=4)
         await cluster.switch(nodeset=3)
         log = await cluster.describe()

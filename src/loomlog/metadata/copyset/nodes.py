@@ -57,10 +57,11 @@ class CopysetNodes:
         there = {m for m in self.usable() if self._members.reachable(m.node_id)}
         wanted = max(settings.replicas, settings.nodeset)
         if len(there) < wanted:
-            what = "a nodeset of" if settings.nodeset > settings.replicas else "replicas:"
+            whole = settings.nodeset > settings.replicas
+            what = f"a nodeset of {wanted} needs" if whole else f"{wanted} replicas need"
             raise InvalidArgument(
-                f"{what} {wanted} nodes need as many, and {len(there)} are alive and not drained: "
-                "ask for fewer or start more nodes"
+                f"{what} as many nodes, and {len(there)} are alive and not drained: "
+                f"ask for {'a smaller one' if whole else 'fewer replicas'} or start more nodes"
             )
         return choose_nodeset(loglet, there, size_of(settings))
 
