@@ -1664,7 +1664,7 @@ class EpochStoreRequest(_message.Message):
     def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
 
 class CopysetState(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id")
+    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
@@ -1675,6 +1675,7 @@ class CopysetState(_message.Message):
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     sequencer: int
@@ -1685,7 +1686,8 @@ class CopysetState(_message.Message):
     trimmed: int
     nodes: _containers.RepeatedCompositeFieldContainer[CopysetNode]
     log_stream_id: int
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ...) -> None: ...
+    taken: bool
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ...) -> None: ...
 
 class CopysetEpochs(_message.Message):
     __slots__ = ("since", "nodeset", "locations", "replication")

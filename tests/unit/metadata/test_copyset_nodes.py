@@ -163,7 +163,8 @@ async def test_the_sequencer_moves_away_from_a_drained_node(tmp_path: Path) -> N
 async def test_who_takes_an_epoch_meanwhile_keeps_it(tmp_path: Path) -> None:
     async with CopysetCluster(tmp_path) as cluster:
         loglet = (await cluster.create_copyset()).log_id
-        await cluster.vsn(1).activate(loglet, 0)
+        assert (await cluster.vsn(1).activate(loglet, 0)).taken
+        assert not (await cluster.vsn(1).activate(loglet, 0)).taken, "it may have used it"
         term = cluster.repository.term
         assert term is not None
         for node in (1, 2):  # also not the one that has it already

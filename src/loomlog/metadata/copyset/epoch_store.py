@@ -41,31 +41,39 @@ class EpochStore:
         """The state as it is then."""
         if node is None:
             raise Unauthorized("epochs are for storage nodes, on the connection they registered on")
-        kinds, loglet = pb.EpochStoreRequest, request.loglet_id
+        kinds, loglet, taken = pb.EpochStoreRequest, request.loglet_id, False
         match request.kind:
             case kinds.GET:
                 await self.begin(self._segment(loglet))
             case kinds.ACTIVATE:
-                await self._activate(loglet, node, request.expected)
+                taken = await self._activate(loglet, node, request.expected)
             case kinds.SET_CLEAN:
                 clean = SetClean(loglet, request.by, request.epoch, request.tail)
                 await self._change(loglet, lambda state: log_state.set_clean(state, clean))
             case _:
                 raise InvalidArgument(f"the epoch store takes no requests of kind {request.kind}")
-        return self.to_wire(self._record(loglet))
+        message = self.to_wire(self._record(loglet))
+        message.taken = taken
+        return message
 
-    async def _activate(self, loglet: LogId, node: NodeId, expected: int) -> None:
+    async def _activate(self, loglet: LogId, node: NodeId, expected: int) -> bool:
+        """Whether it took the epoch. One that the node has already it may have used, before it was
+        started anew: it must not think that it is new."""
         segment = self._segment(loglet)
         await self.begin(segment)
+        is_taken = False
 
         def activated(state: LogState) -> LogState:
-            if state.epoch != expected or state.closed:
+            nonlocal is_taken
+            is_taken = state.epoch == expected and not state.closed
+            if not is_taken:
                 return state
             return log_state.take_epoch(state, node, self.next_nodeset(segment, state))
 
         state = await self._change(loglet, activated)
-        if (state.epoch, state.sequencer) == (expected + 1, node):
+        if is_taken:
             logger.info("segment %d: node %d took epoch %d", loglet, node, state.epoch)
+        return is_taken
 
     def to_wire(self, record: CopysetRecord) -> pb.CopysetState:
         message = state_to_wire(record.loglet, record.state, self._nodes.known())

@@ -34,6 +34,7 @@ class Known(NamedTuple):
     state: LogState
     nodes: Mapping[NodeId, KnownNode]
     asked_at: float  # by the loop's clock
+    taken: bool = False  # its newest epoch, by the request that this answers
 
 
 class EpochStore:
@@ -59,7 +60,7 @@ class EpochStore:
         answer = await self._ask(pb.Frame(epoch_store_request=_to_wire(request)))
         message = answer.copyset_state
         state, nodes = state_from_wire(message)
-        known = Known(request.log, message.log_stream_id, state, nodes, asked_at)
+        known = Known(request.log, message.log_stream_id, state, nodes, asked_at, message.taken)
         self._note(known)
         self._learned(known)
         return known

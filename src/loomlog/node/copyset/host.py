@@ -155,7 +155,7 @@ class Host:
             known = await self._means.epochs.request(Activate(self._log, self._means.me, expected))
             taken = known.state
             is_mine = (taken.epoch, taken.sequencer) == (expected + 1, self._means.me)
-            if is_mine and not taken.closed and taken.epoch > self._begun:
+            if known.taken and is_mine and not taken.closed:
                 return known
         self._check_open(known)
         raise Unavailable(f"loglet {self._log}: others take epochs, too: try again in a moment")

@@ -75,11 +75,15 @@ class PlayedEpochs(Service):
         request = frame.epoch_store_request
         state, kinds = self.state, pb.EpochStoreRequest
         node = next(n for n, known in self.connections.items() if known is connection)
-        if request.kind == kinds.ACTIVATE and request.expected == state.epoch and not state.closed:
+        activates = request.kind == kinds.ACTIVATE
+        taken = activates and request.expected == state.epoch and not state.closed
+        if taken:
             self.state = replace(state, epoch=state.epoch + 1, sequencer=node)
         if request.kind == kinds.SET_CLEAN and request.by == state.epoch:
             self.state = replace(state, last_clean=request.epoch, tail=request.tail)
-        return pb.Frame(copyset_state=self.to_wire())
+        message = self.to_wire()
+        message.taken = taken
+        return pb.Frame(copyset_state=message)
 
     def to_wire(self) -> pb.CopysetState:
         nodes = [

@@ -167,6 +167,21 @@ async def test_an_order_that_is_late_begins_no_epoch_again(tmp_path: Path) -> No
         assert await rig.append(second) == make(4, 1)
 
 
+async def test_a_node_that_was_started_anew_does_not_take_its_old_epoch_for_a_new_one(
+    tmp_path: Path,
+) -> None:
+    """Who was the metadata repository's leader may still answer, with what was before."""
+    async with CopysetRig(tmp_path) as rig:
+        first = rig.favourites[0]
+        answers, newest = [rig.epochs.to_wire()], rig.epochs.to_wire
+        assert await rig.append(first) == make(1, 1)
+        await rig.stop(first)
+        await rig.start(first)
+        rig.epochs.to_wire = lambda: answers.pop() if answers else newest()  # type: ignore[method-assign]
+        assert await rig.append(first) == make(2, 1)
+        assert not answers
+
+
 async def test_without_the_metadata_repository_nobody_begins_but_who_sequences_goes_on(
     tmp_path: Path,
 ) -> None:
