@@ -79,9 +79,12 @@ class Metadata:
         left_s = max(deadline_s - now_s(), 0.001)
         answered = False
         try:
-            async with self._while_it_speaks(connection, repeatable):
-                answer: pb.Frame
+            answer: pb.Frame
+            if len(self._addresses) == 1:
                 answer, _ = await connection.request(frame, timeout_s=left_s)
+            else:
+                async with self._while_it_speaks(connection, repeatable):
+                    answer, _ = await connection.request(frame, timeout_s=left_s)
             answered = True
             self._check_leader(answer)
         except SwapUnknown as error:
@@ -103,9 +106,6 @@ class Metadata:
         self, connection: Connection, repeatable: bool
     ) -> AsyncIterator[None]:
         """Of several repositories: hang up if it falls silent."""
-        if len(self._addresses) == 1:
-            yield
-            return
         silence_s = limits.LEADER_SILENCE_S
         if repeatable:  # with little time somebody else is worth asking
             share_s = self._timeout_s / len(self._addresses)
@@ -123,6 +123,9 @@ class Metadata:
         self._leader_epoch = max(self._leader_epoch, answer.leader_epoch)
 
     async def _connect(self, deadline_s: float) -> Connection:
+        connection = self._connections.get(self._address)
+        if connection is not None:
+            return connection
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await self._connections.connect(self._address)

@@ -2,7 +2,7 @@
 
 Knows nothing of the messages: a codec (wire.codec.Codec in production) turns them into bytes and
 back. Both sides may send requests. Answers go to plain callbacks, because a Future per request
-costs five times as much; `request` wraps one in a coroutine where that does not matter.
+costs five times as much; `ask` and `request` make one where that does not matter.
 
 Bounds: above SEND_BUFFER_BYTES `drain()` waits; a peer that lets SEND_BUFFER_BYTES_MAX pile up is
 cut off.
@@ -170,16 +170,16 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.pop(request_id, None)
         self._streams.discard(request_id)
 
-    async def request(
+    def ask(
         self,
         frame: Frame,
         payload: Sequence[Buffer] = (),
         *,
         timeout_s: float = limits.REQUEST_TIMEOUT_S,
-    ) -> tuple[Frame, memoryview]:
-        """Send a request and wait for its answer; an error answer is raised."""
-        answer: asyncio.Future[tuple[Frame, memoryview]]
-        answer = asyncio.get_running_loop().create_future()
+    ) -> asyncio.Future[tuple[Frame, memoryview]]:
+        """Send a request; its answer, or the error. Who ends the Future is not answered."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[Frame, memoryview]] = loop.create_future()
 
         def on_reply(reply: Frame | LoomError, content: memoryview) -> None:
             if answer.done():
@@ -189,14 +189,30 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 answer.set_result((reply, content))
 
-        request_id = self.call(frame, payload, on_reply)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            raise Timeout(f"{self.peer} did not answer within {timeout_s:g} s") from None
-        finally:
+        def time_is_over() -> None:
+            if not answer.done():
+                late = Timeout(f"{self.peer} did not answer within {timeout_s:g} s")
+                answer.set_exception(late)
+
+        def ended(_: object) -> None:
+            timer.cancel()
             self.forget(request_id)
+
+        request_id = self.call(frame, payload, on_reply)
+        # From here on the peer is at work: whatever else is to be done costs no time.
+        timer = loop.call_later(timeout_s, time_is_over)
+        answer.add_done_callback(ended)
+        return answer
+
+    async def request(
+        self,
+        frame: Frame,
+        payload: Sequence[Buffer] = (),
+        *,
+        timeout_s: float = limits.REQUEST_TIMEOUT_S,
+    ) -> tuple[Frame, memoryview]:
+        """Send a request and wait for its answer; an error answer is raised."""
+        return await self.ask(frame, payload, timeout_s=timeout_s)
 
     async def drain(self) -> None:
         """Wait while too much is queued for the peer."""

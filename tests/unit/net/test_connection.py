@@ -109,6 +109,17 @@ async def test_no_answer_in_time_is_a_timeout(echo: tuple[Server, Echo]) -> None
     connection.close()
 
 
+async def test_who_ends_what_it_asked_hears_no_more_of_it(echo: tuple[Server, Echo]) -> None:
+    connection = await client(echo[0])
+    cancelled, ended = connection.ask(append(1)), connection.ask(append(2))
+    cancelled.cancel()
+    ended.set_exception(NotFound("somebody knows better"))
+    assert (await connection.request(append(3)))[0].appended.first_llsn == 3  # as if not asked
+    with pytest.raises(NotFound, match="knows better"):
+        await ended
+    connection.close()
+
+
 async def test_open_requests_fail_when_the_connection_is_lost(echo: tuple[Server, Echo]) -> None:
     connection = await client(echo[0])
     waiting = asyncio.ensure_future(connection.request(pb.Frame(get_status=pb.GetStatus())))

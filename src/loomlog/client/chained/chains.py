@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeAlias
 
 from loomlog import limits
 from loomlog.client import backoff
@@ -29,7 +29,7 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection, Replica
 from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Trimmed, Unavailable
-from loomlog.net.connection import Connection
+from loomlog.net.connection import Connection, Frame
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
@@ -42,8 +42,15 @@ NEWER_S: Final = 4.0  # a new epoch is in force after this, or is asked about ag
 LOOK_S: Final = 0.2  # who may go on in the old one waits so long for it
 
 
+_Answer: TypeAlias = "asyncio.Future[tuple[Frame, memoryview]]"
+
+
 class SegmentGoneError(Trimmed):
     """Nothing is left of a segment, or the log never had it."""
+
+
+class _NewerEpochError(Exception):
+    """What was asked is of an epoch that is over."""
 
 
 class View(NamedTuple):
@@ -77,7 +84,7 @@ class Chains:
         self._missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
         self._closed = False
-        self._asking: dict[StreamId, dict[asyncio.Timeout, int]] = {}  # for answers, by epoch
+        self._asking: dict[StreamId, dict[_Answer, int]] = {}  # what is waited for, and its epoch
 
     async def close(self) -> None:
         """Whoever tries again is told."""
@@ -113,9 +120,9 @@ class Chains:
     def _interrupt(self, view: View) -> None:
         """Who still waits for answers of older epochs need not."""
         asking = self._asking.get(view.stream, {})
-        for patience in [p for p, epoch in asking.items() if epoch < view.epoch]:
-            del asking[patience]
-            patience.reschedule(asyncio.get_running_loop().time())
+        for answer, epoch in asking.items():
+            if epoch < view.epoch and not answer.done():
+                answer.set_exception(_NewerEpochError())
 
     async def learn(self, stream: StreamId) -> View:
         """The same, for who may be the first to ask for it."""
@@ -164,14 +171,11 @@ class Chains:
         connection: Connection | None = None
         try:
             connection = await self._connect(view, replica.node_id)
-            async with self._while_it_lasts(view):
-                reply, content = await connection.request(
-                    pb.Frame(chain_request=message),
-                    (payload,) if len(payload) else (),
-                    timeout_s=timeout_s,
-                )
-        except TimeoutError:
-            return Lost()  # a newer epoch is known: who asked learns of it first
+            frame = pb.Frame(chain_request=message)
+            answer = connection.ask(frame, (payload,) if len(payload) else (), timeout_s=timeout_s)
+            reply, content = await self._while_it_lasts(view, answer)
+        except _NewerEpochError:
+            return Lost()  # who asked learns of it first
         except LoomError as error:
             silent = connection is None or connection.closed or isinstance(error, Timeout)
             if silent:
@@ -180,16 +184,14 @@ class Chains:
             return Lost() if sent else Refused(f"node {replica.node_id}: {error}")
         return codec.answer_from_wire(reply.chain_answer, content)
 
-    @asynccontextmanager
-    async def _while_it_lasts(self, view: View) -> AsyncIterator[None]:
-        """TimeoutError as soon as a newer epoch is known: who is silent is not waited for."""
-        async with asyncio.timeout(None) as patience:
-            asking = self._asking.setdefault(view.stream, {})
-            asking[patience] = view.epoch
-            try:
-                yield
-            finally:
-                asking.pop(patience, None)
+    async def _while_it_lasts(self, view: View, answer: _Answer) -> tuple[Frame, memoryview]:
+        """_NewerEpochError as soon as one is known: who is silent is not waited for."""
+        asking = self._asking.setdefault(view.stream, {})
+        asking[answer] = view.epoch
+        try:
+            return await answer
+        finally:
+            del asking[answer]
 
     async def _connect(self, view: View, node_id: NodeId) -> Connection:
         address = view.addresses.get(node_id)
