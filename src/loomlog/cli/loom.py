@@ -239,7 +239,9 @@ def version(as_json: Json = False) -> None:
 @log_app.command("create")
 def log_create(
     log: LogName,
-    streams: Annotated[int, typer.Option(min=1, help="More streams, more bandwidth.")] = 1,
+    streams: Annotated[
+        int, typer.Option(min=1, help="More streams, more bandwidth; not of copyset.")
+    ] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="Nodes that hold each entry.")] = 3,
     nodeset: Nodeset = None,
     protocol: Annotated[str, typer.Option(help="ordered, chained or copyset.")] = "ordered",
@@ -285,7 +287,7 @@ def log_switch(
     log: LogName,
     protocol: Annotated[str | None, typer.Option(help="ordered, chained or copyset.")] = None,
     streams: Annotated[
-        int | None, typer.Option(min=1, help="More streams, more bandwidth.")
+        int | None, typer.Option(min=1, help="More streams, more bandwidth; not of copyset.")
     ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Nodes that hold each entry.")] = None,
     nodeset: Nodeset = None,
