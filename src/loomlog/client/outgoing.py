@@ -100,6 +100,11 @@ class Batch:
         """It may be appended at any moment."""
         return self.connection is not None or self.writing is not None
 
+    @property
+    def count(self) -> int:
+        """Its records; 0: only its header will tell."""
+        return 0
+
     # ---- its place on a stream
 
     def occupy(self, target: Stream, now_s: float) -> None:
@@ -160,6 +165,10 @@ class Records(Batch):
         self.keys: list[bytes | None] = []
         self.keyed = False
         self.futures: list[asyncio.Future[Position]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
 
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
         from loomlog import columns

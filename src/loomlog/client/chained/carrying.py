@@ -7,6 +7,8 @@ overtaken gets another ticket and another sequence number.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from loomlog import batch as batches
@@ -72,11 +74,14 @@ class ChainedCarrier:
         view = self._chains.view(target.id)
         while True:
             # Each time its own bytes: those of the last time may still be on their way.
-            payload = self._encode(batch)
-            count = batches.read_header(payload).count
+            encoding = _Encoding(partial(self._encode, batch), self._loop)
+            count = batch.count or batches.read_header(encoding.result()).count
             batch.waiting = asyncio.current_task()
-            ticket, view = await next_ticket(self._chains, view, count)
-            block = placed(payload, target.id, ticket)
+            try:
+                ticket, view = await next_ticket(self._chains, view, count)
+            finally:
+                encoding.stop()
+            block = placed(encoding.result(), target.id, ticket)
             outcome, view = await write(
                 *(self._chains, view, ticket, block),
                 once=self._at_once,
@@ -102,6 +107,28 @@ class ChainedCarrier:
             batch.waiting, batch.writing = None, carrying
 
     def _encode(self, batch: Batch) -> bytearray:
-        batch.sequence = self._producer.next_sequence()
-        encoded = batch.encode(self._producer.id, batch.sequence, self._compression)
+        sequence = self._producer.next_sequence()
+        encoded = batch.encode(self._producer.id, sequence, self._compression)
         return encoded if isinstance(encoded, bytearray) else bytearray(encoded)
+
+
+class _Encoding:
+    """The bytes of a batch: made in the next turn of the loop, while its ticket is on the way, or
+    when they are needed."""
+
+    def __init__(self, encode: Callable[[], bytearray], loop: asyncio.AbstractEventLoop) -> None:
+        self._encode = encode
+        self._made: bytearray | None = None
+        self._soon = loop.call_soon(self._make)
+
+    def result(self) -> bytearray:
+        if self._made is None:
+            self._made = self._encode()
+        return self._made
+
+    def stop(self) -> None:
+        self._soon.cancel()
+
+    def _make(self) -> None:
+        with suppress(LoomError):  # who needs them is told
+            self.result()
