@@ -160,6 +160,15 @@ def test_every_kind_of_bytes_is_a_value_and_a_key() -> None:
     assert {type(entry.value) for entry in entries} == {bytes}
 
 
+@pytest.mark.parametrize("value", [b"", b"x", b"alone" * 100])
+@pytest.mark.parametrize("compression", CODECS)
+def test_a_lone_record_has_the_bytes_that_arrow_gives_it(value: bytes, compression: str) -> None:
+    def encode(given: bytes | memoryview) -> bytearray:
+        return columns.encode([given], timestamps_us=NOW_US, compression=compression)
+
+    assert encode(value) == encode(memoryview(value))  # a view goes through Arrow
+
+
 def test_keys_that_are_all_missing_take_no_room() -> None:
     plain = columns.encode([b"a", b"b"], timestamps_us=1)
     assert columns.encode([b"a", b"b"], keys=[None, None], timestamps_us=1) == plain
