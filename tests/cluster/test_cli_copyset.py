@@ -49,7 +49,7 @@ def test_a_log_is_made_used_and_shown(loom: Loom) -> None:
 def test_a_nodeset_that_cannot_be(loom: Loom) -> None:
     failed = loom.run("log", "create", "b", "--protocol", "copyset", "--nodeset", "9")
     assert failed.returncode == 1
-    assert b"a nodeset of 9 nodes need as many, and 5 are alive" in failed.stderr
+    assert b"a nodeset of 9 needs as many nodes, and 5 are alive" in failed.stderr
 
 
 def test_a_log_goes_on_without_its_sequencer_and_is_switched(loom: Loom, up: Up) -> None:
