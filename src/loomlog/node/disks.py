@@ -204,7 +204,7 @@ def _thread_worker() -> Worker:
 def _eager_worker(worker: Worker) -> Worker:
     from loomlog.storage.eager_worker import EagerWorker
 
-    return EagerWorker(worker, asyncio.get_running_loop().call_soon)
+    return EagerWorker(worker)
 
 
 def _same_worker(worker: Worker) -> Worker:

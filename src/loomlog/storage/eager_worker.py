@@ -18,16 +18,15 @@ ALONE_S: Final = 0.0003  # since the end of the job before
 
 
 class EagerWorker:
-    """In front of another one. Jobs do not overtake each other."""
+    """In front of another one. Jobs do not overtake each other. The end of one that is done on the
+    loop is told before `run` returns."""
 
     def __init__(
         self,
         worker: Worker,
-        call_soon: Callable[..., object],
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._worker = worker
-        self._call_soon = call_soon
         self._clock = clock
         self._under_way = 0  # in the thread
         self._ended_s = 0.0
@@ -52,7 +51,7 @@ class EagerWorker:
         except Exception as failure:
             error = failure
         self._ended(began_s)
-        self._call_soon(finished, error)
+        finished(error)
 
     def _hand_over(self, steps: Sequence[Step], finished: Finished, began_s: float) -> None:
         def ended(error: BaseException | None) -> None:

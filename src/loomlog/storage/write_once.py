@@ -89,8 +89,8 @@ class WriteOnceStore:
         return self._failed is not None
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
-        """`done` gets the answer later, on the loop. A batch must not change until then. Busy:
-        too much waits for the disk."""
+        """`done` gets the answer, now or later, on the loop. A batch must not change until then.
+        Busy: too much waits for the disk."""
         asked = _Waiting(replica, request, done)
         if self._failed is not None:
             done(self._failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -36,12 +36,8 @@ class Rig:
     def __init__(self) -> None:
         self.now_s = 1.0
         self.thread = Thread()
-        self.soon: list[Callable[[], None]] = []
         self.ends: list[BaseException | None] = []
-        self.worker = EagerWorker(self.thread, self._call_soon, lambda: self.now_s)
-
-    def _call_soon(self, finished: Finished, error: BaseException | None) -> None:
-        self.soon.append(lambda: finished(error))
+        self.worker = EagerWorker(self.thread, lambda: self.now_s)
 
     def run(self, takes_s: float) -> bool:
         """A job that takes so long; whether it was done at once."""
@@ -66,10 +62,9 @@ def rig() -> Rig:
     return Rig().known_to_be_quick()
 
 
-def test_a_job_that_comes_alone_is_done_at_once_and_told_later(rig: Rig) -> None:
-    assert rig.run(QUICKLY_S)
+def test_a_job_that_comes_alone_is_done_and_told_at_once(rig: Rig) -> None:
     assert rig.ends == [None]  # of the first one
-    rig.soon.pop()()
+    assert rig.run(QUICKLY_S)
     assert rig.ends == [None, None]
 
 
@@ -101,5 +96,4 @@ def test_a_failure_is_told_like_that_of_a_thread(rig: Rig) -> None:
         raise failure
 
     rig.worker.run([fail], rig.ends.append)
-    rig.soon.pop()()
     assert rig.ends[-1] is failure
