@@ -44,6 +44,7 @@ async def test_who_begins_at_the_latest_misses_nothing_that_comes(tmp_path: Path
         assert await log.tail() == (await log.describe()).tail == before
         following = log.subscribe("latest")
         first = asyncio.create_task(anext(following))
+        await begun(cluster)
         await local.stop_metadata()
         await local.start_metadata()
         assert await log.tail() == before
@@ -52,6 +53,13 @@ async def test_who_begins_at_the_latest_misses_nothing_that_comes(tmp_path: Path
             entry = await first
         assert (entry.position, entry.value) == (later, b"after")
         await following.aclose()
+
+
+async def begun(cluster: Cluster) -> None:
+    """The only subscription knows where it begins."""
+    async with asyncio.timeout(10):
+        while not any(s._next for s in cluster._subscriptions):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
 
 
 def hand_out(local: LocalCluster, stream: StreamInfo, count: int) -> None:
