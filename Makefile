@@ -6,8 +6,9 @@ STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 PROTO  := src/loomlog/wire/loomlog.proto
 
-# Workers of the test run: the tests start real servers, more only get in each other's way.
-JOBS ?= 2
+# Workers of the test run, for two cores: many tests wait for servers. Spark's need more than a core.
+JOBS ?= 3
+SPARK_JOBS ?= 2
 SEED ?= 1
 RUNS ?= 500
 MINUTES ?= 0
@@ -39,7 +40,7 @@ demo: java  ## a cluster of three nodes on this machine: append, read back, look
 test: lint types java etcd  ## lint, types, all tests
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/unit tests/conformance
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
+	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
 
 kills: java  ## Spark pipelines under 22 kills, and sites that freeze: about five minutes
 	$(BIN)/python -m pytest -q -m long $(ARGS) tests/spark

@@ -14,9 +14,9 @@ from loomlog.core.chained.projection import Projection, Replica
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
 
-CHUNKS = 8
+CHUNKS = 5
 SEEDS_PER_CHUNK = 8
-PUBLISHING_CHUNKS = 3
+PUBLISHING_CHUNKS = 2
 
 
 def run(seed: int, workload: str = "protocols") -> str | None:
