@@ -296,7 +296,7 @@ class Reader:
             bytes_max = self._room_for(source)
             if first <= until and bytes_max:
                 self._questions += 1
-                self._sources.put(source, self._questions)
+                self._sources.put(source, self._questions, first)
                 everything = self._sources.everybody_sends
                 request = Read(self._log, first, until, bytes_max, down, everything, self._batches)
                 self._effects.append(Ask(source.node, self._questions, request))

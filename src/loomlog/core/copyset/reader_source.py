@@ -22,6 +22,7 @@ class Source:
     next_lsn: Lsn  # it has nothing (more) to send below
     authority: Authority = Authority.FULL
     question: int = 0  # the one that it has not answered; 0: none
+    asked_from: Lsn = 0  # what it was asked for last begins here
     not_before: float = 0.0  # then it may be asked again
     failures: int = 0  # in a row
     listed: bool = False  # known as down: the others send what it should

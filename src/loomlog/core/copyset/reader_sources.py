@@ -62,7 +62,7 @@ class Sources:
         return source if source is not None and source.question == question else None
 
     def answered(self, source: Source, answer: Delivered, head: Lsn, now: float) -> None:
-        is_news = bool(answer.records) or answer.next_lsn > max(source.next_lsn, head)
+        is_news = bool(answer.records) or answer.next_lsn > source.asked_from
         source.answered(answer, head)
         source.not_before = now if is_news else now + self._settings.retry_s
         if source.damaged:
@@ -136,9 +136,9 @@ class Sources:
         """Who may be asked something."""
         return [source for source in self if not source.question and source.not_before <= now]
 
-    def put(self, source: Source, question: int) -> None:
+    def put(self, source: Source, question: int, first: Lsn) -> None:
         """It is being asked, with those `known_down` who are."""
-        source.question = question
+        source.question, source.asked_from = question, first
         self._asked_with &= self.known_down
 
     def next_time(self, now: float) -> float | None:

@@ -103,6 +103,15 @@ def test_nodes_that_have_no_news_are_not_asked_in_a_hurry() -> None:
     assert len(rig.questions) <= 3 * 1.0 / rig.settings.retry_s + 3
 
 
+def test_a_node_that_tells_late_what_another_one_sent_is_asked_for_the_next_at_once() -> None:
+    """It may be the one that has to send that."""
+    rig = ReaderRig(THREE)
+    rig.answer(1, data(at(1)), up_to=1)
+    rig.answer(2, up_to=1)
+    assert rig.delivered == [lsns(1, 1)]
+    assert rig.request(2).first == at(2)
+
+
 # ---- single copy delivery
 
 
