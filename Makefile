@@ -42,7 +42,7 @@ test: lint types java etcd  ## lint, types, all tests
 	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
 	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
 
-kills: java  ## Spark pipelines under 22 kills, and sites that freeze: about five minutes
+kills: java  ## Spark pipelines under 22 kills, sites that freeze, its bench: about six minutes
 	$(BIN)/python -m pytest -q -m long $(ARGS) tests/spark
 
 java: $(SPARK)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu

@@ -13,7 +13,7 @@ from loomlog.metadata.records import LogRecord
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
 
-CHUNKS = 5
+CHUNKS = 3
 SEEDS_PER_CHUNK = 8
 
 

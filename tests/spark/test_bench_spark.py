@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long  # it starts Spark anew for each measurement
+
 
 def test_reading_copying_and_ages_are_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loomlog.cli.loom", "bench", "--spark", "--rows", "5000"]
