@@ -101,6 +101,11 @@ class ArchivedLog:
             return log.head
         return min(max(position, info.first), log.head)
 
+    async def skips_trims(self) -> bool:
+        """Readers of `copyset` logs have gaps in any case: those of trims are no error, either."""
+        segments = (await self._log.look()).segments
+        return bool(segments) and segments[0].protocol == "copyset"
+
     async def refresh(self) -> bool:
         """Look again; whether it is another archive than before, or another state of it."""
         return await self._refresh((await self._log.look()).log_id)
@@ -208,7 +213,7 @@ class OneSequence:
         gaps: bool,
     ) -> None:
         """`from_log` gives records up to `stop`, too. With `gaps` what was trimmed and is not
-        archived is one; else Trimmed is raised."""
+        archived is one; else Trimmed is raised, or it is passed over in silence."""
         self._gaps = gaps
         self._archived = archived
         self._from_log = from_log
@@ -224,10 +229,18 @@ class OneSequence:
             try:
                 piece = await source.next()
             except Trimmed as error:
-                gap = await self._trimmed() if self._gaps else None
-                if gap is not None:
+                skips = self._gaps or await self._archived.skips_trims()
+                gap = await self._trimmed() if skips else None
+                if gap is None:
+                    source = await self._turn_to_archive(error)
+                elif self._gaps:
                     return self._passed(gap)
-                source = await self._turn_to_archive(error)
+                else:
+                    self._passed(gap)
+                    if self._at_end():
+                        return None
+                    assert self._source is not None
+                    source = self._source
             except (DataLoss, Corrupt) as error:
                 if not isinstance(source, _FromArchive) or not await self._archived.refresh():
                     raise
