@@ -9,7 +9,6 @@ from dataclasses import replace
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
-from loomlog.core.copyset.reader_words import set_aside_damage
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import Put
 from loomlog.testing.copyset_node import CopysetNode
@@ -30,8 +29,14 @@ class DamagedNode(CopysetNode):
     def read(self, request: Read) -> Delivered:
         answer = self.answer(request)
         assert isinstance(answer, Delivered)
-        told = replace(answer, underreplicated=self.has_lost)
-        return set_aside_damage(told, lambda record: record.first not in self.unreadable)
+        whole = [r for r in answer.records if r.first not in self.unreadable]
+        damaged = [(r.first, r.last) for r in answer.records if r.first in self.unreadable]
+        return replace(
+            answer,
+            underreplicated=self.has_lost,
+            records=whole,
+            damaged=[*answer.damaged, *damaged],
+        )
 
     def has(self, record: Record) -> bool:
         return record.first in self.records(LOG).by_first and record.first not in self.unreadable

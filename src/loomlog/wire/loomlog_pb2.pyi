@@ -1610,16 +1610,14 @@ class CopysetRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class CopysetAppend(_message.Message):
-    __slots__ = ("loglet_id", "previous", "repeated", "epoch")
+    __slots__ = ("loglet_id", "repeated", "epoch")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
-    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     REPEATED_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
-    previous: int
     repeated: bool
     epoch: int
-    def __init__(self, loglet_id: _Optional[int] = ..., previous: _Optional[int] = ..., repeated: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, loglet_id: _Optional[int] = ..., repeated: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FindCopysetTail(_message.Message):
     __slots__ = ("loglet_id",)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from loomlog import batch as batches
+from loomlog.client.carrying import Carrying
 from loomlog.client.chained.chains import Chains, SegmentGoneError
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.client.outgoing import Batch, Producer
@@ -22,8 +23,8 @@ from loomlog.core.chained.outcomes import Interrupted
 from loomlog.errors import LoomError, NotFound, Unavailable
 
 
-class ChainedCarrier:
-    """Carries the batches of one client to the chained streams of one log."""
+class ChainedCarrier(Carrying):
+    """To chained streams."""
 
     def __init__(
         self,
@@ -35,27 +36,10 @@ class ChainedCarrier:
         *,
         at_once: bool,
     ) -> None:
-        """`at_once`: what may have been appended is not looked into."""
+        super().__init__(producer, compression, outcomes, loop, at_once=at_once)
         self._chains = chains
-        self._producer = producer
-        self._compression = compression
-        self._outcomes = outcomes
-        self._loop = loop
-        self._at_once = at_once
-        self._carrying: dict[asyncio.Task[None], None] = {}
-
-    def dispatch(self, batch: Batch, target: Stream) -> None:
-        carrying = self._loop.create_task(self._carry(batch, batch.attempts, target))
-        self._carrying[carrying] = None
-        carrying.add_done_callback(self._carrying.pop)
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """What has to end with it."""
-        return list(self._carrying)
 
     async def _carry(self, batch: Batch, attempt: int, target: Stream) -> None:
-        if batch.settled or batch.attempts != attempt:
-            return  # before this began
         try:
             await self._append(batch, target)
         except LoomError as error:

@@ -11,6 +11,7 @@ import asyncio
 from typing import Final
 
 from loomlog import limits
+from loomlog.client.carrying import Carrying
 from loomlog.client.copyset.segments import SegmentGoneError, Segments, View
 from loomlog.client.copyset.sequencers import HOPS_MAX, Sequencers
 from loomlog.client.outgoing import Batch, Producer
@@ -34,8 +35,8 @@ ANSWER_S: Final = 2.0  # a sequencer that says nothing for so long may be dead: 
 BYTES_PER_S_MIN: Final = 4 * limits.MIB  # large batches are given more time
 
 
-class CopysetCarrier:
-    """Carries the batches of one client to the copyset streams of one log."""
+class CopysetCarrier(Carrying):
+    """To copyset streams."""
 
     def __init__(
         self,
@@ -48,28 +49,11 @@ class CopysetCarrier:
         *,
         at_once: bool,
     ) -> None:
-        """`at_once`: what may have been appended is not looked into."""
+        super().__init__(producer, compression, outcomes, loop, at_once=at_once)
         self._segments = segments
         self._sequencers = sequencers
-        self._producer = producer
-        self._compression = compression
-        self._outcomes = outcomes
-        self._loop = loop
-        self._at_once = at_once
-        self._carrying: dict[asyncio.Task[None], None] = {}
-
-    def dispatch(self, batch: Batch, target: Stream) -> None:
-        carrying = self._loop.create_task(self._carry(batch, batch.attempts, target))
-        self._carrying[carrying] = None
-        carrying.add_done_callback(self._carrying.pop)
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """What has to end with it."""
-        return list(self._carrying)
 
     async def _carry(self, batch: Batch, attempt: int, target: Stream) -> None:
-        if batch.settled or batch.attempts != attempt:
-            return  # before this began; later this task is cancelled
         batch.waiting = asyncio.current_task()
         try:
             first = await self._append(batch, target)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.lsn import Epoch, Lsn
-from loomlog.core.copyset.messages import Delivered, Read
+from loomlog.core.copyset.messages import Read
 from loomlog.core.copyset.record import Record
 from loomlog.limits import MIB
 from loomlog.types import NodeId
@@ -75,15 +74,6 @@ class Finished:
 
 
 Effect: TypeAlias = Ask | Deliver | Gap | NeedMetadata | SetTimer | Finished
-
-
-def set_aside_damage(answer: Delivered, is_whole: Callable[[Record], bool]) -> Delivered:
-    """For drivers that check what they get: as if the node had seen itself what is damaged."""
-    damaged = [(r.first, r.last) for r in answer.records if not is_whole(r)]
-    if not damaged:
-        return answer
-    whole = [record for record in answer.records if is_whole(record)]
-    return replace(answer, records=whole, damaged=[*answer.damaged, *damaged])
 
 
 class ReadSettings(NamedTuple):

@@ -22,7 +22,6 @@ class Append:
     request_id: int
     header: batch.Header
     batch: bytearray | memoryview
-    previous: Lsn = 0  # that an earlier attempt was given
     repeated: bool = False  # an earlier attempt may have been taken
     epoch: Epoch = 0  # that it may be placed in; if repeated, the first one; 0: any
 
@@ -30,10 +29,7 @@ class Append:
     def of(cls, codec: Codec, connection: Connection, frame: Frame, payload: memoryview) -> Append:
         """Raises Corrupt."""
         header, order = batch.check(payload), frame.copyset_append
-        return cls(
-            *(codec, connection, frame.id, header, payload),
-            *(order.previous, order.repeated, order.epoch),
-        )
+        return cls(codec, connection, frame.id, header, payload, order.repeated, order.epoch)
 
     def fits(self, epoch: Epoch) -> bool:
         """Whoever sent it may have repeated it since. Then it is taken by a sequencer that knows
@@ -48,7 +44,7 @@ class Append:
 
     def anew(self, epoch: Epoch) -> Append:
         """It is nowhere before this epoch. Parts of the old one may still be on their way."""
-        return replace(self, batch=bytearray(self.batch), previous=0, repeated=False, epoch=epoch)
+        return replace(self, batch=bytearray(self.batch), repeated=False, epoch=epoch)
 
     def succeeded(self, lsn: Lsn) -> None:
         answer = pb.Appended(first_glsn=lsn, first_llsn=lsn)

@@ -57,7 +57,7 @@ class Host:
             self._enqueue(append)
         elif not append.fits(sequencing.epoch):
             append.not_taken(sequencing.epoch)
-        elif (append.previous or append.repeated) and not sequencing.knows(append):
+        elif append.repeated and not sequencing.knows(append):
             self._means.spawn(self._look_back(append, self._recovered_before(sequencing)))
         else:
             try:
@@ -138,7 +138,7 @@ class Host:
 
     def _refuse(self, append: Append, error: LoomError) -> None:
         """A log that is closed may have it already, if somebody repeats it."""
-        if isinstance(error, Sealed) and (append.previous or append.repeated):
+        if isinstance(error, Sealed) and append.repeated:
             self._means.spawn(self._look_back(append, self._closed_at()))
         else:
             append.failed(error)
@@ -260,10 +260,8 @@ class Host:
         return epoch
 
     async def _find_before(self, append: Append, epoch: Epoch) -> None:
-        seen = Seen([append.previous], certain=True)
-        if not append.previous:
-            known = await self._means.epochs.get(self._log, STATE_S)
-            seen = await look_back(self._log, append.header, known.state, self._means.find_batch)
+        known = await self._means.epochs.get(self._log, STATE_S)
+        seen = await look_back(self._log, append.header, known.state, self._means.find_batch)
         for lsn in (lsn for lsn in seen.lsns if epoch_of(lsn) < epoch):
             outcome = await self._find_out(lsn)
             if isinstance(outcome, Appended):

@@ -175,12 +175,11 @@ class CopysetRig:
         count: int = 1,
         producer_id: int = 0,
         sequence: int = 0,
-        previous: Lsn = 0,
         repeated: bool = False,
         epoch: Epoch = 0,
     ) -> Lsn:
         """To the node that sequences, or to this one. 0: it was not taken."""
-        order = pb.CopysetAppend(loglet_id=LOG, previous=previous, repeated=repeated, epoch=epoch)
+        order = pb.CopysetAppend(loglet_id=LOG, repeated=repeated, epoch=epoch)
         batch = a_batch(count, producer_id, sequence)
         target = node or next(n for n in self.favourites if n not in self.epochs.dead)
         answer = await self.ask(target, pb.Frame(copyset_append=order), batch)

@@ -12,7 +12,6 @@ from copyset_rig import LOG, STREAM, CopysetRig, a_batch
 from loomlog.batch import read_header
 from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Delivered, Read
-from loomlog.core.copyset.record import Kind
 from loomlog.errors import AppendUnknown, NotLeader, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.epoch_store import Known
 from loomlog.wire import loomlog_pb2 as pb
@@ -200,17 +199,6 @@ async def test_only_the_metadata_repository_trims_and_deletes(tmp_path: Path) ->
             request = pb.CopysetRequest(kind=kind, loglet_id=LOG, lsn=5)
             with pytest.raises(Unauthorized):
                 await rig.ask(1, pb.Frame(copyset_request=request))
-
-
-async def test_what_an_earlier_attempt_was_given_is_looked_up(tmp_path: Path) -> None:
-    async with CopysetRig(tmp_path) as rig:
-        first, second, *_ = rig.favourites
-        lsn = await rig.append(first)
-        await rig.stop(first)
-        assert await rig.append(second, previous=lsn) == lsn
-        assert await rig.append(second, previous=make(1, 2)) == make(2, 1)
-        shown = await rig.data()
-        assert [record.kind for record in shown.values()] == [Kind.DATA, Kind.DATA]
 
 
 async def test_what_the_last_sequencer_took_is_not_taken_twice(tmp_path: Path) -> None:
