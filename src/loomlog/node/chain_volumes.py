@@ -95,8 +95,8 @@ class ChainVolumes:
 
 
 class _Workers(NamedTuple):
-    opening: Worker
-    commits: Worker  # the same, which may do on the loop what is quick
+    commits: Worker  # opens, too
+    quick: Worker  # the same, which may do on the loop what is quick
     look_ups: Worker
 
 
@@ -196,7 +196,7 @@ class ChainVolume:
             self._reclaiming.stop()
         try:
             await off_loop(workers.look_ups, lambda: None)  # those under way hold the table
-            await off_loop(workers.opening, partial(self._open, workers))
+            await off_loop(workers.commits, partial(self._open, workers))
         except Exception as error:
             self._cannot_open(error)
         finally:
@@ -207,12 +207,12 @@ class ChainVolume:
         self._table = table = self._open_table(self._path)
         self._files.sync_directory(self._node_path)
         self._reclaiming = Reclaiming(table, self._new_worker)
-        self._store = WriteOnceStore(table, workers.commits, workers.look_ups)
+        self._store = WriteOnceStore(table, workers.commits, workers.look_ups, quick=workers.quick)
 
     def _make_workers(self) -> _Workers:
         if self._workers is None:
-            opening = self._new_worker()
-            self._workers = _Workers(opening, self._eager(opening), self._new_worker())
+            commits = self._new_worker()
+            self._workers = _Workers(commits, self._eager(commits), self._new_worker())
         return self._workers
 
     def _cannot_open(self, error: Exception) -> None:

@@ -43,7 +43,7 @@ from loomlog.core.chained.replica import (
     look_up,
 )
 from loomlog.errors import Busy
-from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX
+from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.files import Worker
 from loomlog.storage.memory_table import MemoryReplica
@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 Answered: TypeAlias = Callable[[Answer], None]
 
 DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
+
+QUICK_BYTES_MAX: Final = 16 * KIB  # of blocks: what takes longer than a sync is not quick
 
 _CHANGING = Write | Copy | Seal | Trim | Create | Remove
 
@@ -68,10 +70,18 @@ class WriteOnceStore:
     """Lives on the loop; the workers do what blocks. To make one blocks, too."""
 
     def __init__(
-        self, table: BlockTable, commits: Worker, look_ups: Worker, *, sync: bool = True
+        self,
+        table: BlockTable,
+        commits: Worker,
+        look_ups: Worker,
+        *,
+        quick: Worker | None = None,
+        sync: bool = True,
     ) -> None:
+        """`quick`: for small commits, instead of `commits`; it may do them on the loop."""
         self._table = table
         self._commits = commits
+        self._quick = quick or commits
         self._look_ups = look_ups
         self._sync = sync
         self._waiting: list[_Waiting] = []
@@ -112,11 +122,12 @@ class WriteOnceStore:
     def _start(self) -> None:
         if self._under_way or not self._waiting:
             return
+        worker = self._quick if self._waiting_bytes <= QUICK_BYTES_MAX else self._commits
         group, self._waiting, self._waiting_bytes = self._waiting, [], 0
         answers: list[Answer] = []
         view = _Uncommitted(self._table, self.replicas, self._ends)
         self._under_way = True
-        self._commits.run(
+        worker.run(
             [partial(self._commit, group, view, answers)],
             partial(self._committed, group, view, answers),
         )

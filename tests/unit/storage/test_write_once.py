@@ -102,6 +102,19 @@ class Rig:
         return answers
 
 
+def test_what_is_large_is_never_written_on_the_loop() -> None:
+    """However quick the commits before it were."""
+    commits, quick = HandWorker(), HandWorker()
+    store = WriteOnceStore(MemoryTable(), commits, HandWorker(), quick=quick)
+    large = bytes(write_once.QUICK_BYTES_MAX + 1)
+    for request in (Create(), Write(EPOCH, batch(1))):
+        store.ask(HERE, request, lambda _: None)
+        assert (len(commits.jobs), len(quick.jobs)) == (0, 1)
+        quick.work()
+    store.ask(HERE, Write(EPOCH, batch(2, content=large)), lambda _: None)
+    assert (len(commits.jobs), len(quick.jobs)) == (1, 0)
+
+
 @pytest.fixture(params=["rocks", "memory"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockTable]:
     opened: BlockTable
