@@ -29,17 +29,15 @@ async def connect(
             )
             connection.peer = address
             await asyncio.shield(connection.greeted)
-            return connection
+        greeted, connection = connection, None
+        return greeted
     except TimeoutError:
         error: LoomError = Timeout(f"{address} did not answer within {timeout_s:g} s")
     except OSError as cause:
         error = Unavailable(f"cannot reach {address}: {cause.strerror or cause}")
-    except asyncio.CancelledError:
-        error = Unavailable("cancelled")
-        raise
     finally:
-        if connection is not None and not _greeted(connection):
-            connection.abort(Unavailable(f"{address} did not greet"))
+        if connection is not None:  # even if greeted: who asked for it does not get it
+            connection.abort(Unavailable(f"the connection to {address} was given up"))
     raise error
 
 

@@ -235,3 +235,25 @@ def test_metadata_repositories_of_two_clusters_do_not_decide_for_each_other() ->
     with pytest.raises(Unauthorized, match="serves cluster 'b', this side 'a'"):
         ours.check_greeting(theirs.greeting())
     assert Codec("client").check_greeting(theirs.greeting()) == "vmr"
+
+
+class EndsItsOwnDial(Codec):
+    """Cancels who connects at the very moment at which the server has greeted."""
+
+    dial: asyncio.Task[Connection]
+
+    def check_greeting(self, frame: pb.Frame) -> str:
+        self.dial.cancel()
+        return super().check_greeting(frame)
+
+
+async def test_who_is_cancelled_while_greeted_leaves_no_connection_open(
+    echo: tuple[Server, Echo],
+) -> None:
+    server, service = echo
+    codec = EndsItsOwnDial("client")
+    codec.dial = asyncio.ensure_future(connect(server.address, codec, Service(codec, {})))
+    with pytest.raises(asyncio.CancelledError):
+        await codec.dial
+    async with asyncio.timeout(10):
+        assert isinstance(await service.closed.get(), Unavailable)
