@@ -182,7 +182,7 @@ class Host:
             sequencing.stop()
             if open_ends:
                 self._means.spawn(self._resolve_all(sequencing.epoch, open_ends))
-        if self._queue:
+        if self._queue or (sequencing is not None and sequencing.gave_up):
             self._activate_soon()
 
     async def _resolve_all(self, epoch: Epoch, open_ends: list[OpenEnd]) -> None:

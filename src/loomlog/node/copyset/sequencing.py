@@ -1,7 +1,7 @@
 """A sequencer at work: carries out what core/copyset/sequencer.py decides, in one epoch.
 
 It takes appends at once. Beside that the sequencers before it are fenced, and their epochs
-recovered.
+recovered. If that breaks down, this epoch ends as well: the next one begins afresh.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from loomlog.core.copyset.effects import (
     Acknowledge,
@@ -40,6 +41,8 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 OpenEnd = tuple[Append, Lsn]
+
+GIVE_UP_S: Final = 1.0  # what breaks down every time costs no more epochs than one in so long
 
 
 class Sequencing:
@@ -77,6 +80,7 @@ class Sequencing:
         self._timer: asyncio.TimerHandle | None = None
         self._ticks_at = 0.0  # not asked of the timer: uvloop's does not know it when that is now
         self._recovered: asyncio.Future[bool] = self._loop.create_future()
+        self.gave_up = False  # what was before could not be settled, and nobody else does it
         self._settling = self._loop.create_task(self._settle(state))
 
     # ---- what is known
@@ -187,6 +191,7 @@ class Sequencing:
                         "loglet %d: epoch %d is over, epoch %d or a later one has begun",
                         *(self._log, self.epoch, seal + 1),
                     )
+                    self.gave_up = False
                     self._end()
                 case Drained():
                     self._end()
@@ -229,7 +234,13 @@ class Sequencing:
             if not self.is_over:
                 await self._recover()
         except Exception:
-            logger.exception("loglet %d: epoch %d cannot be settled", self._log, self.epoch)
+            logger.exception(
+                "loglet %d: what was before epoch %d cannot be settled: it ends, to begin anew",
+                *(self._log, self.epoch),
+            )
+            await asyncio.sleep(GIVE_UP_S)
+            self.gave_up = True
+            self._do(self._core.drain(self._loop.time()))
 
     async def _fence(self, state: LogState) -> None:
         async def attempt() -> bool | None:

@@ -181,6 +181,31 @@ async def test_a_node_that_was_started_anew_does_not_take_its_old_epoch_for_a_ne
         assert not answers
 
 
+async def test_an_epoch_that_cannot_be_settled_ends_and_another_one_begins(
+    tmp_path: Path,
+) -> None:
+    """Whatever is wrong with it: its appends would be held for ever."""
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        before = await rig.append()
+        await rig.stop(first)
+        whole, left = rig.epochs.to_wire, [2]
+
+        def without_history() -> pb.CopysetState:
+            """Once, when epoch 2 was taken."""
+            message = whole()
+            if message.epoch in left:
+                left.remove(message.epoch)
+                message.history[0].since = message.epoch
+            return message
+
+        rig.epochs.to_wire = without_history  # type: ignore[method-assign]
+        assert await rig.append(second) == make(2, 1)
+        assert rig.epochs.state.epoch == 3
+        assert await rig.append(second) == make(3, 1)
+        await rig.shows({before, make(2, 1), make(3, 1)})
+
+
 async def test_without_the_metadata_repository_nobody_begins_but_who_sequences_goes_on(
     tmp_path: Path,
 ) -> None:
