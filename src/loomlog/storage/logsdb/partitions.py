@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.lsn import LSN_MAX, Lsn
 from loomlog.core.copyset.record import Kind, Record
-from loomlog.limits import MIB
+from loomlog.limits import KIB, MIB
 
 PartitionId: TypeAlias = int
 
@@ -25,6 +25,7 @@ PartitionId: TypeAlias = int
 class PartitionSettings:
     duration_s: float = 900.0
     bytes_max: int = 6144 * MIB
+    large_batch_bytes: int = 32 * KIB  # goes to a file; smaller ones are not worth a second sync
 
 
 class Share(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from heapq import merge
 from itertools import islice
 from typing import NamedTuple
@@ -13,11 +14,14 @@ from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import LogStanding
+from loomlog.errors import Corrupt
+from loomlog.storage.files import File
 from loomlog.storage.logsdb import rows
+from loomlog.storage.logsdb.batch_files import BatchFiles
 from loomlog.storage.logsdb.partitions import Beginnings, PartitionId, Share, expired, runs
 from loomlog.storage.logsdb.table import TimeRange
 from loomlog.storage.rocks import Cursor
-from loomlog.types import LogId
+from loomlog.types import Buffer, LogId
 
 
 class LogEntry(NamedTuple):
@@ -36,18 +40,33 @@ class Partitions(NamedTuple):
 
 
 class LogRows:
-    """The rows of one log in one partition, as its cursor sees them."""
+    """The rows of one log in one partition, as its cursor sees them, and its large batches."""
 
-    def __init__(self, cursor: Cursor, log: LogId) -> None:
+    def __init__(self, cursor: Cursor, log: LogId, open_file: Callable[[], File]) -> None:
         self._cursor = cursor
         self._log = log
         self._heads = rows.log_key(rows.HEADS, log)
+        self._open_file = open_file
 
-    def batch(self, head: rows.Head) -> bytes:
+    def batch(self, head: rows.Head) -> Buffer:
         if not head.size:
             return b""
-        value = self._cursor.get(rows.place_key(rows.BATCHES, self._log, head.record.first))
-        return rows.checked_batch(head, value)
+        batch: Buffer | None
+        if head.is_in_a_row:
+            batch = self._cursor.get(rows.place_key(rows.BATCHES, self._log, head.record.first))
+        else:
+            batch = self._read_file(head)
+        return rows.checked_batch(head, batch)
+
+    @cached_property
+    def _file(self) -> File:
+        return self._open_file()
+
+    def _read_file(self, head: rows.Head) -> Buffer:
+        try:
+            return self._file.read(head.size, head.offset)
+        except OSError as error:
+            raise Corrupt(f"a batch cannot be read: {error}") from error
 
     def covering_or_after(self, lsn: Lsn) -> Iterator[rows.Head]:
         """From the head of the copy that covers `lsn` on, or that comes next."""
@@ -93,6 +112,7 @@ class RocksLog:
         partitions: Partitions,
         meta: Rdict,
         open_cursor: Callable[[Rdict], Cursor],
+        files: BatchFiles,
     ) -> None:
         self._log = log
         self._entry = entry
@@ -100,6 +120,7 @@ class RocksLog:
         self._partitions = partitions
         self._meta = meta
         self._open_cursor = open_cursor
+        self._files = files
         self._rows: dict[PartitionId, LogRows] = {}
         self._found: dict[Lsn, tuple[LogRows, rows.Head]] = {}
 
@@ -177,6 +198,7 @@ class RocksLog:
     def _rows_in(self, partition: PartitionId) -> LogRows:
         found = self._rows.get(partition)
         if found is None:
-            found = LogRows(self._open_cursor(self._partitions.tables[partition]), self._log)
+            cursor = self._open_cursor(self._partitions.tables[partition])
+            found = LogRows(cursor, self._log, partial(self._files.open, partition, self._log))
             self._rows[partition] = found
         return found

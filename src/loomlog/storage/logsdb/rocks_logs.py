@@ -26,7 +26,9 @@ from loomlog.core.copyset.storage import Change, LogStanding
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
 from loomlog.storage import rocks
+from loomlog.storage.disk import RealFiles
 from loomlog.storage.logsdb import rows
+from loomlog.storage.logsdb.batch_files import BatchFiles
 from loomlog.storage.logsdb.partitions import (
     Beginnings,
     PartitionId,
@@ -86,6 +88,7 @@ class RocksLogs:
         self._committing = Lock()  # nobody looks while what was written is not synced yet
         names = _families(path)
         self._db = _open(path, names)
+        self._files = BatchFiles(RealFiles(), path)
         self._entries: dict[LogId, LogEntry] = {}
         self._uses: dict[PartitionId, _Use] = {}
         self._handles: dict[PartitionId, ColumnFamily] = {}
@@ -111,7 +114,7 @@ class RocksLogs:
 
     def look(self, log: LogId) -> RocksLog:
         entry = self._entries.get(log, _NO_ENTRY)
-        return RocksLog(log, entry, self._partitions, self._db, self._open_cursor)
+        return RocksLog(log, entry, self._partitions, self._db, self._open_cursor, self._files)
 
     def ask(self, log: LogId, question: Callable[[RocksLog], Found]) -> Found:
         while True:
@@ -140,15 +143,22 @@ class RocksLogs:
         self._write(writing, sync=sync)
 
     def _writing(self) -> Writing:
-        return Writing(self._entries, self._partitions, self._handles)
+        return Writing(
+            *(self._entries, self._partitions, self._handles),
+            *(self._files, self._settings.large_batch_bytes),
+        )
 
     def _write(self, writing: Writing, *, sync: bool) -> None:
         batch = writing.finish()
+        self._files.flush(sync=sync)
         with self._committing:
             self._drops += writing.takes_away
             rocks.write(self._db, batch, sync=sync)
             for log, changed in writing.logs.items():
                 self._replace_entry(log, changed)
+        for log, changed in writing.logs.items():
+            for partition in changed.touched - changed.shares.keys():
+                self._files.remove(partition, log)
 
     def _replace_entry(self, log: LogId, changed: ChangedLog) -> None:
         before = self._entries.get(log, _NO_ENTRY)
@@ -185,6 +195,7 @@ class RocksLogs:
 
     def close(self) -> None:
         self._handles = {}
+        self._files.close()
         for table in (*self._partitions.tables.values(), self._db):
             with suppress(Exception):  # what it cannot flush any more is in its log
                 table.close()
@@ -219,6 +230,7 @@ class RocksLogs:
         del starts_us[partition], tables[partition]
         self._set_partitions(starts_us, tables)
         self._db.drop_column_family(_family_name(partition))
+        self._files.remove_partition(partition)
 
     def _compact(self, partition: PartitionId) -> None:
         table = self._partitions.tables.get(partition)
@@ -268,6 +280,9 @@ class RocksLogs:
             last = max((share.last for share in shares[log].values()), default=0)
             self._entries[log] = LogEntry(rows.unpack_standing(value), shares[log], last)
         self._cut.update(self._entries)
+        self._files.remove_others(
+            {(part, log) for log, entry in self._entries.items() for part in entry.shares}
+        )
 
     def _rows(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = rocks.Cursor(self._db)

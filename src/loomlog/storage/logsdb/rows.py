@@ -11,9 +11,10 @@ In the default column family:
 In one column family for each partition:
 
     head:       "H" log(4) first(8)        →  version(1) kind(1) count(4) timestamp(8) wave(4)
-                                              lng(8) recovered(8) size(4) crc(4), then the nodes
-                                              of its copyset(4 each)
-    batch:      "B" log(4) first(8)        →  the batch; `size` and `crc` (CRC32C) are of it
+                                              lng(8) recovered(8) size(4) crc(4) offset(8), then
+                                              the nodes of its copyset(4 each)
+    batch:      "B" log(4) first(8)        →  the batch; `size` and `crc` (CRC32C) are of it; none
+                                              if the head says at which `offset` of a file it is
 
 All numbers are big-endian, so keys are in the order of LSNs. Heads lie beside each other: to list a
 log's copies, their copysets and times, no batch is read.
@@ -33,9 +34,9 @@ from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import EpochLng, LogStanding
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.storage.logsdb.partitions import PartitionId, Share
-from loomlog.types import LogId
+from loomlog.types import Buffer, LogId
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 STANDINGS: Final = b"S"
 ENDS: Final = b"E"
@@ -54,8 +55,10 @@ _LNG: Final = Struct(">QQ")
 _END: Final = Struct(">BQQQQ")
 _SHARE: Final = Struct(">BQQQ")
 _PARTITION: Final = Struct(">Bq")
-_HEAD: Final = Struct(">BBIqIQQII")
+_HEAD: Final = Struct(">BBIqIQQIIq")
 _NODE_BYTES: Final = 4
+
+IN_A_ROW: Final = -1
 
 
 class Head(NamedTuple):
@@ -64,6 +67,11 @@ class Head(NamedTuple):
     record: Record
     size: int
     crc: int
+    offset: int = IN_A_ROW  # in the file of its log (batch_files.py)
+
+    @property
+    def is_in_a_row(self) -> bool:
+        return self.offset == IN_A_ROW
 
 
 # ---- keys
@@ -155,23 +163,23 @@ def pack_head(head: Head) -> bytes:
     record = head.record
     numbers = _HEAD.pack(
         *(VERSION, record.kind, record.count, record.timestamp_us),
-        *(record.wave, record.lng, record.recovered, head.size, head.crc),
+        *(record.wave, record.lng, record.recovered, head.size, head.crc, head.offset),
     )
     return numbers + b"".join(node.to_bytes(_NODE_BYTES, "big") for node in record.copyset)
 
 
 def unpack_head(first: Lsn, value: bytes) -> Head:
     numbers = _unpack(_HEAD, value, "the head of a record")
-    kind, count, timestamp_us, wave, lng, recovered, size, crc = numbers
+    kind, count, timestamp_us, wave, lng, recovered, size, crc, offset = numbers
     copyset = tuple(
         int.from_bytes(value[at : at + _NODE_BYTES], "big")
         for at in range(_HEAD.size, len(value), _NODE_BYTES)
     )
     record = Record(first, count, Kind(kind), timestamp_us, copyset, wave, lng, recovered)
-    return Head(record, size, crc)
+    return Head(record, size, crc, offset)
 
 
-def checked_batch(head: Head, batch: bytes | None) -> bytes:
+def checked_batch(head: Head, batch: Buffer | None) -> Buffer:
     if batch is None or len(batch) != head.size or crc32c(batch) != head.crc:
         raise Corrupt(f"the batch at {head.record.first} is not what was stored: check the disk")
     return batch

@@ -1,9 +1,11 @@
-"""One commit being made: rows for RocksDB, and what is going to be known of the logs it changes."""
+"""One commit being made: rows for RocksDB, batches for files, and what is going to be known of the
+logs it changes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from rocksdict import ColumnFamily, WriteBatch
 
@@ -13,10 +15,13 @@ from loomlog.core.copyset.record import Record
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, Rewrite
 from loomlog.errors import Corrupt
 from loomlog.storage.logsdb import rows
+from loomlog.storage.logsdb.batch_files import BatchFiles
 from loomlog.storage.logsdb.partitions import PartitionId, Share, share_of
 from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions
 from loomlog.storage.rocks import Cursor
 from loomlog.types import LogId
+
+_FILES_MAX: Final = 4  # that a commit syncs; large batches of further logs go to rows
 
 
 @dataclass
@@ -41,10 +46,14 @@ class Writing:
         entries: Mapping[LogId, LogEntry],
         partitions: Partitions,
         families: Mapping[PartitionId, ColumnFamily],
+        files: BatchFiles,
+        large_batch_bytes: int,
     ) -> None:
         self._entries = entries
         self._partitions = partitions
         self._families = families
+        self._files = files
+        self._large_batch_bytes = large_batch_bytes
         self._batch = WriteBatch(raw_mode=True)
         self.logs: dict[LogId, ChangedLog] = {}
         self.takes_away = False  # rows out of a partition, and puts none in their place
@@ -103,9 +112,11 @@ class Writing:
         partition = self._partitions.beginnings.place_of(record)
         if record.first <= changed.last:
             self._erase(log, changed, record.first, record.first, but=partition)
+        if self._is_for_a_file(log, partition, head):
+            head = head._replace(offset=self._files.add(partition, log, record.batch))
         self._put_head(log, partition, head)
         key = rows.place_key(rows.BATCHES, log, record.first)
-        if head.size:
+        if head.size and head.is_in_a_row:
             self._batch.put(key, bytes(record.batch), self._families[partition])
         elif record.first <= changed.last:
             self._batch.delete(key, self._families[partition])  # of what it takes the place of
@@ -113,6 +124,11 @@ class Writing:
         changed.shares[partition] = share.with_record(record) if share else share_of(record)
         changed.touched.add(partition)
         changed.last = max(changed.last, record.last)
+
+    def _is_for_a_file(self, log: LogId, partition: PartitionId, head: rows.Head) -> bool:
+        files = self._files
+        is_large = head.size >= self._large_batch_bytes
+        return is_large and (files.changed < _FILES_MAX or files.is_changed(partition, log))
 
     def _put_head(self, log: LogId, partition: PartitionId, head: rows.Head) -> None:
         first = head.record.first

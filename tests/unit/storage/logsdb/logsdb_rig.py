@@ -30,7 +30,8 @@ LOG = 1
 OTHER = 2
 COPYSET = (ME, 8, 9)
 SECOND = 1_000_000
-SMALL = PartitionSettings(duration_s=10, bytes_max=MIB)
+LARGE = b"batch"  # by these settings
+SMALL = PartitionSettings(duration_s=10, bytes_max=MIB, large_batch_bytes=len(LARGE))
 
 
 def record(
@@ -41,7 +42,7 @@ def record(
     wave: int = 1,
     at_s: float = 0,
     recovered: int = 0,
-    batch: bytes = b"batch",
+    batch: bytes = LARGE,
     kind: Kind = Kind.DATA,
 ) -> Record:
     time_us = int(at_s * SECOND)

@@ -390,7 +390,8 @@ from loomlog.storage.logsdb.partitions import PartitionSettings
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 rig = Rig(RocksLogs(sys.argv[1], 0, PartitionSettings(duration_s=1)))
 for offset in range(1, 1 << 30):
-    rig.put(record(offset, at_s=offset, batch=bytes(5000)))
+    batch = offset.to_bytes(8, "big") * (700 + offset % 2 * 7000)  # in a row, or in a file
+    rig.put(record(offset, at_s=offset, batch=batch))
     if offset % 10 == 0:
         rig.tend(offset)
         rig.trim(max(1, offset - 100))
@@ -415,6 +416,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     rig = Rig(RocksLogs(str(tmp_path / "db"), 0))
     found = rig.read()
     offsets = [each.offset for each in found]
+    assert all(bytes(each.batch[-8:]) == each.offset.to_bytes(8, "big") for each in found)
     assert offsets == list(range(offsets[0], offsets[-1] + 1))
     assert offsets[0] <= acknowledged - 90
     assert offsets[-1] >= acknowledged

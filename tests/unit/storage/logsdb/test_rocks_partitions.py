@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from logsdb_rig import LOG, OTHER, SECOND, SMALL, Rig, record
+from logsdb_rig import LARGE, LOG, ME, OTHER, SECOND, SMALL, Rig, record
 from rocksdict import Options, Rdict
 
 from loomlog.core.copyset.lsn import LSN_MAX, make
@@ -23,6 +23,7 @@ from loomlog.core.copyset.messages import (
     Trouble,
 )
 from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.storage import look_up
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
 from loomlog.storage.logsdb.partitions import PartitionSettings
@@ -187,9 +188,10 @@ def test_a_partition_stays_as_long_as_any_log_needs_it(rig: RocksRig) -> None:
     assert len(stored) == 9
 
 
-def test_what_is_trimmed_gives_its_space_back(tmp_path: Path) -> None:
-    """A partition that another log needs is compacted."""
-    rig = RocksRig(tmp_path / "db", PartitionSettings())
+@pytest.mark.parametrize("large_batch_bytes", [1, 20_000, 60_000])
+def test_what_is_trimmed_gives_its_space_back(tmp_path: Path, large_batch_bytes: int) -> None:
+    """A partition that another log needs is compacted; files go at once."""
+    rig = RocksRig(tmp_path / "db", PartitionSettings(large_batch_bytes=large_batch_bytes))
     batch = Random(1).randbytes(50_000)
     for offset in range(1, 101):
         rig.put(record(offset, batch=batch))
@@ -206,7 +208,13 @@ def test_what_is_trimmed_gives_its_space_back(tmp_path: Path) -> None:
 
 
 def size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.iterdir() if file.suffix in (".sst", ".blob"))
+    """Of the files of RocksDB that are not its log, and of our own."""
+    found = [*path.glob("*.sst"), *path.glob("*.blob"), *files_of_batches(path)]
+    return sum(file.stat().st_size for file in found)
+
+
+def files_of_batches(path: Path) -> list[Path]:
+    return sorted(path.glob("batches/*/*"))
 
 
 def test_who_reads_while_a_partition_goes_learns_of_the_trim(rig: RocksRig) -> None:
@@ -225,6 +233,85 @@ def test_who_reads_while_a_partition_goes_learns_of_the_trim(rig: RocksRig) -> N
     assert rig.logs.ask(LOG, question) == (make(1, 5), 4)
     assert len(seen) == 2
     assert seen[0][0] == 0
+
+
+def test_who_reads_a_file_that_goes_learns_of_the_trim(rig: RocksRig) -> None:
+    """And does not take it for damage."""
+    rig.put(record(1), record(2))
+    rig.ask(Release(LOG, LSN_MAX))
+    asked: list[RocksLog] = []
+
+    def question(log: RocksLog) -> NodeAnswer:
+        if not asked:
+            assert len(list(log.scan(0, LSN_MAX))) == 2
+            rig.trim(2)
+            rig.tend(1)
+            assert files_of_batches(rig.path) == []
+        asked.append(log)
+        request = Read(LOG, make(1, 1), LSN_MAX, MIB, everything=True)
+        return look_up(request, log.standing, log, ME)
+
+    found = rig.logs.ask(LOG, question)
+    assert isinstance(found, Delivered)
+    assert (found.records, found.damaged, found.trimmed) == ([], (), make(1, 2))
+    assert len(asked) == 2
+
+
+# ---- large batches
+
+
+def test_large_batches_are_in_files_and_go_with_them(rig: RocksRig) -> None:
+    rig.fill(2)  # small ones
+    assert files_of_batches(rig.path) == []
+    rig.put(record(11, at_s=3), record(12, at_s=13), record(13, at_s=14))
+    rig.put(record(1, at_s=13), log=OTHER)
+    batches = rig.path / "batches"
+    assert files_of_batches(rig.path) == [batches / "1/1", batches / "2/1", batches / "2/2"]
+    rig.ask(Forget(OTHER))
+    assert files_of_batches(rig.path) == [batches / "1/1", batches / "2/1"]
+    rig.trim(11)
+    rig.tend(19)
+    assert files_of_batches(rig.path) == [batches / "2/1"]
+    assert not (batches / "1").exists()
+    assert [each.offset for each in rig.read()] == [12, 13]
+
+
+def test_a_commit_syncs_few_files(rig: RocksRig) -> None:
+    """Large batches of further logs are kept beside the small ones."""
+    answers: list[NodeAnswer] = []
+    for log in range(1, 11):
+        rig.store.ask(Store(log, record(1)), answers.append)
+        rig.store.ask(Store(log, record(2)), answers.append)
+    rig.work()
+    assert answers == [Stored()] * 20
+    assert len(files_of_batches(rig.path)) == 4
+    for log in range(1, 11):
+        assert rig.read(log=log) == [record(1), record(2)]
+
+
+def test_a_large_batch_takes_the_place_of_a_small_one_and_the_other_way_round(
+    rig: RocksRig,
+) -> None:
+    for wave, batch in enumerate((b"tiny", LARGE, b"less", LARGE + b"!"), 1):
+        rig.put(record(1, wave=wave, batch=batch))
+        assert rig.read() == [record(1, wave=wave, batch=batch)]
+    rig.amend(record(1, wave=9))
+    assert rig.read() == [record(1, wave=9, batch=LARGE + b"!")]
+
+
+def test_a_file_that_was_to_be_removed_is_removed_at_the_next_start(rig: RocksRig) -> None:
+    rig.put(record(1))
+    stray = rig.path / "batches/1/77"
+    stray.write_bytes(b"of a log that was deleted")
+    gone = rig.path / "batches/5/1"
+    gone.parent.mkdir()
+    gone.write_bytes(b"of a partition that was dropped")
+    again = rig.reopen()
+    assert files_of_batches(rig.path) == [rig.path / "batches/1/1"]
+    assert again.read() == [record(1)]
+    again.put(record(2))
+    assert again.read() == [record(1), record(2)]
+    rig.logs = again.logs
 
 
 def test_partitions_older_than_a_time_can_be_trimmed(rig: RocksRig) -> None:
@@ -290,21 +377,23 @@ def test_a_missing_partition_is_noticed(tmp_path: Path) -> None:
 # ---- damage
 
 
-def reopen_damaged(rig: RocksRig, suffix: str, at: int) -> Rig:
+def reopen_damaged(rig: RocksRig, files: str, at: int) -> Rig:
     """After a bit flipped in the file of the newest partition that has its batches or heads."""
     rig.logs.close()
-    newest = max(file for file in rig.path.iterdir() if file.suffix == suffix)
+    newest = max(rig.path.glob(files))
     content = bytearray(newest.read_bytes())
     content[at] ^= 1
     newest.write_bytes(content)
-    rig.logs = RocksLogs(str(rig.path), 0, SMALL)
+    rig.logs = RocksLogs(str(rig.path), 0, rig.settings)
     return Rig(rig.logs)
 
 
-def test_a_damaged_batch_is_told(rig: RocksRig) -> None:
+@pytest.mark.parametrize(("where", "large_batch_bytes"), [("*.blob", MIB), ("batches/1/1", 1)])
+def test_a_damaged_batch_is_told(tmp_path: Path, where: str, large_batch_bytes: int) -> None:
+    rig = RocksRig(tmp_path / "db", PartitionSettings(large_batch_bytes=large_batch_bytes))
     content = Random(1).randbytes(20_000)
     rig.put(*(record(offset, batch=content) for offset in range(1, 4)))
-    again = reopen_damaged(rig, ".blob", 30_000)
+    again = reopen_damaged(rig, where, 30_000)
     log = rig.logs.look(LOG)
     first, second, third = log.heads(0, LSN_MAX, 9)
     assert log.load(first).batch == log.load(third).batch == content
@@ -315,13 +404,25 @@ def test_a_damaged_batch_is_told(rig: RocksRig) -> None:
     found = read(again, make(1, 1))
     assert [each.offset for each in found.records] == [1, 3, 4]
     assert found.damaged == ((make(1, 2), make(1, 2)),)
+    rig.logs.close()
+
+
+def test_a_missing_file_is_told(rig: RocksRig) -> None:
+    """As every other damage of batches: who asks gets the rest."""
+    rig.put(record(1), record(2, batch=b"tiny"), record(3))
+    [file] = files_of_batches(rig.path)
+    file.unlink()
+    rig.ask(Release(LOG, make(1, 9)))
+    found = read(rig, make(1, 1))
+    assert [each.offset for each in found.records] == [2]
+    assert found.damaged == ((make(1, 1), make(1, 1)), (make(1, 3), make(1, 3)))
 
 
 def test_damaged_heads_are_told(rig: RocksRig) -> None:
     rig.put(*(record(offset) for offset in range(1, 100)))
     rig.ask(Release(LOG, make(1, 99)))
     rig.logs._db.flush()
-    again = reopen_damaged(rig, ".sst", 100)
+    again = reopen_damaged(rig, "*.sst", 100)
     answer = again.ask(Read(LOG, make(1, 1), make(1, 99), MIB, everything=True))
     assert isinstance(answer, Refused)
     assert answer.trouble is Trouble.DISABLED
@@ -332,4 +433,4 @@ def test_damaged_standings_keep_it_from_opening(tmp_path: Path) -> None:
     rig.put(record(1))
     rig.logs._partitions.tables[1].flush()
     with pytest.raises(Corrupt):
-        reopen_damaged(rig, ".sst", 20)
+        reopen_damaged(rig, "*.sst", 20)
