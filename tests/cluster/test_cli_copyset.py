@@ -52,6 +52,12 @@ def test_a_nodeset_that_cannot_be(loom: Loom) -> None:
     assert b"a nodeset of 9 needs as many nodes, and 5 are alive" in failed.stderr
 
 
+def test_streams_are_refused(loom: Loom) -> None:
+    failed = loom.run("log", "create", "b", "--protocol", "copyset", "--streams", "2")
+    assert failed.returncode == 1
+    assert b"has one stream: leave out how many" in failed.stderr
+
+
 def test_a_log_goes_on_without_its_sequencer_and_is_switched(loom: Loom, up: Up) -> None:
     loom.says("log", "create", "c", "--protocol", "copyset", "--replicas", "3")
     loom.says("append", "c", given="\n".join(LINES))

@@ -242,13 +242,21 @@ class Admin:
         if request.replicas < 1:
             raise InvalidArgument("a stream has at least 1 replica")
         settings = Settings(request.protocol, request.streams, request.replicas, request.nodeset)
-        check_nodeset(settings)
+        check_settings(settings)
 
 
-def check_nodeset(settings: Settings) -> None:
-    protocol, _, replicas, nodeset = settings
+def check_settings(settings: Settings) -> None:
+    """What a protocol makes nothing of is not taken as if it did."""
+    protocol, streams, replicas, nodeset = settings
+    if streams > 1 and protocol == "copyset":
+        raise InvalidArgument(
+            f"a log of protocol {protocol!r} has one stream: leave out how many, and ask for a "
+            "larger nodeset to spread it over more nodes"
+        )
     if nodeset and protocol != "copyset":
-        raise InvalidArgument(f"protocol {protocol!r} has no nodesets: leave it out")
+        raise InvalidArgument(
+            f"protocol {protocol!r} has no nodesets: leave it out, or take 'copyset'"
+        )
     if 0 < nodeset < replicas or nodeset > limits.NODESET_MAX:
         raise InvalidArgument(
             f"a nodeset of {nodeset} nodes cannot be: with {replicas} replicas it has "

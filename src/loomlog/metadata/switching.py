@@ -17,7 +17,7 @@ from loomlog.core import virtual_log
 from loomlog.core.segments import Chain, Settings, Successor
 from loomlog.core.virtual_log import Done, Operation, Refused, Request
 from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader
-from loomlog.metadata.admin import Admin, check_nodeset
+from loomlog.metadata.admin import Admin, check_settings
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.keepers import Keeper
@@ -66,9 +66,10 @@ class Switching:
         )
 
     def _wanted(self, request: pb.SwitchLog, now: Settings) -> Settings:
+        protocol = request.protocol or now.protocol
         wanted = Settings(
-            request.protocol or now.protocol,
-            request.streams or now.streams,
+            protocol,
+            request.streams or (1 if protocol == "copyset" else now.streams),
             request.replicas or now.replicas,
             request.nodeset,
         )
@@ -81,7 +82,7 @@ class Switching:
             )
         if wanted.streams > limits.STREAMS_PER_LOG_MAX:
             raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
-        check_nodeset(wanted)
+        check_settings(wanted)
         return wanted
 
     # ---- carrying out
@@ -168,4 +169,5 @@ class Switching:
 def _words(settings: Settings) -> str:
     protocol, streams, replicas, nodeset = settings
     lies = f", a nodeset of {nodeset}" if nodeset else ""
-    return f"protocol {protocol!r}, {streams} streams, {replicas} replicas{lies}"
+    streamed = "" if protocol == "copyset" else f", {streams} streams"
+    return f"protocol {protocol!r}{streamed}, {replicas} replicas{lies}"

@@ -88,4 +88,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         request = pb.CreateLog(name="a", protocol="ordered", streams=1, replicas=1, nodeset=3)
         with pytest.raises(InvalidArgument, match="'ordered' has no nodesets"):
             await cluster.client.ask(pb.Frame(create_log=request))
+        request = pb.CreateLog(name="a", protocol="copyset", streams=2, replicas=2)
+        with pytest.raises(InvalidArgument, match="one stream: leave out how many"):
+            await cluster.client.ask(pb.Frame(create_log=request))
         assert await cluster.names() == []

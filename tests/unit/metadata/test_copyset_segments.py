@@ -70,6 +70,20 @@ async def test_a_nodeset_is_a_setting_like_others(tmp_path: Path) -> None:
         assert nodeset(log.streams[-1]) == [1, 2, 3]
 
 
+async def test_streams_are_no_setting_of_copyset(tmp_path: Path) -> None:
+    async with CopysetCluster(tmp_path) as cluster:
+        await cluster.create(streams=2)
+        with pytest.raises(InvalidArgument, match="one stream: leave out how many"):
+            await cluster.switch(protocol="copyset", streams=2)
+        changed = await cluster.switch(protocol="copyset")
+        assert "'copyset', 2 replicas" in changed.done
+        assert (await cluster.describe()).segments[-1].streams == 1
+        with pytest.raises(InvalidArgument, match="one stream"):
+            await cluster.switch(streams=3)
+        changed = await cluster.switch(streams=1)
+        assert "already" in changed.done
+
+
 async def test_recovery_is_ordered_elsewhere_when_its_node_is_lost(tmp_path: Path) -> None:
     async with CopysetCluster(tmp_path) as cluster:
         loglet = (await cluster.create_copyset()).log_id

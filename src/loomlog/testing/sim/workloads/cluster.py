@@ -157,8 +157,9 @@ class Run:
         async with await self.connect(process) as cluster:
             while not await self._all_alive(cluster):  # noqa: ASYNC110 - it can only be asked
                 await asyncio.sleep(0.05)
+            streams = 1 if self.protocol == "copyset" else shape.streams
             await cluster.create_log(
-                LOG, protocol=self.protocol, streams=shape.streams, replicas=shape.replicas
+                LOG, protocol=self.protocol, streams=streams, replicas=shape.replicas
             )
 
     async def _all_alive(self, cluster: Cluster) -> bool:

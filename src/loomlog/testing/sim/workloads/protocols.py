@@ -79,6 +79,8 @@ async def switch(run: Run, process: Process, among: Sequence[str] = PROTOCOLS) -
         await asyncio.sleep(random.random() * pause_max_s)
         protocol = random.choice(among)
         streams, replicas = random.randint(1, STREAMS_MAX), random.choice((1, 2, 3))
+        if protocol == "copyset":
+            streams = 1
         try:
             if len((await cluster.log(LOG).describe()).segments) < SEGMENTS_MAX:
                 await cluster.switch_log(LOG, protocol=protocol, streams=streams, replicas=replicas)
