@@ -56,6 +56,32 @@ async def test_a_node_that_is_lost_is_replaced_in_the_nodeset(tmp_path: Path) ->
         assert sorted(copyset(log).copyset.history[0].nodeset) == before
 
 
+@pytest.mark.parametrize("asked", [0, 3])
+async def test_a_nodeset_that_shrank_grows_when_the_node_is_back(
+    tmp_path: Path, asked: int
+) -> None:
+    async with CopysetCluster(tmp_path, nodes=3, **QUICK) as cluster:
+        loglet = (await cluster.create_copyset(nodeset=asked)).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        await cluster.vsn(3).crash()
+        await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2])
+        await cluster.rejoin(cluster.vsn(3))
+        log = await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 3])
+        assert len(copyset(log).copyset.history) == 3, "it changed more often than it had to"
+        log = await cluster.log_is(lambda log: not copyset(log).condition)
+        assert copyset(log).copyset.epoch == 3
+
+
+async def test_or_when_another_one_takes_its_place(tmp_path: Path) -> None:
+    async with CopysetCluster(tmp_path, nodes=3, **QUICK) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        await cluster.vsn(3).crash()
+        await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2])
+        await cluster.add_beating_nodes(1)
+        await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 4])
+
+
 async def test_a_log_that_cannot_be_recovered_now_goes_on_as_it_is(tmp_path: Path) -> None:
     """Its sequencer may still find room; a new epoch would have to wait."""
     async with CopysetCluster(tmp_path, nodes=5, **QUICK) as cluster:

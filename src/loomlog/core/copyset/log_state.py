@@ -82,6 +82,14 @@ def _unclean(state: LogState) -> range:
 # ---- nodesets
 
 
+def has_shrunk(state: LogState, asked: int) -> bool:
+    """The nodeset is smaller than what was asked for (0: nothing was), or than one before it, as
+    far as that is remembered. New nodes alone are no reason for an epoch, but to have lost some
+    is one to take others."""
+    sizes = [len(metadata.nodeset) for metadata in state.history]
+    return sizes[-1] < (asked or max(sizes))
+
+
 def next_nodeset(
     log: LogId, state: LogState, usable: Collection[Member], size: int
 ) -> tuple[Member, ...]:

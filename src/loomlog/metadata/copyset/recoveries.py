@@ -1,9 +1,10 @@
 """Copyset loglets that get a new epoch without an append: it is taken for a node, which is told to
 recover all before it, and sequences from then on, unless the loglet is closed.
 
-That is so when a segment ends, when a node of the nodeset leaves or is lost for long, and when the
-node that sequenced is gone: readers would wait for what it acknowledged last until somebody
-appends. A node that registers again is asked, for it may have forgotten that it sequences.
+That is so when a segment ends, when a node of the nodeset leaves or is lost for long, when there
+are nodes again for a nodeset that has become smaller by that, and when the node that sequenced is
+gone: readers would wait for what it acknowledged last until somebody appends. A node that registers
+again is asked, for it may have forgotten that it sequences.
 
 Another attempt is another epoch, unless the node is known to be still at it: two recoveries of one
 epoch would not be told apart by storage nodes.
@@ -16,7 +17,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from loomlog.core.copyset.log_state import can_be_recovered, is_recovered
+from loomlog.core.copyset.log_state import can_be_recovered, has_shrunk, is_recovered
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
 from loomlog.metadata.background import Background
@@ -136,7 +137,19 @@ class Recoveries:
         unfit = [m.node_id for m in nodeset if nodes.leaves(m.node_id) or nodes.lost(m.node_id)]
         if unfit and self._epochs.next_nodeset(segment, state) != nodeset:
             return f"node {unfit[0]} leaves its nodeset"
+        if joining := self._joining(record, segment):
+            return f"node {joining[0]} joins its nodeset"
         return ""
+
+    def _joining(self, record: CopysetRecord, segment: Segment) -> list[NodeId]:
+        """Who would make up for those that left its nodeset; none while one of them is away."""
+        state, nodeset = record.state, record.state.history[-1].nodeset
+        if not has_shrunk(state, segment.settings.nodeset):
+            return []
+        grown = self._epochs.next_nodeset(segment, state)
+        joining = [member.node_id for member in grown if member not in nodeset]
+        is_larger = len(grown) > len(nodeset)
+        return joining if is_larger and all(map(self._nodes.alive, joining)) else []
 
     # ---- doing it
 

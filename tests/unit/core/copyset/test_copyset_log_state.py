@@ -10,6 +10,7 @@ from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import (
     can_be_recovered,
     first_state,
+    has_shrunk,
     holders,
     is_recovered,
     next_nodeset,
@@ -128,3 +129,14 @@ def test_it_stays_when_the_others_are_too_few() -> None:
 def test_a_node_that_moved_counts_where_it_is() -> None:
     moved = (Member(1, "rack=b"), *members(2, 3))
     assert set(next_nodeset(LOG, started(), moved, 3)) == set(moved)
+
+
+def test_whether_it_has_become_smaller() -> None:
+    state = take_epoch(started(), 1, members(2, 3))
+    assert not has_shrunk(started(), 0)
+    assert not has_shrunk(started(), 3)
+    assert has_shrunk(started(), 4)
+    assert has_shrunk(state, 0)
+    assert has_shrunk(state, 3)
+    assert not has_shrunk(state, 2)
+    assert not has_shrunk(take_epoch(state, 1, members(1, 2, 4)), 0)
