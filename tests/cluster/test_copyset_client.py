@@ -8,14 +8,13 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from test_exactly_once_on_servers import Servers, servers
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
 from loomlog.core.copyset.lsn import epoch_of, make
-from loomlog.errors import DataLoss, InvalidArgument, NotFound, NotYetWritten, Trimmed
+from loomlog.errors import DataLoss, NotFound, NotYetWritten, Trimmed
 from loomlog.testing import LocalCluster
 from loomlog.types import Gap
 
@@ -193,18 +192,6 @@ async def test_where_a_time_begins_is_found_across_wide_gaps(local: LocalCluster
         assert [await log.find_time(time) for time in times] == places
         assert await log.find_time(0) == places[0]
         assert await log.find_time(times[-1] + 60) == await log.tail() + 1
-
-
-async def test_nothing_can_be_published_which_is_said_at_once(local: LocalCluster) -> None:
-    async with await local.connect() as cluster:
-        log = await copyset(cluster)
-        writer = await log.writer("job")
-        staged = await log.stage(pa.record_batch({"value": [b"a", b"b"]}))
-        with pytest.raises(InvalidArgument, match="nothing can be published"):
-            await writer.publish(1, staged)
-        await cluster.switch_log("events", protocol="ordered", replicas=2)
-        await writer.publish(1, staged)
-        assert await values_of(log) == [b"a", b"b"]
 
 
 # ---- failover

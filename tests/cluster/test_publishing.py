@@ -194,10 +194,11 @@ class Dying:
     """A register and appends that end with the process, before or after the given step."""
 
     def __init__(self, writer: Writer, step: int, *, after: bool) -> None:
-        self._register, self._appends = writer._register, writer._appends
+        self._register, self._appends = writer._register, writer._ways.pinned
         self._left, self._after = step, after
         self.get = writer._register.get
-        writer._register = writer._appends = self  # type: ignore[assignment]
+        writer._register = self  # type: ignore[assignment]
+        writer._ways = writer._ways._replace(pinned=self)  # type: ignore[arg-type]
 
     async def swap(self, *given: Any) -> Any:
         return await self._step(lambda: self._register.swap(*given))
@@ -292,14 +293,14 @@ async def test_a_zombie_that_wakes_up_late_adds_nothing(log: Log) -> None:
     """It was about to append when others went on without it."""
     zombie = await log.writer("w")
     frozen, thawed = asyncio.Event(), asyncio.Event()
-    append = zombie._appends.append
+    append = zombie._ways.pinned.append
 
     async def late(*given: Any) -> Any:
         frozen.set()
         await thawed.wait()
         return await append(*given)
 
-    zombie._appends.append = late  # type: ignore[method-assign,assignment]
+    zombie._ways.pinned.append = late  # type: ignore[method-assign,assignment]
     work = asyncio.create_task(zombie.publish(1, await log.stage(rows(1, 10))))
     await asyncio.wait_for(frozen.wait(), WAIT_S)
     writer = await log.writer("w")
@@ -316,14 +317,14 @@ async def test_a_zombie_adds_nothing_where_all_memory_of_it_is_gone(
     """What it was about to append was appended by another, trimmed, and forgotten."""
     zombie = await log.writer("w")
     frozen, thawed = asyncio.Event(), asyncio.Event()
-    find = zombie._appends._find
+    find = zombie._ways.pinned._find
 
     async def late(stream: int) -> Any:
         frozen.set()
         await thawed.wait()
         return await find(stream)
 
-    zombie._appends._find = late  # type: ignore[method-assign]
+    zombie._ways.pinned._find = late  # type: ignore[method-assign]
     work = asyncio.create_task(zombie.publish(1, await log.stage(rows(1, 10))))
     await asyncio.wait_for(frozen.wait(), WAIT_S)
     writer = await log.writer("w")

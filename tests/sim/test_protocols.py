@@ -3,10 +3,14 @@ break one rule of the client each."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from loomlog.client.chained import following, writing
 from loomlog.client.chained.chains import Chains, View
+from loomlog.client.copyset.reserving import EpochAppends
+from loomlog.client.publishing import Writer
 from loomlog.core.chained.appending import Overtaken
 from loomlog.core.chained.block import Block, junk
 from loomlog.core.chained.messages import Answer, Fetch, Found, Read, Request, Steps
@@ -32,10 +36,29 @@ def test_logs_of_every_protocol_under_faults(chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(PUBLISHING_CHUNKS))
-def test_rows_are_published_to_chained_logs_under_faults(chunk: int) -> None:
+@pytest.mark.parametrize("protocol", ["chained", "copyset"])
+def test_rows_are_published_to_every_protocol_under_faults(protocol: str, chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
-        error = run(seed, "publishing-chained")
+        error = run(seed, f"publishing-{protocol}")
         assert error is None, error
+
+
+def test_a_publication_that_forgets_its_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any epoch takes it then, and one of them knows nothing of what another has."""
+
+    async def anywhere(
+        self: EpochAppends, stream: int, epoch: int, batch: bytearray, confirm: Any
+    ) -> int:
+        return await append(self, stream, 0, batch, confirm)
+
+    append = EpochAppends.append
+    monkeypatch.setattr(EpochAppends, "append", anywhere)
+    monkeypatch.setattr(Writer, "_find", _nothing)
+    assert any(run(seed, "publishing-copyset") for seed in range(60))
+
+
+async def _nothing(self: Writer, intent: Any) -> int:
+    return 0
 
 
 @pytest.mark.parametrize(

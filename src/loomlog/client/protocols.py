@@ -12,11 +12,13 @@ from loomlog.client.chained import following as chained_following
 from loomlog.client.chained.carrying import ChainedCarrier
 from loomlog.client.chained.chains import Chains
 from loomlog.client.chained.finding import ChainedFinder
+from loomlog.client.chained.reserving import ReservedAppends
 from loomlog.client.chained.tails import ChainedTails
 from loomlog.client.copyset import following as copyset_following
 from loomlog.client.copyset import segments as copyset
 from loomlog.client.copyset.carrying import CopysetCarrier
 from loomlog.client.copyset.finding import CopysetFinder
+from loomlog.client.copyset.reserving import EpochAppends
 from loomlog.client.copyset.segments import Segments
 from loomlog.client.copyset.sequencers import Sequencers
 from loomlog.client.copyset.tails import Tails
@@ -57,6 +59,14 @@ class Protocols:
         log.tails[copyset.PROTOCOL] = self._tails.complete
         chained_tails = ChainedTails(log, self.chains, settings.request_timeout_s)
         log.tails[chained.PROTOCOL] = chained_tails.complete
+
+    # ---- appends that several processes carry out
+
+    def reserved_appends(self) -> ReservedAppends:
+        return ReservedAppends(self.chains)
+
+    def epoch_appends(self) -> EpochAppends:
+        return EpochAppends(self._segments, self._sequencers, self._settings.append_timeout_s)
 
     async def close(self) -> None:
         await self.chains.close()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from loomlog import limits
 from loomlog.client import backoff, writer_state
-from loomlog.client.chained.reserving import ReservedAppends
 from loomlog.client.info import LogInfo
 from loomlog.client.leases import Lease
 from loomlog.client.nodes import Connections
 from loomlog.client.pinned import PinnedAppends
-from loomlog.client.publishing import Registry, Writer, writers_prefix
+from loomlog.client.publishing import Registry, Ways, Writer, writers_prefix
 from loomlog.client.retaining import Retaining
 from loomlog.client.staging import Stager
 from loomlog.client.trimming import trim_staged
@@ -76,8 +75,8 @@ class Publications:
 
     def _writer(self, log: Log, name: str, lease: Lease | None = None) -> Writer:
         appends = PinnedAppends(log.cached, self._connections, self._timeout_s, self._rng)
-        reserved = ReservedAppends(log.protocols.chains)
-        return Writer(log, name, self._home, appends, reserved, self._rng, self._now_us, lease)
+        ways = Ways(appends, log.protocols.reserved_appends(), log.protocols.epoch_appends())
+        return Writer(log, name, self._home, ways, self._rng, self._now_us, lease)
 
     async def published(self, log: Log) -> None:
         """Somebody published there, and can do what has to be done now and then."""

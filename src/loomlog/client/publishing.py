@@ -9,14 +9,15 @@ enough.
 Invariants: an intent is never given up; a sequence number is decided once; a reference of a writer
 and number is only ever sent to where its intent says, which changes only when it is certain that it
 is not there and never will be: a stream, until its segment has ended without it; in a stream where
-the place is chosen first (protocol `chained`), that place, until it was overtaken.
+the place is chosen first (protocol `chained`), that place, until it was overtaken; in one of
+protocol `copyset` an epoch, until that is over and recovered without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
@@ -24,15 +25,17 @@ from loomlog import limits, references
 from loomlog.client import backoff, writer_state
 from loomlog.client.chained.chains import PROTOCOL as CHAINED
 from loomlog.client.chained.reserving import ReservedAppends
+from loomlog.client.copyset.reserving import EpochAppends
+from loomlog.client.copyset.segments import PROTOCOL as COPYSET
 from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.leases import Lease
-from loomlog.client.orders import ORDERED
 from loomlog.client.pieces import Referred
 from loomlog.client.pinned import PinnedAppends, SegmentEndedError
 from loomlog.client.registers import Register, Versioned
 from loomlog.client.staging import Staged
 from loomlog.client.writer_state import Intent, WriterState
 from loomlog.core.chained.messages import Ticket
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, make
 from loomlog.errors import AppendUnknown, Conflict, InvalidArgument, Sealed, SwapUnknown, Trimmed
 from loomlog.references import Reference
 from loomlog.staging_logs import staging_name
@@ -61,6 +64,15 @@ class _Place(NamedTuple):
     stream: StreamId
     tail: Glsn  # it cannot stand at or below
     ticket: Ticket | None = None
+    epoch: Epoch = 0
+
+
+class Ways(NamedTuple):
+    """To append what several processes may carry out, by protocol."""
+
+    pinned: PinnedAppends  # ordered
+    reserved: ReservedAppends  # chained
+    in_epochs: EpochAppends  # copyset
 
 
 class Registry(Protocol):
@@ -85,8 +97,7 @@ class Writer:
         log: Log,
         name: str,
         registry: Registry,
-        appends: PinnedAppends,
-        reserved: ReservedAppends,
+        ways: Ways,
         rng: random.Random,
         now_us: Callable[[], int],
         lease: Lease | None = None,
@@ -95,8 +106,7 @@ class Writer:
         self._log = log
         self._registry = registry
         self._register = registry.register(writers_prefix(log.name) + name)
-        self._appends = appends
-        self._reserved = reserved
+        self._ways = ways
         self._rng = rng
         self._now_us = now_us
         self._lease = lease
@@ -243,6 +253,7 @@ class Writer:
             staged.min_timestamp_us,
             staged.max_timestamp_us,
             place.ticket,
+            place.epoch,
         )
         return await self._swap(replace(state, intent=intent), version)
 
@@ -256,22 +267,23 @@ class Writer:
         attempts = 0
         while True:
             stream = self._choose(info, last)
-            if stream.protocol == ORDERED:
-                return _Place(stream.id, info.tail)
-            if stream.protocol != CHAINED:
-                raise InvalidArgument(
-                    f"log {info.name!r} is run by protocol {stream.protocol!r}, to which nothing "
-                    "can be published: switch it to ordered or chained, or append instead"
-                )
             try:
-                ticket = await self._reserved.reserve(stream.id, rows)
-                return _Place(stream.id, ticket.first - 1, ticket)
+                return await self._place_in(stream, info.tail, rows)
             except Sealed:  # the log is just being switched
                 if attempts > limits.REQUEST_TIMEOUT_S / backoff.LONGEST_S:
                     raise
             await asyncio.sleep(backoff.delay_s(attempts, self._rng))
             attempts += 1
             info = await self._log.describe()
+
+    async def _place_in(self, stream: StreamInfo, tail: Glsn, rows: int) -> _Place:
+        if stream.protocol == CHAINED:
+            ticket = await self._ways.reserved.reserve(stream.id, rows)
+            return _Place(stream.id, ticket.first - 1, ticket=ticket)
+        if stream.protocol == COPYSET:
+            epoch = await self._ways.in_epochs.reserve(stream.id)
+            return _Place(stream.id, max(tail, make(epoch, 0)), epoch=epoch)
+        return _Place(stream.id, tail)
 
     def _choose(self, info: LogInfo, last: StreamId) -> StreamInfo:
         """The same stream as long as it runs: it knows this writer."""
@@ -290,12 +302,7 @@ class Writer:
         state, version = known
         intent = state.intent
         assert intent is not None
-        if intent.ticket is not None:
-            first = await self._reserved.append(
-                intent.stream, intent.ticket, _encode(intent, state)
-            )
-        else:
-            first = await self._append_once(intent, known, search=search)
+        first = await self._append(intent, known, search=search)
         if not first:
             return await self._move(intent, known)
         positions = first, first + intent.reference.rows - 1
@@ -304,36 +311,51 @@ class Writer:
         done = _done(state, sequence, positions, intent.stream, intent.staged_tail)
         return await self._swap(done, version)
 
-    async def _append_once(self, intent: Intent, known: Known, *, search: bool) -> Glsn:
-        """To a stream that recognises it; 0 if that takes nothing any more."""
-        first = await self._find(intent) if search else 0
-        try:
-            return first or await self._append(intent, known)
-        except SegmentEndedError:  # what its stream has is final
-            return await self._find(intent)
-
-    async def _move(self, intent: Intent, known: Known) -> Known:
-        """Decide for another place: nobody can append it to that of the intent any more."""
+    async def _append(self, intent: Intent, known: Known, *, search: bool) -> Glsn:
+        """Its first position, 0 if it is not there, and never will be."""
         state, version = known
-        info = await self._log.describe()
-        place = await self._place(info, intent.stream, intent.reference.rows)
-        moved = replace(intent, stream=place.stream, tail=place.tail, ticket=place.ticket)
-        return await self._swap(replace(state, intent=moved), version)
-
-    async def _append(self, intent: Intent, known: Known) -> Glsn:
-        state, version = known
+        encoded = _encode(intent, state)
+        if intent.ticket is not None:
+            return await self._ways.reserved.append(intent.stream, intent.ticket, encoded)
 
         async def confirm() -> None:
             found = await self._register.get()
             if found is None or found.version != version:
                 raise Conflict(f"writer {self.name!r} went on without us")
 
-        encoded = _encode(intent, state)
+        first = await self._find(intent) if search else 0
+        if not first and intent.epoch:
+            ways = self._ways.in_epochs
+            first = await ways.append(intent.stream, intent.epoch, encoded, confirm)
+        elif not first:
+            first = await self._append_to_stream(intent, encoded, confirm)
+        return first or await self._find(intent)  # what is there is final
+
+    async def _append_to_stream(
+        self, intent: Intent, encoded: bytearray, confirm: Callable[[], Awaitable[None]]
+    ) -> Glsn:
+        """That recognises it; 0 if it takes nothing any more."""
         try:
-            return (await self._appends.append(intent.stream, encoded, confirm)).position
+            return (await self._ways.pinned.append(intent.stream, encoded, confirm)).position
+        except SegmentEndedError:
+            return 0
         except AppendUnknown:
             await confirm()
             raise
+
+    async def _move(self, intent: Intent, known: Known) -> Known:
+        """Decide for another place: nobody can append it to that of the intent any more."""
+        state, version = known
+        info = await self._log.describe()
+        place = await self._place(info, intent.stream, intent.reference.rows)
+        moved = replace(
+            intent,
+            stream=place.stream,
+            tail=place.tail,
+            ticket=place.ticket,
+            epoch=place.epoch,
+        )
+        return await self._swap(replace(state, intent=moved), version)
 
     async def _find(self, intent: Intent) -> Glsn:
         """The first position of the reference, 0 if it is not in the log."""
@@ -345,9 +367,8 @@ class Writer:
 
     async def _search(self, intent: Intent) -> Glsn:
         info = await self._log.describe()
-        last: Llsn = sum(s.entries for s in info.streams if s.id == intent.stream)
-        places = await self._log.locate(max(intent.tail + 1, info.head))
-        begin = places.get(intent.stream, last + 1)
+        bounds = self._bounds_in_epoch if intent.epoch else self._bounds
+        begin, last = await bounds(intent, info)
         if begin > last:
             return 0
         wanted = _names(intent.reference)
@@ -359,6 +380,20 @@ class Writer:
         finally:
             pieces.close()
         return 0
+
+    async def _bounds(self, intent: Intent, info: LogInfo) -> tuple[Llsn, Llsn]:
+        last: Llsn = sum(s.entries for s in info.streams if s.id == intent.stream)
+        places = await self._log.locate(max(intent.tail + 1, info.head))
+        return places.get(intent.stream, last + 1), last
+
+    async def _bounds_in_epoch(self, intent: Intent, info: LogInfo) -> tuple[Llsn, Llsn]:
+        """There LLSNs are positions."""
+        segment = next((s.segment for s in info.streams if s.id == intent.stream), None)
+        ends = [found.end for found in info.segments if found.id == segment]
+        if not ends:
+            return 1, 0  # nothing is left of it
+        end = info.tail if ends[0] is None else ends[0]
+        return max(intent.tail + 1, info.head), min(end, make(intent.epoch, OFFSET_MAX))
 
 
 def held_back(registers: dict[str, Versioned], now_us: int) -> list[Glsn]:

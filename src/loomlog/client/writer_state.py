@@ -31,6 +31,7 @@ class Intent:
     min_timestamp_us: int
     max_timestamp_us: int
     ticket: Ticket | None = None  # its place, in a stream whose writers choose it before
+    epoch: int = 0  # that it is to be in, in a stream of protocol `copyset`
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class WriterState:
             }
             if self.intent.ticket is not None:
                 fields["intent"]["ticket"] = self.intent.ticket
+            if self.intent.epoch:
+                fields["intent"]["epoch"] = self.intent.epoch
         return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -112,4 +115,5 @@ def _decode_intent(fields: dict[str, Any]) -> Intent:
         min_timestamp_us=earliest,
         max_timestamp_us=latest,
         ticket=Ticket(*fields["ticket"]) if "ticket" in fields else None,
+        epoch=fields.get("epoch", 0),
     )

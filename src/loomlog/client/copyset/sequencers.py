@@ -7,6 +7,7 @@ answer any more, or knows better itself.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from loomlog.client import backoff
@@ -15,7 +16,7 @@ from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.placement import sequencer_of
 from loomlog.errors import NotLeader, Retryable, Unavailable
 from loomlog.net.connection import Connection
-from loomlog.types import LogId
+from loomlog.types import Buffer, LogId
 from loomlog.wire import loomlog_pb2 as pb
 
 HOPS_MAX: Final = 3  # from one who names another, without a pause
@@ -49,13 +50,15 @@ class Sequencers:
     def told_epoch(self, view: View, address: str, epoch: Epoch) -> None:
         self._told[view.loglet] = address, epoch
 
-    async def ask(self, view: View, frame: pb.Frame, timeout_s: float) -> pb.Frame:
+    async def ask(
+        self, view: View, frame: pb.Frame, timeout_s: float, payload: Sequence[Buffer] = ()
+    ) -> pb.Frame:
         """What the sequencer answers; of something that may be asked twice."""
         for _ in range(HOPS_MAX):
             try:
                 connection = await self.connect(view)
                 answer: pb.Frame
-                answer, _ = await connection.request(frame, timeout_s=timeout_s)
+                answer, _ = await connection.request(frame, payload, timeout_s=timeout_s)
                 return answer
             except Retryable as error:
                 self.failed(view, error)

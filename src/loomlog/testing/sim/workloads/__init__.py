@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from loomlog.testing.sim.run import Workload
 from loomlog.testing.sim.workloads.cluster import cluster
 from loomlog.testing.sim.workloads.protocols import copysets, mortals, protocols
-from loomlog.testing.sim.workloads.publishing import publishing, publishing_chained
+from loomlog.testing.sim.workloads.publishing import (
+    publishing,
+    publishing_chained,
+    publishing_copyset,
+)
 from loomlog.testing.sim.workloads.rounds import rounds
 from loomlog.testing.sim.workloads.switches import switches
 from loomlog.testing.sim.workloads.takeovers import takeovers
@@ -21,6 +25,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "protocols": protocols,
     "publishing": publishing,
     "publishing-chained": publishing_chained,
+    "publishing-copyset": publishing_copyset,
     "rounds": rounds,
     "switches": switches,
     "takeovers": takeovers,

@@ -59,6 +59,11 @@ def publishing_chained(sim: Simulation, plan: FaultPlan) -> History:
     return _publishing(sim, plan, "chained")
 
 
+def publishing_copyset(sim: Simulation, plan: FaultPlan) -> History:
+    """The same with one that begins as a copyset log."""
+    return _publishing(sim, plan, "copyset")
+
+
 def _publishing(sim: Simulation, plan: FaultPlan, protocol: str) -> History:
     random = sim.world.random
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
