@@ -63,6 +63,25 @@ def values(log: loomlog.BlockingLog) -> list[int]:
     return sorted(int(entry.value) for entry in entries(log))
 
 
+# ---- whatever runs the log ----------------------------------------------------------
+
+
+def test_batches_and_streams_are_written_to_a_log_of_every_protocol(
+    rig: Rig, target: loomlog.BlockingLog, tmp_path: Path
+) -> None:
+    """And read again by Spark."""
+    expected: list[int] = []
+    for at, protocol in enumerate(("copyset", "chained")):
+        rig.cluster.switch_log(target.name, protocol=protocol, replicas=2)
+        save(rig, numbers(rig), target)
+        rig.fill(30, first=30 * at + 1)
+        copy_available(rig, target, tmp_path)
+        expected += [*range(1, ROWS + 1), *range(30 * at + 1, 30 * at + 31)]
+        assert values(target) == sorted(expected)
+    frame = rig.spark.read.format("loomlog").options(cluster=rig.address, log=target.name).load()
+    assert rig.values(frame) == sorted(expected)
+
+
 # ---- batch ------------------------------------------------------------------------
 
 
