@@ -95,7 +95,8 @@ def test_a_log_from_creation_to_deletion(loom: Loom) -> None:
     assert (made["name"], len(made["streams"]), made["replicas"]) == ("life", 2, 2)
     assert "life" in {info["name"] for info in loom.json("log", "list")}
     loom.says("append", "life", given="a\nb\nc\n")
-    assert loom.json("log", "trim", "life", "2") == {"log": "life", "head": 3}
+    assert loom.json("log", "trim", "life", "1") == {"log": "life", "head": 2}
+    assert loom.json("log", "trim", "life", "2", "--yes") == {"log": "life", "head": 3}
     assert loom.says("tail", "life") == "c\n"
     assert loom.json("log", "describe", "life")["tail"] == 3
     assert "running" in loom.says("log", "describe", "life")

@@ -9,6 +9,12 @@ from loomlog.cli.failures import UsageError
 from loomlog.errors import LoomError
 
 
+def ask_at_terminal(question: str, *, yes: bool) -> None:
+    """For what scripts do all the time: where nobody can answer it shall be done."""
+    if sys.stdin.isatty():
+        ask(lambda: question, yes=yes)
+
+
 def ask(question: Callable[[], str | None], *, yes: bool) -> None:
     """Return only if it shall be done. A question of None needs no answer; where nobody can
     answer, `--yes` must have."""

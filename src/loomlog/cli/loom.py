@@ -345,12 +345,15 @@ def log_find_time(
 def log_trim(
     log: LogName,
     position: Annotated[int, typer.Argument(min=1, help="The last position to drop.")],
+    yes: Yes = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Drop all entries up to and with a position."""
-    from loomlog.cli import event_loop, logs
+    """Drop all entries up to and with a position. Asks first on a terminal."""
+    from loomlog.cli import confirm, event_loop, logs
 
+    question = f"Drop all entries of {log} up to and with position {position}?"
+    confirm.ask_at_terminal(question, yes=yes)
     event_loop.run(logs.trim(cluster, log, position, as_json=as_json))
 
 

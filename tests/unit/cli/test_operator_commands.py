@@ -171,11 +171,29 @@ def test_a_drain_of_a_node_under_several_chains_counts_the_replicas_of_each(
 
 @pytest.mark.parametrize(("answer", "code", "changes"), [("y", 0, 1), ("n", 1, 0), ("", 1, 0)])
 def test_on_a_terminal_it_asks(vmr: ScriptedVmr, answer: str, code: int, changes: int) -> None:
+    done = run_on_a_terminal(vmr, answer, "node", "remove", "2")
+    assert done.returncode == code
+    assert "Forget node 2" in done.stderr
+    assert ("nothing was done" in done.stderr) == (not changes)
+    assert len(vmr.changes) == changes
+
+
+def test_a_trim_asks_on_a_terminal(vmr: ScriptedVmr) -> None:
+    """Where nobody can be asked it does as it is told: scripts trim."""
+    done = run_on_a_terminal(vmr, "n", "log", "trim", "events", "7")
+    assert done.returncode == 1
+    assert "Drop all entries of events up to and with position 7?" in done.stderr
+    assert "nothing was done" in done.stderr
+
+
+def run_on_a_terminal(
+    vmr: ScriptedVmr, answer: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     keyboard, terminal = pty.openpty()
     try:
         os.write(keyboard, f"{answer}\n".encode())
-        done = subprocess.run(
-            [sys.executable, "-m", "loomlog.cli.loom", "node", "remove", "2"],
+        return subprocess.run(
+            [sys.executable, "-m", "loomlog.cli.loom", *arguments],
             stdin=terminal,
             capture_output=True,
             text=True,
@@ -185,10 +203,6 @@ def test_on_a_terminal_it_asks(vmr: ScriptedVmr, answer: str, code: int, changes
     finally:
         os.close(keyboard)
         os.close(terminal)
-    assert done.returncode == code
-    assert "Forget node 2" in done.stderr
-    assert ("nothing was done" in done.stderr) == (not changes)
-    assert len(vmr.changes) == changes
 
 
 # ---- waiting
