@@ -15,7 +15,7 @@ from loomlog.core.copyset.messages import (
     LogState,
     SetClean,
 )
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.net.connection import Frame
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -57,7 +57,10 @@ class EpochStore:
     async def request(self, request: EpochStoreRequest) -> Known:
         """Raises what the metadata repository answers, or Unavailable."""
         asked_at = asyncio.get_running_loop().time()
-        answer = await self._ask(pb.Frame(epoch_store_request=_to_wire(request)))
+        try:
+            answer = await self._ask(pb.Frame(epoch_store_request=_to_wire(request)))
+        except NotLeader as error:  # of the metadata; who asks us would take it for a sequencer
+            raise Unavailable(f"the epoch store of loglet {request.log}: {error}") from None
         message = answer.copyset_state
         state, nodes = state_from_wire(message)
         known = Known(request.log, message.log_stream_id, state, nodes, asked_at, message.taken)

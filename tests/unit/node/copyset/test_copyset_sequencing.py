@@ -218,6 +218,24 @@ async def test_without_the_metadata_repository_nobody_begins_but_who_sequences_g
             await rig.append(second)
 
 
+async def test_who_leads_the_metadata_is_not_named_as_who_sequences(tmp_path: Path) -> None:
+    """Clients would ask there, and be told that they ask for something impossible."""
+    async with CopysetRig(tmp_path) as rig:
+        first = rig.favourites[0]
+        whole = rig.epochs.to_wire
+
+        def replaced() -> pb.CopysetState:
+            raise NotLeader("another one leads in epoch 2", "127.0.0.1:7401")
+
+        rig.epochs.to_wire = replaced  # type: ignore[method-assign]
+        with pytest.raises(Unavailable, match="another one leads"):
+            await rig.append(first)
+        with pytest.raises(Unavailable, match="another one leads"):
+            await rig.tail(first)
+        rig.epochs.to_wire = whole  # type: ignore[method-assign]
+        assert await rig.append(first)
+
+
 async def test_only_the_metadata_repository_trims_and_deletes(tmp_path: Path) -> None:
     async with CopysetRig(tmp_path) as rig:
         for kind in (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET):
