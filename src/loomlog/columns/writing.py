@@ -1,18 +1,9 @@
-"""The body of a record batch: from records or Arrow to bytes, and back.
-
-The body is columnar, in Arrow's memory layout, so that both ways are a few copies of whole
-buffers (reading: none, unless compressed) and no Python runs per record. docs/batch-format.md
-describes the layout. Only clients import this module; servers carry bodies unread.
-
-Invariants: `decode` accepts what `encode` made; of anything else it raises `Corrupt` or
-`VersionMismatch` before an Arrow array with bad offsets can be touched.
-"""
+"""From records or Arrow to the bytes of a batch."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -20,44 +11,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loomlog import batch
-from loomlog.batch import HEADER_BYTES, Header, aligned
-from loomlog.errors import Corrupt, InvalidArgument
+from loomlog.batch import HEADER_BYTES, aligned
+from loomlog.columns.layout import (
+    BINARY,
+    CODECS,
+    INT32,
+    INT64,
+    OFFSET_BYTES,
+    TIMESTAMP_BYTES,
+    one_line,
+)
+from loomlog.errors import InvalidArgument
 from loomlog.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD_BYTES_MAX
-from loomlog.types import Buffer, Entry, Glsn, Llsn, StreamId
+from loomlog.types import Buffer
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
-_BINARY: Final = pa.binary()
-_INT32: Final = pa.int32()
-_INT64: Final = pa.int64()
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("position", _INT64, nullable=False),
-        pa.field("stream", _INT32, nullable=False),
-        pa.field("llsn", _INT64, nullable=False),
-        pa.field("timestamp", _TIMESTAMP, nullable=False),
-        pa.field("key", _BINARY),
-        pa.field("value", _BINARY, nullable=False),
-    ]
-)
-
-_CODECS: Final = {"none": batch.CODEC_NONE, "lz4": batch.CODEC_LZ4, "zstd": batch.CODEC_ZSTD}
 _ASSIGNED: Final = frozenset({"position", "stream", "llsn"})  # the cluster gives them anew
 _WRITTEN: Final = frozenset({"value", "key", "timestamp", "attributes"})
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 _BYTES_OR_NONE: Final = (*_BYTES_LIKE, type(None))
-_ALIGNED_FOR_ARROW: Final = 8  # what its 64-bit numbers need
-
 _PACKED_RATIO_MAX: Final = 0.9  # above this a reader is better off with a body it need not copy
-
-_OFFSET_BYTES: Final = 4
 _OFFSETS_OF_ONE: Final = Struct("<ii")
-_TIMESTAMP_BYTES: Final = 8
-
-
-# ---- writing ----------------------------------------------------------------------
 
 
 class _Timestamps(NamedTuple):
@@ -187,8 +162,8 @@ def _value_parts(values: Sequence[Bytes], count: int) -> tuple[Buffer, Buffer]:
 def _parts(name: str, column: Any) -> tuple[Buffer, Buffer]:
     """The offsets, from 0 on, and the bytes of a BinaryArray, which may be a slice."""
     _, offsets, data = column.buffers()
-    start = column.offset * _OFFSET_BYTES
-    stop = start + (len(column) + 1) * _OFFSET_BYTES
+    start = column.offset * OFFSET_BYTES
+    stop = start + (len(column) + 1) * OFFSET_BYTES
     own_offsets = _bytes_of(offsets)[start:stop]
     numbers = own_offsets.cast("i")
     first, last = numbers[0], numbers[-1]
@@ -201,9 +176,9 @@ def _parts(name: str, column: Any) -> tuple[Buffer, Buffer]:
 
 def _rebased(offsets: memoryview, first: int) -> memoryview:
     numbers = pa.Array.from_buffers(
-        _INT32, len(offsets) // _OFFSET_BYTES, [None, pa.py_buffer(offsets)]
+        INT32, len(offsets) // OFFSET_BYTES, [None, pa.py_buffer(offsets)]
     )
-    shifted = pc.subtract(numbers, pa.scalar(first, _INT32)).buffers()[1]
+    shifted = pc.subtract(numbers, pa.scalar(first, INT32)).buffers()[1]
     return _bytes_of(shifted)[: len(offsets)]
 
 
@@ -240,9 +215,9 @@ def _require_count(count: int) -> int:
 
 
 def _require_codec(compression: str) -> int:
-    codec = _CODECS.get(compression)
+    codec = CODECS.get(compression)
     if codec is None:
-        raise InvalidArgument(f"no compression {compression!r}; use one of {', '.join(_CODECS)}")
+        raise InvalidArgument(f"no compression {compression!r}; use one of {', '.join(CODECS)}")
     return codec
 
 
@@ -267,9 +242,9 @@ def _from_python(name: str, items: Sequence[Any], count: int, kinds: tuple[type,
         if not issubclass(kind, kinds):
             raise InvalidArgument(f"{name} must be bytes, not {kind.__name__}; encode it first")
     try:
-        column = pa.array(items, _BINARY)
+        column = pa.array(items, BINARY)
     except (pa.ArrowException, BufferError, ValueError, TypeError) as problem:
-        raise InvalidArgument(f"{name} must be bytes: {_one_line(problem)}") from None
+        raise InvalidArgument(f"{name} must be bytes: {one_line(problem)}") from None
     if isinstance(column, pa.ChunkedArray):  # beyond what offsets of 32 bits can say
         raise InvalidArgument(
             f"{name}: {column.nbytes} bytes are above the limit of {BATCH_BYTES_MAX} a batch; "
@@ -288,7 +263,7 @@ def _optional_from_python(name: str, items: Sequence[Bytes | None] | None, count
 def _timestamps_from_python(timestamps_us: int | Sequence[int], count: int) -> _Timestamps:
     try:
         if isinstance(timestamps_us, int):
-            one = timestamps_us.to_bytes(_TIMESTAMP_BYTES, "little", signed=True)
+            one = timestamps_us.to_bytes(TIMESTAMP_BYTES, "little", signed=True)
             return _Timestamps(one * count, timestamps_us, timestamps_us)
         each = array("q", timestamps_us)
     except (OverflowError, TypeError) as problem:
@@ -314,7 +289,7 @@ def _require_columns(records: Any) -> None:
     try:
         records.validate(full=True)
     except pa.ArrowException as problem:
-        raise InvalidArgument(f"the RecordBatch is not valid: {_one_line(problem)}") from None
+        raise InvalidArgument(f"the RecordBatch is not valid: {one_line(problem)}") from None
 
 
 def _is_bytes_like(kind: Any) -> bool:
@@ -335,9 +310,9 @@ def _from_arrow(name: str, records: Any) -> Any:
     if not _is_bytes_like(column.type):
         raise InvalidArgument(f"column {name} must be binary or string, not {column.type}; cast it")
     try:
-        return column.cast(_BINARY)
+        return column.cast(BINARY)
     except pa.ArrowException as problem:
-        raise InvalidArgument(f"column {name} as binary: {_one_line(problem)}") from None
+        raise InvalidArgument(f"column {name} as binary: {one_line(problem)}") from None
 
 
 def _optional_from_arrow(name: str, records: Any) -> Any:
@@ -354,14 +329,14 @@ def _timestamps_from_arrow(records: Any, timestamps_us: int | None, count: int) 
     column = _as_microseconds(records.column("timestamp"))
     if column.null_count:
         raise InvalidArgument(f"{column.null_count} timestamps are null; fill them in")
-    start = column.offset * _TIMESTAMP_BYTES
-    data = _bytes_of(column.buffers()[1])[start : start + count * _TIMESTAMP_BYTES]
+    start = column.offset * TIMESTAMP_BYTES
+    data = _bytes_of(column.buffers()[1])[start : start + count * TIMESTAMP_BYTES]
     bounds = pc.min_max(column).as_py()
     return _Timestamps(data, bounds["min"], bounds["max"])
 
 
 def _as_microseconds(column: Any) -> Any:
-    if column.type == _INT64:
+    if column.type == INT64:
         return column
     if not pa.types.is_timestamp(column.type):
         raise InvalidArgument(f"column timestamp must be a timestamp, not {column.type}; cast it")
@@ -369,193 +344,6 @@ def _as_microseconds(column: Any) -> Any:
     target = pa.timestamp("us", tz=column.type.tz)
     try:
         options = pc.CastOptions(target, allow_time_truncate=True)
-        return pc.cast(column, options=options).view(_INT64)
+        return pc.cast(column, options=options).view(INT64)
     except pa.ArrowException as problem:
-        raise InvalidArgument(f"column timestamp in microseconds: {_one_line(problem)}") from None
-
-
-def _one_line(problem: BaseException) -> str:
-    return " ".join(str(problem).split())
-
-
-# ---- reading ----------------------------------------------------------------------
-
-
-class Batch:
-    """A decoded batch; it keeps the buffer it was decoded from alive and must see it unchanged.
-
-    Positions, streams and LLSNs are 0 where the servers have not given them yet.
-    """
-
-    __slots__ = ("_timestamps", "attributes", "header", "keys", "num_records", "values")
-
-    def __init__(
-        self, header: Header, timestamps: Any, values: Any, keys: Any, attributes: Any
-    ) -> None:
-        self.header = header
-        self.num_records = header.count
-        self.values = values  # pyarrow.BinaryArray
-        self.keys = keys  # the same, or None if no record has one
-        self.attributes = attributes  # likewise
-        self._timestamps = timestamps  # int64
-
-    def placed(
-        self, skip: int, rows: int, *, position: Glsn, stream: StreamId, llsn: Llsn
-    ) -> Batch:
-        """`rows` records after the first `skip`, as if they stood elsewhere: from these numbers
-        on."""
-        header = self.header._replace(
-            count=rows, first_position=position, stream_id=stream, first_llsn=llsn
-        )
-        return Batch(
-            header,
-            self._timestamps.slice(skip, rows),
-            self.values.slice(skip, rows),
-            None if self.keys is None else self.keys.slice(skip, rows),
-            None if self.attributes is None else self.attributes.slice(skip, rows),
-        )
-
-    def to_arrow(self, first: int = 0) -> Any:
-        """The rows from `first` on as a pyarrow.RecordBatch of SCHEMA."""
-        header = self.header
-        first = min(first, header.count)
-        count = header.count - first
-        keys = pa.nulls(count, _BINARY) if self.keys is None else self.keys.slice(first)
-        columns = [
-            _counted(header.first_position, first, count),
-            pa.repeat(pa.scalar(header.stream_id, _INT32), count),
-            _counted(header.first_llsn, first, count),
-            self._timestamps.slice(first).view(_TIMESTAMP),
-            keys,
-            self.values.slice(first),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-    def entries(self, skip: int = 0) -> list[Entry]:
-        """The records after the first `skip` as entries."""
-        header = self.header
-        keys = repeat(None) if self.keys is None else self.keys.slice(skip).to_pylist()
-        rows = zip(
-            _numbers(header.first_position, skip, header.count),
-            repeat(header.stream_id),
-            _numbers(header.first_llsn, skip, header.count),
-            self._timestamps.slice(skip).to_pylist(),
-            keys,
-            self.values.slice(skip).to_pylist(),
-            strict=False,
-        )
-        # What Entry._make does, without a Python frame per record.
-        return list(map(tuple.__new__, repeat(Entry), rows))
-
-    def entry(self, index: int) -> Entry:
-        """The record at `index`, counted from 0."""
-        header = self.header
-        if not 0 <= index < header.count:
-            raise IndexError(f"record {index} of a batch of {header.count}")
-        return Entry(
-            position=header.first_position + index if header.first_position else 0,
-            stream=header.stream_id,
-            llsn=header.first_llsn + index if header.first_llsn else 0,
-            timestamp_us=self._timestamps[index].as_py(),
-            key=None if self.keys is None else self.keys[index].as_py(),
-            value=self.values[index].as_py(),
-        )
-
-
-def blank(header: Header) -> Batch:
-    """As many records as the header says, of which nothing but places and time is known."""
-    timestamps = pa.repeat(pa.scalar(header.max_timestamp_us, _INT64), header.count)
-    values = pa.repeat(pa.scalar(b"", _BINARY), header.count)
-    return Batch(header, timestamps, values, None, None)
-
-
-def without_payloads(rows: Any) -> Any:
-    """A pyarrow.RecordBatch of SCHEMA with empty values and no keys."""
-    values = pa.repeat(pa.scalar(b"", _BINARY), rows.num_rows)
-    columns = [*rows.columns[:-2], pa.nulls(rows.num_rows, _BINARY), values]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def _counted(first: int, skip: int, count: int) -> Any:
-    if first == 0:
-        return pa.repeat(pa.scalar(0, _INT64), count)
-    return pa.arange(first + skip, first + skip + count)
-
-
-def _numbers(first: int, skip: int, count: int) -> Iterable[int]:
-    return range(first + skip, first + count) if first else repeat(0)
-
-
-def decode(buffer: Buffer) -> Batch:
-    """The batch that `buffer` is, checked to the last offset; no copy unless it is compressed."""
-    header = batch.check(buffer)
-    body = _Body(_raw_body(header, memoryview(buffer)))
-    count = header.count
-    timestamps = pa.Array.from_buffers(_INT64, count, [None, body.take(count * _TIMESTAMP_BYTES)])
-    values = _take_column(body, count, nullable=False)
-    keys = attributes = None
-    if header.flags & batch.FLAG_KEYS:
-        keys = _take_column(body, count, nullable=True)
-    if header.flags & batch.FLAG_ATTRIBUTES:
-        attributes = _take_column(body, count, nullable=True)
-    body.require_end()
-    return Batch(header, timestamps, values, keys, attributes)
-
-
-class _Body:
-    """The parts of an uncompressed body, one after the other."""
-
-    __slots__ = ("_at", "_buffer")
-
-    def __init__(self, buffer: Any) -> None:
-        self._buffer = buffer
-        self._at = 0
-
-    def take(self, size: int) -> Any:
-        start = self._at
-        self._at = start + aligned(size)
-        if self._at > self._buffer.size:
-            raise Corrupt(f"batch body of {self._buffer.size} bytes: a part ends at {self._at}")
-        return self._buffer.slice(start, size)
-
-    def require_end(self) -> None:
-        if self._at != self._buffer.size:
-            raise Corrupt(f"batch body of {self._buffer.size} bytes: its parts end at {self._at}")
-
-
-def _take_column(body: _Body, count: int, *, nullable: bool) -> Any:
-    validity = body.take(-(-count // 8)) if nullable else None
-    offsets = body.take((count + 1) * _OFFSET_BYTES)
-    numbers = memoryview(offsets).cast("i")
-    if numbers[0] != 0 or numbers[count] < 0:
-        raise Corrupt(f"batch body: offsets run from {numbers[0]} to {numbers[count]}")
-    data = body.take(numbers[count])
-    try:
-        column = pa.Array.from_buffers(_BINARY, count, [validity, offsets, data])
-        column.validate(full=True)
-    except pa.ArrowException as problem:
-        raise Corrupt(f"batch body: {_one_line(problem)}") from None
-    return column
-
-
-def _raw_body(header: Header, view: memoryview) -> Any:
-    stored = pa.py_buffer(view[HEADER_BYTES : HEADER_BYTES + header.body_size])
-    if header.codec == batch.CODEC_NONE:
-        if stored.address % _ALIGNED_FOR_ARROW:
-            return pa.py_buffer(stored.to_pybytes())
-        return stored
-    try:
-        raw = _decompressed(header, stored)
-    except (pa.ArrowException, OSError, ValueError) as problem:
-        raise Corrupt(f"batch body cannot be decompressed: {_one_line(problem)}") from None
-    if raw.size != header.raw_size:
-        raise Corrupt(f"batch body decompresses to other than {header.raw_size} bytes")
-    return raw
-
-
-def _decompressed(header: Header, stored: Any) -> Any:
-    if header.codec == batch.CODEC_ZSTD:
-        return pa.decompress(stored, header.raw_size, codec="zstd")
-    # pyarrow's one-shot LZ4 does not tell when the data end early and memory stays unwritten.
-    with pa.CompressedInputStream(pa.BufferReader(stored), "lz4") as stream:
-        return stream.read_buffer(header.raw_size + 1)
+        raise InvalidArgument(f"column timestamp in microseconds: {one_line(problem)}") from None

@@ -1,0 +1,23 @@
+"""The body of a record batch: from records or Arrow to bytes, and back.
+
+The body is columnar, in Arrow's memory layout, so that both ways are a few copies of whole
+buffers (reading: none, unless compressed) and no Python runs per record. docs/batch-format.md
+describes the layout. Only clients import this package; servers carry bodies unread.
+
+Invariants: `decode` accepts what `encode` made; of anything else it raises `Corrupt` or
+`VersionMismatch` before an Arrow array with bad offsets can be touched.
+"""
+
+from loomlog.columns.layout import SCHEMA
+from loomlog.columns.reading import Batch, blank, decode, without_payloads
+from loomlog.columns.writing import encode, encode_arrow
+
+__all__ = [
+    "SCHEMA",
+    "Batch",
+    "blank",
+    "decode",
+    "encode",
+    "encode_arrow",
+    "without_payloads",
+]

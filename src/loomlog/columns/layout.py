@@ -1,0 +1,34 @@
+"""What writing and reading a body agree on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from loomlog import batch
+
+BINARY: Final = pa.binary()
+INT32: Final = pa.int32()
+INT64: Final = pa.int64()
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("position", INT64, nullable=False),
+        pa.field("stream", INT32, nullable=False),
+        pa.field("llsn", INT64, nullable=False),
+        pa.field("timestamp", TIMESTAMP, nullable=False),
+        pa.field("key", BINARY),
+        pa.field("value", BINARY, nullable=False),
+    ]
+)
+
+CODECS: Final = {"none": batch.CODEC_NONE, "lz4": batch.CODEC_LZ4, "zstd": batch.CODEC_ZSTD}
+OFFSET_BYTES: Final = 4
+TIMESTAMP_BYTES: Final = 8
+
+
+def one_line(problem: BaseException) -> str:
+    """Arrow's messages may have several."""
+    return " ".join(str(problem).split())
