@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from loomlog import batch
 from loomlog.batch import HEADER_BYTES, Header, aligned
-from loomlog.columns.layout import SCHEMA, (
+from loomlog.columns.layout import (
     BINARY,
     INT32,
     INT64,
     OFFSET_BYTES,
+    SCHEMA,
     TIMESTAMP,
     TIMESTAMP_BYTES,
     one_line,
