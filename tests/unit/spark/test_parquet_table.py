@@ -68,7 +68,7 @@ def test_manifests_stay_few(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_any_order_of_units_and_folds_reads_the_same(steps: list[tuple[str, bool]]) -> None:
     import tempfile
 
