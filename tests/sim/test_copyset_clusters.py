@@ -29,6 +29,7 @@ def test_copyset_logs_under_faults(chunk: int) -> None:
         33,  # what was taken before a segment was closed was appended again behind it
         54,  # the bridge at the end of a segment covered entries of the next one
         910039,  # a node whose clock was ahead took copies that mattered for too old to look at
+        500042,  # a node said that its copies were lost, which were just about to be made
         7225,  # a node named who leads the metadata as who sequences
     ],
 )

@@ -115,7 +115,7 @@ class Volumes:
         self._save(cluster_secret=cluster_secret, lost_below=lost_below)
 
     def note_copies(self) -> None:
-        """Before a LogsDB is made here. Blocking."""
+        """A LogsDB was made here. Blocking."""
         self._save(has_copies=True)
 
     def _save(self, **changes: Any) -> None:

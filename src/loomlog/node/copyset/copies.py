@@ -40,8 +40,9 @@ def _ignore(log: LogId, lsn: Lsn) -> None:
 
 
 class Copies:
-    """`note_made` is called, in a worker, before a LogsDB is made. `missed` is called when more of
-    a log is released than this node can show: see Storing."""
+    """`note_made` is called when there is a LogsDB, before anything is put into it: a process that
+    ends in between has lost nothing. It blocks. `missed` is called when more of a log is released
+    than this node can show: see Storing."""
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class Copies:
     async def _open(self) -> None:
         worker = self._new_worker()
         try:
-            await off_loop(worker, self._make_table)
+            await off_loop(worker, self._open_table)
         except Exception as error:
             self._cannot_open(error)
         else:
@@ -189,13 +190,10 @@ class Copies:
         for work, refused in waiting:
             self._when_open(work, refused)
 
-    def _make_table(self) -> None:
-        self._note_made()
-        self._open_table()
-        self._files.sync_directory(self._node_path)
-
     def _open_table(self) -> None:
         self._table = self._open_logs(self.path)
+        self._files.sync_directory(self._node_path)
+        self._note_made()
 
     def _begin(self, commits: Worker) -> None:
         assert self._table is not None
