@@ -36,3 +36,17 @@ async def test_a_lost_replica_is_made_anew_where_it_was_lost(protocol: str) -> N
             b"one",
             b"two",
         ]
+
+
+async def test_a_copyset_log_does_without_a_location_that_is_lost() -> None:
+    servers = LocalCluster(5, locations=["rack=a", "rack=b", "rack=c", "rack=a", "rack=b"])
+    async with servers as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=3)
+        await log.append(b"one")
+        under_way = [asyncio.ensure_future(log.append(b"many")) for _ in range(20)]
+        await servers.stop_node(3)
+        async with asyncio.timeout(PATIENCE_S / 2):
+            await asyncio.gather(*under_way)
+            last = await log.append(b"two")
+            values = [entry.value async for entry in log.subscribe(1, last.position)]
+        assert values == [b"one", *[b"many"] * 20, b"two"]

@@ -1,7 +1,8 @@
 """Where the records of an epoch may be, and on how many nodes each of them is. Pure.
 
 Fixed when an epoch begins, and never changed. Every copyset has `replication` nodes of the nodeset,
-in as many failure domains as there are, up to one for each copy.
+if possible in as many failure domains as there are, up to one for each copy. One of the domains may
+be missing: else the loss of a rack would end all appends, and all recoveries, until it is back.
 """
 
 from __future__ import annotations
@@ -33,9 +34,18 @@ class EpochMetadata(NamedTuple):
         return tuple(member.node_id for member in self.nodeset)
 
     @property
+    def domains_wanted(self) -> int:
+        """In how many failure domains a copyset lies if it can."""
+        return min(self.replication, self._domains)
+
+    @property
     def domains_spanned(self) -> int:
         """In how many failure domains every copyset lies at least."""
-        return min(self.replication, len({member.domain for member in self.nodeset}))
+        return min(self.replication, max(1, self._domains - 1))
+
+    @property
+    def _domains(self) -> int:
+        return len({member.domain for member in self.nodeset})
 
     def can_hold_a_copyset(self, nodes: Collection[NodeId]) -> bool:
         """Whether a record can have all its copies among these."""

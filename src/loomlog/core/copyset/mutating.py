@@ -91,7 +91,7 @@ def completed(
     domains = {domain_of[node] for node in chosen}
     others = shuffled(set(writable) - chosen, lsn)
     for node in others:
-        if len(domains) < metadata.domains_spanned and domain_of[node] not in domains:
+        if len(domains) < metadata.domains_wanted and domain_of[node] not in domains:
             chosen.add(node)
             domains.add(domain_of[node])
     rest = [node for node in others if node not in chosen]

@@ -60,12 +60,11 @@ def choose_copyset(
     chance.shuffle(members)
     if preferred:
         members.sort(key=lambda member: member.node_id not in preferred)
-    domains = metadata.domains_spanned
-    spread = _spread(members, domains)
+    spread = _spread(members, metadata.domains_wanted)
     others = [member for member in members if member not in spread]
     copyset = tuple(member.node_id for member in [*spread, *others][: metadata.replication])
-    is_whole = len(spread) == domains and len(copyset) == metadata.replication
-    return copyset if is_whole else None
+    is_spread = len(spread) >= metadata.domains_spanned
+    return copyset if is_spread and len(copyset) == metadata.replication else None
 
 
 def _spread(members: Sequence[Member], domains_max: int) -> list[Member]:

@@ -32,11 +32,14 @@ def let_through(ask: Ask) -> Answer | None:
 
 
 class Rig:
-    """`epoch` is the newest one; nothing before it is clean."""
+    """`epoch` is the newest one; nothing before it is clean. `racks`: a letter for each node."""
 
-    def __init__(self, count: int = 4, replication: int = 3, epoch: int = 2) -> None:
-        self.nodes = {n: CopysetNode(n) for n in range(1, count + 1)}
-        self.metadata = EpochMetadata(1, tuple(Member(n) for n in self.nodes), replication)
+    def __init__(
+        self, count: int = 4, replication: int = 3, epoch: int = 2, racks: str = ""
+    ) -> None:
+        self.nodes = {n: CopysetNode(n) for n in range(1, (len(racks) or count) + 1)}
+        members = tuple(Member(n, racks[n - 1 : n]) for n in self.nodes)
+        self.metadata = EpochMetadata(1, members, replication)
         self.state = LogState(epoch, 1, (self.metadata,), 0, 0)
         self.down: set[NodeId] = set()
         self.asked: list[Ask] = []

@@ -95,7 +95,25 @@ def test_a_copyset_fills_up_where_there_are_fewer_domains_than_copies() -> None:
         assert copyset is not None
         assert 4 in copyset
         assert len(set(copyset)) == 3
-    assert choose_copyset(two_racks, {4}, Random(1)) is None
+
+
+@pytest.mark.parametrize(("racks", "spanned"), [("ab", 1), ("aabbc", 2), ("abc", 2), ("abcd", 3)])
+def test_a_location_that_is_lost_is_done_without(racks: str, spanned: int) -> None:
+    """Copies are in as many locations as there are, and one of those may be missing."""
+    members = [Member(node, rack) for node, rack in enumerate(3 * racks, start=1)]
+    metadata = EpochMetadata(1, tuple(members), 3)
+    assert metadata.domains_spanned == spanned
+    for lost in set(racks):
+        away = {member.node_id for member in members if member.location == lost}
+        left = set(metadata.nodes) - away
+        assert metadata.can_hold_a_copyset(left)
+        for seed in range(20):
+            whole = choose_copyset(metadata, (), Random(seed))
+            assert whole is not None
+            assert len(racks_of(metadata, whole)) == min(3, len(set(racks)))
+            copyset = choose_copyset(metadata, away, Random(seed))
+            assert copyset is not None
+            assert len(racks_of(metadata, copyset)) == min(3, len(set(racks)) - 1)
 
 
 def test_nodes_that_have_the_record_are_taken_again() -> None:

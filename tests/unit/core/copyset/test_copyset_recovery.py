@@ -97,6 +97,25 @@ def test_what_an_f_majority_does_not_have_was_not_complete() -> None:
     assert {copy.kind for node, copy in rig.copies(2).items() if node != 4} == {BRIDGE}
 
 
+def test_the_nodes_of_a_location_that_is_lost_are_not_waited_for() -> None:
+    rig = Rig(racks="abcab")
+    rig.write(1, 1, 2, 3)
+    rig.write(2, 3, copyset=(1, 2, 3))
+    rig.write(3, 1, copyset=(1, 3, 5))
+    rig.down = {3}
+    assert is_recovered(rig)
+    assert rig.state.tail == make(1, 3)
+    assert {copy.kind for node, copy in rig.copies(2).items() if node != 3} == {HOLE}
+    assert rig.metadata.can_hold_a_copyset(rig.copies(3))
+
+
+def test_what_is_completed_is_in_as_many_locations_as_there_are() -> None:
+    rig = Rig(racks="aaabc")
+    rig.write(1, 1, copyset=(1, 4, 5))
+    assert is_recovered(rig)
+    assert rig.copies(1).keys() == {1, 4, 5}
+
+
 @pytest.mark.parametrize("down", [{2, 3, 4}, {3, 4}])
 def test_too_few_nodes_are_waited_for(down: set[int]) -> None:
     """One of four could not know all; two of four would, and cannot hold a copyset."""
