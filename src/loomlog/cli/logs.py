@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from loomlog.cli.archives import print_archives
 from loomlog.cli.changes import say
@@ -17,6 +19,10 @@ from loomlog.cli.output import (
     print_segments,
     print_streams,
 )
+from loomlog.errors import Unavailable
+
+if TYPE_CHECKING:
+    from loomlog import Cluster, LogInfo
 
 
 async def create(
@@ -58,7 +64,7 @@ async def list_all(address: str, *, as_json: bool) -> None:
 async def describe(address: str, name: str, *, as_json: bool) -> None:
     async with connected(address) as cluster:
         log = cluster.log(name)
-        info, archive = await log.describe(), await log.archive()
+        info, archive = await _as_far_as_known(cluster, name), await log.archive()
     if as_json:
         print_json(as_fields(info) | {"archive": archive and asdict(archive)})
         return
@@ -68,6 +74,18 @@ async def describe(address: str, name: str, *, as_json: bool) -> None:
     print_epochs(info)
     if archive is not None:
         print_archives({name: archive})
+
+
+async def _as_far_as_known(cluster: Cluster, name: str) -> LogInfo:
+    """Where a log ends cannot always be found out: what is the matter with it is shown even so."""
+    try:
+        return await cluster.log(name).describe()
+    except Unavailable as error:
+        for info in await cluster.logs():
+            if info.name == name:
+                print(f"it may end further on than is shown: {error}", file=sys.stderr)
+                return info
+        raise
 
 
 async def switch(

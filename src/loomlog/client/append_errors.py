@@ -60,8 +60,10 @@ def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomE
     refusal, wanted = batch.refusal, batch.lane.stream
     if refusal is None and targets.known and targets.missing(wanted):
         return no_stream(log, wanted)
-    if refusal is None and targets.known and not targets.running(wanted):
-        return Sealed(f"{after}: no stream for it is running; see `loom status`")
+    hindrance = targets.hindrance(wanted)
+    if (refusal is None or hindrance) and targets.known and not targets.running(wanted):
+        why = f": {hindrance}" if hindrance else ""
+        return Sealed(f"{after}: no stream for it is running{why}; see `loom status`")
     if refusal is None and batch.target is not None:
         return Timeout(f"{after}: nobody took it in time; try again, and see `loom status`")
     if refusal is None:

@@ -70,6 +70,7 @@ class Targets:
         self._in_flight_max = in_flight_max
         self._streams: dict[StreamId, Stream] = {}
         self._running: list[Stream] = []
+        self._conditions: dict[StreamId, str] = {}  # of those that should run
 
     @property
     def known(self) -> bool:
@@ -82,6 +83,11 @@ class Targets:
             return len(self._running)
         named = self._streams.get(wanted)
         return int(named is not None and named.running)
+
+    def hindrance(self, wanted: StreamId | None) -> str:
+        """What the metadata repository says is the matter with those that should take it."""
+        found = (said for stream, said in self._conditions.items() if wanted in (None, stream))
+        return "; ".join(dict.fromkeys(filter(None, found)))
 
     def width(self, wanted: StreamId | None) -> int:
         """How many batches for `wanted` can be worked on at once."""
@@ -123,9 +129,13 @@ class Targets:
             stream.update(metadata)
             self._streams[stream.id] = stream
         self._running = [stream for stream in self._streams.values() if stream.running]
+        active = log.segments[-1].loglet_id if log.segments else 0
+        self._conditions = {
+            s.log_stream_id: s.condition for s in log.streams if s.loglet_id == active
+        }
 
     def clear(self) -> None:
-        self._streams, self._running = {}, []
+        self._streams, self._running, self._conditions = {}, [], {}
 
     def _room(self, stream: Stream) -> bool:
         """A stream remembers only so many batches of a producer as may be under way: nothing new

@@ -19,6 +19,9 @@ class Keeper(Protocol):
     def chain_changed(self, log: LogRecord) -> None:
         """The log has other segments, or a successor that is ready: its segment is to be sealed."""
 
+    async def why_not_sealed(self, segment: Segment) -> str:
+        """Why it could not be sealed now; empty: nothing is known that hinders it."""
+
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
         """As core.loglet.Loglet.seal."""
 

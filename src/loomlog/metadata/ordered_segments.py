@@ -62,6 +62,10 @@ class OrderedSegments:
         for stream_id in log.streams:
             self._reconciler.wishes_changed(stream_id)
 
+    async def why_not_sealed(self, segment: Segment) -> str:
+        """Rounds end whatever nodes are there."""
+        return ""
+
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
         rounds = self._committer.logs[log.log_id]
         await self._committer.settled(rounds)

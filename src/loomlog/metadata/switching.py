@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from loomlog import limits
 from loomlog.core import virtual_log
-from loomlog.core.segments import Chain, Settings, Successor
+from loomlog.core.segments import Chain, Settings, Successor, SwitchState
 from loomlog.core.virtual_log import Done, Operation, Refused, Request
-from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader
+from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader, Sealed, Unavailable
 from loomlog.metadata.admin import Admin, check_settings
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog import Catalog
@@ -91,10 +91,16 @@ class Switching:
         try:
             async with self._admin.one_at_a_time(name):
                 return await self._drive(name, operation)
-        except LoomError:
+        except LoomError as error:
             log = self._catalog.logs.get(name)
-            if log is not None and log.successor is not None:
-                self._finish_soon(name)
+            if log is None or log.successor is None:
+                raise
+            self._finish_soon(name)
+            if isinstance(error, Unavailable) and log.chain.switch is SwitchState.SEALING:
+                # To ask again would only be to wait again, without a word.
+                raise Sealed(
+                    f"log {name!r}: appends wait until its switch is finished: {error}"
+                ) from None
             raise
 
     async def _drive(self, name: str, operation: Operation[Chain]) -> Chain:
@@ -157,6 +163,10 @@ class Switching:
         return Done()
 
     async def _make(self, log: LogRecord, successor: Successor) -> Done | Refused:
+        active = log.chain.active
+        keeper = self._keepers[active.settings.protocol]
+        if why := await keeper.why_not_sealed(active):
+            return Refused(f"log {log.name!r} stays as it is: {why}")
         try:
             await self._keepers[successor.settings.protocol].make(log, successor)
         except NotLeader:

@@ -11,9 +11,11 @@ from small_cluster import all_run, turns, write_all
 
 from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.placement import sequencer_of
-from loomlog.errors import InvalidArgument, NotFound, Unavailable
+from loomlog.errors import InvalidArgument, NotFound, Sealed
 from loomlog.metadata.copyset import segments
 from loomlog.wire import loomlog_pb2 as pb
+
+QUICK = {"failure_detection_s": 0.6, "heartbeat_s": 0.1, "replace_after_s": 60.0}
 
 
 async def test_from_protocol_to_protocol(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ async def test_a_takeover_finishes_what_was_being_closed(
         cluster.tails[loglet] = make(1, 3)
         for node in (1, 2, 3):
             cluster.vsn(node).recovers = False
-        with pytest.raises(Unavailable, match="not closed yet: epoch 1 is not recovered yet"):
+        with pytest.raises(Sealed, match="not closed yet: epoch 1 is not recovered yet"):
             await cluster.switch(protocol="ordered", streams=1)
         await cluster.restart_repository()
         for node in (1, 2, 3):
@@ -123,6 +125,51 @@ async def test_a_takeover_finishes_what_was_being_closed(
         await cluster.rejoin(*cluster.nodes)
         log = await cluster.log_is(lambda log: len(log.segments) == 2)
         assert log.segments[0].end == make(1, 3)
+
+
+# ---- ended with too few nodes
+
+
+async def test_a_log_that_could_not_be_closed_is_not_switched(tmp_path: Path) -> None:
+    """It can go on as it is; once it is being closed there is no way back."""
+    async with CopysetCluster(tmp_path, nodes=5, **QUICK) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        for node in (2, 4):
+            await cluster.vsn(node).crash()
+        words = "3 of 5 nodes of the nodeset are alive"
+        await cluster.log_is(lambda log: copyset(log).condition == words)
+        with pytest.raises(InvalidArgument, match="nodes are there: start node 2, node 4"):
+            await cluster.switch(protocol="ordered", streams=1)
+        log = await cluster.describe()
+        assert (len(log.segments), log.switching) == (1, "")
+        assert not copyset(log).copyset.closed
+        await cluster.rejoin(cluster.vsn(4))
+        await cluster.switch(protocol="ordered", streams=1)
+
+
+async def test_whom_a_log_waits_for_that_is_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEAL_WAIT_S", 3.0)
+    async with CopysetCluster(tmp_path, nodes=5, **QUICK) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        for node in (1, 2, 3, 4, 5):
+            cluster.vsn(node).recovers = False
+        switching = asyncio.ensure_future(cluster.switch(protocol="ordered", streams=1))
+        await cluster.log_is(lambda log: copyset(log).copyset.closed)
+        for node in (2, 4):
+            await cluster.vsn(node).crash()
+        words = "epoch 1 is not recovered yet: too few of its nodes are there: start node 2, node 4"
+        await cluster.log_is(lambda log: words in copyset(log).condition)
+        with pytest.raises(Sealed, match="appends wait until its switch is finished") as caught:
+            await switching
+        assert words in str(caught.value)
+        for node in (1, 3, 5):
+            cluster.vsn(node).recovers = True
+        await cluster.rejoin(cluster.vsn(2))
+        await cluster.log_is(lambda log: len(log.segments) == 2)
 
 
 # ---- trimmed, deleted

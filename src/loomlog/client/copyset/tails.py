@@ -43,7 +43,7 @@ class Tails:
             if (found := self._tail(log, known)) is not None:
                 log.tail = max(log.tail, found)
                 return log
-            await self._pause(attempts, deadline_s, doubt)
+            await self._pause(attempts, deadline_s, str(doubt or "") or _condition(log))
             attempts += 1
         return log
 
@@ -72,7 +72,7 @@ class Tails:
         except SegmentGoneError:
             return None
 
-    async def _pause(self, attempts: int, deadline_s: float, doubt: LoomError | None) -> None:
+    async def _pause(self, attempts: int, deadline_s: float, doubt: str) -> None:
         wait_s = self._sequencers.pause_s(attempts)
         if asyncio.get_running_loop().time() + wait_s > deadline_s:
             raise Unavailable(
@@ -81,6 +81,12 @@ class Tails:
                 "try again, and see `loom status`"
             )
         await asyncio.sleep(wait_s)
+
+
+def _condition(log: pb.Log) -> str:
+    """What the metadata repository says of the active stream: whom it waits for, say."""
+    active = _active(log)
+    return next((str(s.condition) for s in log.streams if s.log_stream_id == active), "")
 
 
 def _active(log: pb.Log) -> StreamId | None:

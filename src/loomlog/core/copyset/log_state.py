@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import Lsn, epoch_of, first_epoch_above
+from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, first_epoch_above
 from loomlog.core.copyset.messages import LogState, SetClean
 from loomlog.core.copyset.placement import choose_nodeset
 from loomlog.types import Glsn, LogId, NodeId
@@ -73,6 +73,18 @@ def can_be_recovered(state: LogState, nodes: Collection[NodeId]) -> bool:
     """By these nodes: one that takes the next epoch can go on at once."""
     unclean = {state.metadata_of(epoch) for epoch in _unclean(state)}
     return all(metadata.is_f_majority(nodes) for metadata in unclean)
+
+
+def awaited(state: LogState, nodes: Collection[NodeId], last: Epoch) -> list[NodeId]:
+    """Recovery of the epochs up to `last` has to wait for some of these, if only `nodes` are there:
+    to find all that was stored, or to store it R times. None: for nobody."""
+    unclean = {state.metadata_of(epoch) for epoch in range(state.last_clean + 1, last + 1)}
+    short = [
+        metadata
+        for metadata in unclean
+        if not (metadata.is_f_majority(nodes) and metadata.can_hold_a_copyset(nodes))
+    ]
+    return sorted({node for metadata in short for node in metadata.nodes}.difference(nodes))
 
 
 def _unclean(state: LogState) -> range:

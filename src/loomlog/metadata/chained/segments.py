@@ -122,6 +122,10 @@ class ChainedSegments:
 
     # ---- ended
 
+    async def why_not_sealed(self, segment: Segment) -> str:
+        """One node of each chain is enough: if there is none, nothing can be appended anyway."""
+        return ""
+
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
         await self._upkeep.epochs.begin(segment)  # if it never did
         goal = Goal(close=True)

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from loomlog.core.copyset.log_state import is_recovered
+from collections.abc import Collection
+
+from loomlog.core.copyset.log_state import awaited, is_recovered
 from loomlog.core.copyset.messages import LogState
+from loomlog.types import NodeId
 
 
-def condition(state: LogState, there: int, size: int, reason: str, trouble: str) -> str:
-    """How many nodes of its nodeset are missed, what is not recovered, what is under way; empty:
-    all is well."""
+def condition(state: LogState, alive: Collection[NodeId], reason: str, trouble: str) -> str:
+    """How many nodes of its nodeset are missed, what is not recovered and why, what is under way;
+    empty: all is well."""
     words = []
-    if there < size and not state.closed:
-        words.append(f"{there} of {size} nodes of the nodeset are alive")
-        if there < state.history[-1].replication:
-            words.append(f"appends wait for {state.history[-1].replication} of them")
+    nodes, replication = state.history[-1].nodes, state.history[-1].replication
+    there = len(set(nodes).intersection(alive))
+    if there < len(nodes) and not state.closed:
+        words.append(f"{there} of {len(nodes)} nodes of the nodeset are alive")
+        if there < replication:
+            words.append(f"appends wait for {replication} of them")
     if not is_recovered(state):
         first, last = state.last_clean + 1, state.epoch - 1
         span = f"epoch {first} is" if first == last else f"epochs {first} to {last} are"
-        words.append(f"{span} not recovered yet")
+        words.append(f"{span} not recovered yet{_waiting(state, alive)}")
     if reason:
         words.append(f"gets a new epoch: {reason}")
     if trouble:
         words.append(trouble)
     return "; ".join(words)
+
+
+def why_not_closed(state: LogState, alive: Collection[NodeId]) -> str:
+    """Why the log could not be closed now; empty: it could."""
+    away = awaited(state, alive, state.epoch)
+    return f"it cannot be closed, too few of its nodes are there: {_start(away)}" if away else ""
+
+
+def _waiting(state: LogState, alive: Collection[NodeId]) -> str:
+    away = awaited(state, alive, state.epoch - 1)
+    whose = "its" if state.last_clean + 2 == state.epoch else "their"
+    return f": too few of {whose} nodes are there: {_start(away)}" if away else ""
+
+
+def _start(nodes: Collection[NodeId]) -> str:
+    return f"start {', '.join(f'node {node}' for node in nodes)}"

@@ -73,10 +73,10 @@ class CopysetNodes:
         others = [node for node in staying if node not in besides] or staying
         return sequencer_of(loglet, dict.fromkeys(others, 1.0))
 
-    def there_of(self, state: LogState) -> tuple[int, int]:
-        """How many nodes of the newest nodeset are alive, and how many there are."""
-        nodes = state.history[-1].nodes
-        return sum(map(self._members.alive, nodes)), len(nodes)
+    def alive_of(self, state: LogState) -> list[NodeId]:
+        """Those of all its nodesets that are alive."""
+        nodes = {node for metadata in state.history for node in metadata.nodes}
+        return [node for node in sorted(nodes) if self._members.alive(node)]
 
 
 def size_of(settings: Settings) -> int:

@@ -13,7 +13,7 @@ from loomlog.core.segments import Segment, Successor
 from loomlog.errors import Retryable, Sealed, Unavailable
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
-from loomlog.metadata.copyset.conditions import condition
+from loomlog.metadata.copyset.conditions import condition, why_not_closed
 from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
@@ -91,6 +91,20 @@ class CopysetSegments:
 
     # ---- ended
 
+    async def why_not_sealed(self, segment: Segment) -> str:
+        """To close it all its epochs have to be recovered."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REGISTER_WAIT_S):
+                while self._why_not_closed(segment):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        return self._why_not_closed(segment)
+
+    def _why_not_closed(self, segment: Segment) -> str:
+        record = self._copysets.get(segment.loglet)
+        if record is None or not record.begun:
+            return ""
+        return why_not_closed(record.state, self._nodes.alive_of(record.state))
+
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
         await self._epochs.begin(segment)  # if it never did
         self.chain_changed(log)
@@ -123,9 +137,10 @@ class CopysetSegments:
                 while (found := await self._ask_for_tail(segment)) is None:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
+            record = self._copysets.get(segment.loglet)
+            why = (self._condition(record) if record else "") or "its nodes do not answer in time"
             raise Unavailable(
-                f"where segment {segment.loglet} ends is not known now: wait for its nodes, and "
-                "see `loom status`"
+                f"where segment {segment.loglet} ends is not known now: {why}; see `loom status`"
             ) from None
         self.take_tail(segment.loglet, found)
         return max(found, segment.start - 1)
@@ -185,9 +200,8 @@ class CopysetSegments:
         )
 
     def _condition(self, record: CopysetRecord) -> str:
-        there, size = self._nodes.there_of(record.state)
-        reason = self._recoveries.reason(record)
-        return condition(record.state, there, size, reason, self._recoveries.trouble(record.loglet))
+        alive, reason = self._nodes.alive_of(record.state), self._recoveries.reason(record)
+        return condition(record.state, alive, reason, self._recoveries.trouble(record.loglet))
 
     def has_stream(self, stream_id: StreamId) -> bool:
         return self._copysets.of_stream(stream_id) is not None

@@ -8,6 +8,7 @@ import pytest
 
 from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import (
+    awaited,
     can_be_recovered,
     first_state,
     has_shrunk,
@@ -103,6 +104,20 @@ def test_whether_enough_nodes_are_there_to_go_on() -> None:
     assert can_be_recovered(state, {1, 3, 4})
     assert not can_be_recovered(state, {3, 4, 5})
     assert can_be_recovered(clean(state, 1, 0), {3, 5})
+
+
+def test_whom_recovery_waits_for() -> None:
+    state = take_epoch(started(2), 4, members(3, 4, 5))
+    assert awaited(state, {1, 2}, 2) == []
+    assert awaited(state, {1, 2}, 3) == [3, 4, 5]
+    assert awaited(state, {2}, 3) == [1, 3, 4, 5]
+    assert awaited(started(2), {3}, 1) == [1, 2]
+    assert awaited(clean(clean(state, 1, 0), 2, 0), set(), 2) == []
+
+
+def test_a_node_that_is_needed_for_every_copy_is_waited_for() -> None:
+    state = take_epoch(take_epoch(first_state(members(1, 2, 3), 3), 1, members(1, 2, 3)), 1, ())
+    assert awaited(state, {1, 2}, 1) == [3]
 
 
 # ---- nodesets

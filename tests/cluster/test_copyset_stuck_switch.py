@@ -1,0 +1,72 @@
+"""A copyset log that is being closed, for a switch, when too many of its nodes are away: nothing
+may be appended before its end is known. Everybody is told whom it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import loomlog
+from loomlog.cli import logs
+from loomlog.client.log import Log
+from loomlog.errors import Sealed, Unavailable
+from loomlog.metadata.copyset import segments
+from loomlog.testing import LocalCluster
+
+DETECTION_S = 2.5  # two heartbeats and more: nobody is missed who is there
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEAL_WAIT_S", 3.5)
+
+
+@asynccontextmanager
+async def stuck(directory: Path) -> AsyncIterator[tuple[LocalCluster, Log, str]]:
+    """The cluster, the log as a client sees it, and whom it waits for, in words."""
+    local = LocalCluster(nodes=5, directory=directory, failure_detection_s=DETECTION_S)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol="copyset", replicas=2)
+        await log.append(b"one")
+        state = (await log.describe()).streams[0].copyset
+        assert state is not None
+        away = [node for node in range(1, 6) if node != state.sequencer][:2]
+        for node in away:
+            await local.stop_node(node)
+        words = f"start node {away[0]}, node {away[1]}"
+        with pytest.raises(Sealed, match=words):  # nobody had missed them yet
+            await cluster.switch_log("events", protocol="ordered", replicas=2)
+        async with await loomlog.connect(
+            local.address, append_timeout_s=1.0, request_timeout_s=2.0
+        ) as client:
+            yield local, client.log("events"), words
+        await local.start_node(away[0])
+        await log.append(b"two")
+        assert [e.value async for e in log.subscribe(1, await log.tail())] == [b"one", b"two"]
+
+
+async def test_appends_say_whom_they_wait_for(tmp_path: Path) -> None:
+    async with stuck(tmp_path) as (_, log, words):
+        with pytest.raises(Sealed, match=words) as caught:
+            await log.append(b"never")
+        assert "\n" not in str(caught.value)
+
+
+async def test_so_does_who_asks_for_the_end(tmp_path: Path) -> None:
+    async with stuck(tmp_path) as (_, log, words):
+        with pytest.raises(Unavailable, match=words):
+            await log.describe()
+
+
+async def test_the_command_line_shows_what_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with stuck(tmp_path) as (local, _, words):
+        await logs.describe(local.address, "events", as_json=True)
+        shown = capsys.readouterr()
+        assert words in shown.out
+        assert "may end further on" in shown.err
