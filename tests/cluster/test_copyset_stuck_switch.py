@@ -44,22 +44,33 @@ async def stuck(directory: Path) -> AsyncIterator[tuple[LocalCluster, Log, str]]
             local.address, append_timeout_s=1.0, request_timeout_s=2.0
         ) as client:
             yield local, client.log("events"), words
-        await local.start_node(away[0])
-        await log.append(b"two")
-        assert [e.value async for e in log.subscribe(1, await log.tail())] == [b"one", b"two"]
 
 
-async def test_appends_say_whom_they_wait_for(tmp_path: Path) -> None:
-    async with stuck(tmp_path) as (_, log, words):
+async def test_appends_say_whom_they_wait_for_and_go_on_when_one_is_back(tmp_path: Path) -> None:
+    async with stuck(tmp_path) as (local, impatient, words):
         with pytest.raises(Sealed, match=words) as caught:
-            await log.append(b"never")
+            await impatient.append(b"never")
         assert "\n" not in str(caught.value)
+        await local.start_node(int(words[-1]))
+        async with await loomlog.connect(local.address) as client:
+            log = client.log("events")
+            await log.append(b"two")
+            assert [e.value async for e in log.subscribe(1, await log.tail())] == [b"one", b"two"]
 
 
 async def test_so_does_who_asks_for_the_end(tmp_path: Path) -> None:
     async with stuck(tmp_path) as (_, log, words):
         with pytest.raises(Unavailable, match=words):
             await log.describe()
+
+
+async def test_what_needs_no_end_goes_on(tmp_path: Path) -> None:
+    async with stuck(tmp_path) as (local, log, _):
+        await log.checkpoint("billing").set(1)
+        assert await log.checkpoint("billing").get() == 1
+        async with await loomlog.connect(local.address) as client:
+            await client.delete_log("events")
+            assert await client.logs() == []
 
 
 async def test_the_command_line_shows_what_is_known(

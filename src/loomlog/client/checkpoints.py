@@ -59,7 +59,7 @@ class Checkpoint:
 
     async def get(self) -> Glsn | None:
         """The last position that the reader is done with; None if it was never set."""
-        log_id = (await self._log.describe()).log_id
+        log_id = (await self._log.look()).log_id
         found = await self._register.get()
         info = None if found is None else decode(found.value, log_id)
         return None if info is None else info.position
@@ -116,7 +116,7 @@ class Checkpoints(Registers):
 
     async def all(self) -> dict[str, CheckpointInfo]:
         """By name."""
-        log_id = (await self._log.describe()).log_id
+        log_id = (await self._log.look()).log_id
         found = await self.registers(self._prefix)
         infos = {name: decode(one.value, log_id) for name, one in found.items()}
         return {n.removeprefix(self._prefix): info for n, info in infos.items() if info is not None}
