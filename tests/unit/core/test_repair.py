@@ -225,6 +225,23 @@ def test_a_dead_replica_is_replaced_before_one_that_is_to_leave() -> None:
     assert decide(found, cluster) == Swap((1, 2, 4))
 
 
+def test_a_stream_that_stays_sealed_is_moved_all_the_same() -> None:
+    """Of a segment that has ended, or as an operator wants it: else its node is never empty."""
+    found = stream(*ALL_SEALED)
+    found.wanted_running = False
+    found.leaving = 2
+    without = decide(found)
+    assert isinstance(without, Wait)
+    assert "no spare" in without.reason
+    cluster = Cluster(best=4)
+    assert decide(found, cluster) == Join(4)
+    found.joining = 4
+    found.reports[4] = says(SEALING, end=1)
+    assert decide(found, cluster) == Synchronise(3, 4)
+    found.reports[4] = says(SEALED)
+    assert decide(found, cluster) == Swap((1, 3, 4))
+
+
 # ---- leaving
 
 

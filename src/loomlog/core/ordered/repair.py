@@ -224,10 +224,13 @@ def _decide_whole(
         if joining in whole:
             return _swap(stream, heard[joining], _replicas_with(stream, joining))
         return _join_again(joining, nodes)
-    if not stream.wanted_running:
-        closed = "sealed: its segment of the log is not the active one"
-        return Wait(closed if stream.closed else "sealed by an operator")
-    return Unseal()
+    if stream.wanted_running:
+        return Unseal()
+    closed = "sealed: its segment of the log is not the active one"
+    reason = closed if stream.closed else "sealed by an operator"
+    if _wants_another(stream):
+        return _join_spare(stream, nodes, otherwise=reason)
+    return Wait(reason)
 
 
 def _decide_incomplete(
