@@ -77,6 +77,17 @@ def test_what_went_wrong_with_publications_once(seed: int) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
+        500003,  # a stream of a segment that had ended was moved: nobody knew its places any more
+    ],
+)
+def test_what_went_wrong_with_publications_to_copysets_once(seed: int) -> None:
+    error = run(seed, "publishing-copyset")
+    assert error is None, error
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
         31,  # a leader did not know where the ordered segments before the last one had begun
         99,  # a read met a trim of its whole segment, and took it for a hole
         424,  # a follower had passed a segment when that was trimmed, and took it for its own loss

@@ -28,6 +28,7 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 WAIT_S: Final = 5.0  # for what is done in a moment; less than what a client waits for its answer
+_SHOWN: Final = frozenset({"joining", "leaving", "wanted_replicas"})  # by a stream in memory
 
 
 class Operator:
@@ -270,14 +271,17 @@ class Operator:
         return found
 
     async def _wish(self, stream: StreamRounds, **wishes: Any) -> None:
-        """Write it down and set the loop to work. Nothing is awaited before `joining` shows."""
-        if "joining" in wishes:
-            stream.joining = wishes["joining"]
+        """Write it down and set the loop to work. Nothing is awaited before all of it shows: who
+        sees a newcomer that nobody wants sends it away."""
+        shown = _SHOWN & wishes.keys()
+        before = {name: getattr(stream, name) for name in shown}
+        for name in shown:
+            setattr(stream, name, wishes[name])
         try:
             await self._catalog.update_stream(stream.stream_id, **wishes)
         except BaseException:
-            if "joining" in wishes:
-                stream.joining = None
+            for name in shown:
+                setattr(stream, name, before[name])
             raise
         self._reconciler.wishes_changed(stream.stream_id)
 

@@ -351,6 +351,8 @@ class Steps:
         for node in replicas:
             if node not in before:
                 self._orders.trim_soon(node, stream.stream_id)
+                # There may be no round for a long time, or never again.
+                self._committer.tell(node, log, empty=True)
         for node in gone:
             if node in dropping:
                 self._orders.drop_soon(node, stream.stream_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted_node import ScriptedNode
@@ -168,6 +169,29 @@ async def test_a_move_copies_while_the_stream_runs_and_then_takes_over(
         assert nodes[1].orders[-1] == "remove 1"
         assert list((await cluster.node(2)).unknown_streams) == []
         await goes_on(cluster, [nodes[0], nodes[2]])
+
+
+async def test_all_that_is_wished_of_a_move_shows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever looks while it is written down sends the newcomer away."""
+    decided: list[repair.Action] = []
+    async with quick(tmp_path) as cluster:
+        await started(cluster, 3)
+        term = cluster.repository.term
+        assert term is not None
+        stream = term.committer.stream(1)
+        assert stream is not None
+        update = term.catalog.update_stream
+
+        async def looked_at(stream_id: int, **changes: Any) -> Any:
+            decided.append(term._reconciler.decide(stream))
+            return await update(stream_id, **changes)
+
+        monkeypatch.setattr(term.catalog, "update_stream", looked_at)
+        await cluster.change(CHANGE.MOVE, from_node=2, to_node=3)
+        assert decided[0] == repair.Join(3)
+        await cluster.runs_on(1, 3)
 
 
 async def test_the_primary_moves_to_the_best_node(tmp_path: Path) -> None:
