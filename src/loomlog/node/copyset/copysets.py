@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
 from loomlog.core.copyset.lsn import Lsn, make
-from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Preempted, Release
+from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Release
+from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import SequencerSettings
 from loomlog.errors import InvalidArgument, LoomError, Sealed
 from loomlog.net.connection import Connection, Frame
@@ -58,6 +59,7 @@ class Copysets:
         self._refreshing = False
         self._hosts: dict[LogId, Host] = {}
         self._recoveries: dict[tuple[LogId, int], asyncio.Task[bool]] = {}
+        self._needless: set[tuple[LogId, int]] = set()  # of these: the log was deleted
         self._dead: set[NodeId] = set()  # as the metadata repository sees it
         self._exclusions = Exclusions(ExclusionTimes())
         self._peers = Peers(codec, self._connected)
@@ -152,13 +154,18 @@ class Copysets:
         key = (known.log, known.state.epoch)
         if key not in self._recoveries:
             self._recoveries[key] = self._loop.create_task(self._recover(known))
-            self._recoveries[key].add_done_callback(lambda _: self._recoveries.pop(key, None))
+            self._recoveries[key].add_done_callback(lambda _: self._recovery_ended(key))
         return await asyncio.shield(self._recoveries[key])
+
+    def _recovery_ended(self, key: tuple[LogId, int]) -> None:
+        del self._recoveries[key]
+        self._needless.discard(key)
 
     async def _recover(self, known: Known) -> bool:
         epoch = known.state.epoch
-        ending = await Recovering(known.log, epoch, self._means).run(lambda: False)
-        if isinstance(ending, Preempted):
+        recovering = Recovering(known.log, epoch, self._means)
+        ending = await recovering.run(lambda: (known.log, epoch) in self._needless)
+        if not isinstance(ending, Recovered):
             return False
         everybody = {node for metadata in known.state.history for node in metadata.nodes}
         for node in sorted(everybody):
@@ -170,6 +177,7 @@ class Copysets:
         host = self._hosts.pop(log, None)
         if host is not None:
             host.stop()
+        self._needless.update(key for key in self._recoveries if key[0] == log)
         for others in (self._epochs, self._honest, self._catching_up):
             others.forget(log)
 
@@ -224,13 +232,22 @@ class Copysets:
         while self._hosts:
             turn += 1
             await asyncio.sleep(REFRESH_S)
+            self._drop_needless()
             active = [log for log, host in self._hosts.items() if host.sequencing is not None]
             if active:
                 try:
                     await self._epochs.get(active[turn % len(active)], REFRESH_S / 2)
                 except LoomError as error:
                     logger.debug("who is alive is not known: %s", error)
+                except Exception:  # or nobody here would ever learn it again
+                    logger.exception("who is alive could not be learned")
         self._refreshing = False
+
+    def _drop_needless(self) -> None:
+        """Anybody may ask any node about any log."""
+        for log in [log for log, host in self._hosts.items() if not host.is_needed]:
+            del self._hosts[log]
+            self._epochs.forget(log)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -46,7 +46,14 @@ class Host:
         self._queued_bytes = 0
         self._activating: asyncio.Task[None] | None = None
         self._begun: Epoch = 0  # the newest: in none is begun twice, LSNs would be given again
+        self._looking_back = 0  # for so many appends
         self.sequencing: Sequencing | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """It sequences or did, or somebody waits; else another one would do as well."""
+        waiting = self._queue or self._activating is not None or self._looking_back
+        return bool(self._begun or waiting)
 
     # ---- what is asked
 
@@ -124,17 +131,28 @@ class Host:
 
     async def _activate(self) -> None:
         try:
-            known = await self._take_epoch()
+            try:
+                known = await self._take_epoch()
+            finally:
+                self._activating = None
+            if known is not None:
+                self.begin(known)
+            else:
+                self._flush()
         except LoomError as error:
-            for append in self._dequeue():
-                self._refuse(append, error)
+            self._refuse_all(error)
             raise
-        finally:
-            self._activating = None
-        if known is not None:
-            self.begin(known)
-        else:
-            self._flush()
+        except Exception as error:
+            logger.exception("loglet %d: no sequencer can begin here", self._log)
+            trouble = Unavailable(
+                f"loglet {self._log}: no sequencer can begin: see the log of node {self._means.me}"
+            )
+            self._refuse_all(trouble)
+            raise trouble from error
+
+    def _refuse_all(self, error: LoomError) -> None:
+        for append in self._dequeue():
+            self._refuse(append, error)
 
     def _refuse(self, append: Append, error: LoomError) -> None:
         """A log that is closed may have it already, if somebody repeats it."""
@@ -232,6 +250,7 @@ class Host:
 
     async def _look_back(self, append: Append, recovered: Awaitable[Epoch | None]) -> None:
         """It may have been taken in an epoch before the one that `recovered` waits for."""
+        self._looking_back += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 epoch = await recovered
@@ -245,6 +264,8 @@ class Host:
             append.failed(
                 Unavailable(f"loglet {self._log}: older epochs are not recovered yet: ask again")
             )
+        finally:
+            self._looking_back -= 1
 
     async def _recovered_before(self, sequencing: Sequencing) -> Epoch | None:
         return sequencing.epoch if await sequencing.recovered() else None

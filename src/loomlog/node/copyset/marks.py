@@ -47,7 +47,8 @@ class Marks:
             self._of(log).note(header.producer_id, header.sequence, lsn)
 
     def find(self, log: LogId, producer_id: int, sequence: int) -> Seen:
-        lsns, is_whole = self._of(log).find(producer_id, sequence)
+        known = self._logs.get(log) or _LogMarks()
+        lsns, is_whole = known.find(producer_id, sequence)
         return Seen(lsns, is_whole and not self.is_short(log))
 
     def is_short(self, log: LogId) -> bool:

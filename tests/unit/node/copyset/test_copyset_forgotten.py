@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from copyset_rig import LOG, PATIENCE_S, CopysetRig
 
 from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Forget
+from loomlog.errors import NotLeader, Sealed
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import request_to_wire
 
@@ -32,6 +35,43 @@ async def test_one_task_asks_who_is_alive_however_often_logs_come_and_go(tmp_pat
             await rig.append()
             await forget(rig, rig.favourites[0])
         assert sum("_refresh" in repr(task) for task in copysets._tasks) == 1
+
+
+async def test_nobody_recovers_a_deleted_log(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path, nodes=3) as rig:
+        first, second, third = rig.favourites
+        await rig.append()
+        await rig.stop(first)
+        await rig.stop(third)
+        rig.epochs.state = replace(rig.epochs.state, epoch=2, sequencer=second, closed=True)
+        order = pb.Frame(recover_copyset=pb.RecoverCopyset(state=rig.epochs.to_wire()))
+        recovering = asyncio.ensure_future(rig.epochs.connections[second].request(order))
+        copysets = rig.nodes[second]._copysets
+        async with asyncio.timeout(PATIENCE_S):
+            while not copysets._recoveries:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            await forget(rig, second)
+            with pytest.raises(Sealed):
+                await recovering
+        assert not copysets._recoveries
+
+
+async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    async with CopysetRig(tmp_path, nodes=2) as rig:
+        first, second = rig.favourites
+        await rig.append(first)
+        with pytest.raises(NotLeader):
+            await rig.append(second)
+        question = pb.FindCopysetBatch(loglet_id=LOG + 1, producer_id=1, sequence=1)
+        await rig.ask(second, pb.Frame(find_copyset_batch=question))
+        copysets = rig.nodes[second]._copysets
+        assert LOG + 1 not in copysets._honest._marks._logs
+        async with asyncio.timeout(PATIENCE_S):
+            while copysets._hosts:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        assert rig.nodes[first]._copysets.tails() == {LOG: make(1, 1)}
 
 
 async def forget(rig: CopysetRig, node: int) -> None:

@@ -206,6 +206,27 @@ async def test_an_epoch_that_cannot_be_settled_ends_and_another_one_begins(
         await rig.shows({before, make(2, 1), make(3, 1)})
 
 
+async def test_appends_are_told_when_no_sequencer_can_begin(tmp_path: Path) -> None:
+    """Whatever is wrong: they would wait for somebody who appends more."""
+    async with CopysetRig(tmp_path) as rig:
+        first = rig.favourites[0]
+        whole, left = rig.epochs.to_wire, [1]
+
+        def without_nodes() -> pb.CopysetState:
+            """Once, when epoch 1 was taken."""
+            message = whole()
+            if message.epoch in left:
+                left.remove(message.epoch)
+                message.history[0].since = message.epoch + 1
+            return message
+
+        rig.epochs.to_wire = without_nodes  # type: ignore[method-assign]
+        async with asyncio.timeout(5):
+            with pytest.raises(Unavailable, match="see the log of node"):
+                await rig.append(first)
+            assert await rig.append(first) == make(2, 1)
+
+
 async def test_without_the_metadata_repository_nobody_begins_but_who_sequences_goes_on(
     tmp_path: Path,
 ) -> None:
