@@ -31,6 +31,7 @@ def test_copyset_logs_under_faults(chunk: int) -> None:
         910039,  # a node whose clock was ahead took copies that mattered for too old to look at
         500042,  # a node said that its copies were lost, which were just about to be made
         7225,  # a node named who leads the metadata as who sequences
+        60060,  # nobody knew where an epoch had been that was trimmed, and a node wanted to purge
     ],
 )
 def test_what_went_wrong_once(seed: int) -> None:

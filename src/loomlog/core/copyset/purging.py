@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from loomlog.core.copyset.asking import Answers, Ask, Lost, Round, Steps, ask_each, ask_store
 from loomlog.core.copyset.authority import Authority
 from loomlog.core.copyset.epoch_metadata import EpochMetadata
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch
-from loomlog.core.copyset.messages import Done, EpochEnd, GetEnd, GetState, NotHere, Purge
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn
+from loomlog.core.copyset.messages import (
+    Done,
+    EpochEnd,
+    GetEnd,
+    GetState,
+    NotHere,
+    Purge,
+    Trim,
+)
 from loomlog.types import LogId, NodeId
 
 
@@ -38,11 +46,24 @@ def purge(
         return NotPurged("the epoch store does not answer")
     if state.last_clean < epoch:
         return NotPurged(f"epoch {epoch} is not recovered yet")
+    if epoch < state.history[0].since:
+        return (yield from _drop(log, epoch, me, state.trimmed))
     end = yield from _find_end(log, epoch, me, state.metadata_of(epoch), authority)
     if isinstance(end, NotPurged):
         return end
     [answer] = yield Round([Ask(me, Purge(log, end))])
     return Purged(end) if isinstance(answer, Done) else NotPurged("this node does not answer")
+
+
+def _drop(log: LogId, epoch: Epoch, me: NodeId, trimmed: Lsn) -> Steps[Purged | NotPurged]:
+    """All of it is trimmed, and where it was is forgotten: nobody can be asked, nor has to be. The
+    node is to know of the trim first: then nobody takes the epoch for an empty one."""
+    end = EpochEnd(epoch, lng=0, last=0, seal=epoch, wave=0)
+    for request in (Trim(log, trimmed), Purge(log, end)):
+        [answer] = yield Round([Ask(me, request)])
+        if not isinstance(answer, Done):
+            return NotPurged("this node does not answer")
+    return Purged(end)
 
 
 def _find_end(

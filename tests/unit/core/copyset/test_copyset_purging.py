@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from copyset_recovery_rig import LOG, NOW_US, Rig
 
@@ -106,6 +108,19 @@ def test_too_few_peers_are_waited_for(down: set[int], purged: bool) -> None:
     rig.down = down
     ending = rig.drive(purge(LOG, 1, 4, {1: Authority.UNDERREPLICATED}))
     assert isinstance(ending, Purged) is purged
+
+
+def test_of_an_epoch_that_is_trimmed_nothing_is_left_whoever_was_there() -> None:
+    """Who could tell how it ended is forgotten with it."""
+    rig = away_during_recovery()
+    later = rig.metadata._replace(since=2)
+    rig.state = replace(rig.state, history=(later,), trimmed=make(2, 1))
+    assert isinstance(rig.drive(purge(LOG, 1, 4, {})), Purged)
+    assert not rig.requests(GetEnd)
+    standing = rig.nodes[4].records(LOG).standing
+    assert (standing.last_clean, standing.trimmed) == (1, make(2, 1))
+    rig.nodes[4].answer(Release(LOG, make(2, 2)))
+    assert shown(rig, 4) == [make(2, 2)]
 
 
 def test_a_purge_that_dies_is_repeated() -> None:
