@@ -106,7 +106,8 @@ class Host:
     def _enqueue(self, append: Append) -> None:
         size = self._queued_bytes + append.header.size
         if len(self._queue) >= COPYSET_QUEUED_APPENDS_MAX or size > COPYSET_QUEUED_BYTES_MAX:
-            append.failed(Busy(f"loglet {self._log}: too many appends wait for a sequencer"))
+            trouble = f"loglet {self._log}: too many appends wait for a sequencer"
+            append.failed(Busy(f"{trouble}: try again in a moment"))
             return
         self._queue.append(append)
         self._queued_bytes = size

@@ -72,6 +72,7 @@ class Sequencing:
             means.chance,
             means.settings,
         )
+        self._nodes = state.metadata_of(state.epoch).nodes
         # There is nothing before it, and never was.
         self._is_first = state.history[0].since == state.epoch and not state.trimmed
         self._producers = ProducerTable()
@@ -204,7 +205,9 @@ class Sequencing:
             case Rejection.BUSY:
                 append.failed(Busy(f"loglet {self._log}: {why}: try again in a moment"))
             case Rejection.UNAVAILABLE:
-                append.failed(Unavailable(f"loglet {self._log}: {why}: start some"))
+                away = self._means.exclusions.down.intersection(self._nodes)
+                nodes = ", ".join(f"node {node}" for node in sorted(away))
+                append.failed(Unavailable(f"loglet {self._log}: {why}: start {nodes}"))
             case _:
                 self._again(append)
 

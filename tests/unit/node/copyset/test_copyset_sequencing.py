@@ -101,6 +101,23 @@ async def test_a_silent_node_costs_one_wave(tmp_path: Path) -> None:
         assert took < 5.0, "every append waited for the silent node"
 
 
+async def test_an_append_that_too_few_nodes_are_there_for_says_whom_to_start(
+    tmp_path: Path,
+) -> None:
+    async with CopysetRig(tmp_path, nodes=3, replication=2) as rig:
+        first, second, third = rig.favourites
+        await rig.append()
+        for node in (second, third):
+            await rig.stop(node)
+        exclusions = rig.nodes[first]._copysets._exclusions
+        async with asyncio.timeout(10):
+            while exclusions.down != {second, third}:  # noqa: ASYNC110 - it asks once a second
+                await asyncio.sleep(0.01)
+        low, high = sorted((second, third))
+        with pytest.raises(Unavailable, match=f"are there: start node {low}, node {high}"):
+            await rig.append(first)
+
+
 async def test_a_closed_log_takes_nothing_and_is_recovered_on_order(tmp_path: Path) -> None:
     async with CopysetRig(tmp_path) as rig:
         first, second, *_ = rig.favourites
