@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from loomlog.cli.options import CLUSTER, Cluster, Json, LogName
+from loomlog.cli.positions import read_position_or_0
 
 app = typer.Typer(help="Where readers are: named positions that the cluster keeps.")
 
@@ -26,7 +27,12 @@ def set_to(
     log: LogName,
     name: Name,
     position: Annotated[
-        int, typer.Argument(min=0, help="The last one that the reader is done with; 0: none.")
+        int,
+        typer.Argument(
+            parser=read_position_or_0,
+            metavar="POSITION",
+            help="The last one that the reader is done with, as 4200 or e3n17; 0: none.",
+        ),
     ],
     cluster: Cluster = CLUSTER,
     as_json: Json = False,

@@ -32,6 +32,7 @@ from loomlog.cli.options import (
     SyncRate,
     Yes,
 )
+from loomlog.cli.positions import read_position
 from loomlog.types import SyncMode
 
 app = typer.Typer(help="A distributed shared log.", add_completion=False)
@@ -150,7 +151,11 @@ def tail(
     start: Annotated[
         int | None,
         typer.Option(
-            "--from", min=1, metavar="N", show_default="the first", help="First position."
+            "--from",
+            parser=read_position,
+            metavar="N",
+            show_default="the first",
+            help="First position, as 4200 or e3n17.",
         ),
     ] = None,
     follow: Annotated[
@@ -344,7 +349,14 @@ def log_find_time(
 @log_app.command("trim")
 def log_trim(
     log: LogName,
-    position: Annotated[int, typer.Argument(min=1, help="The last position to drop.")],
+    position: Annotated[
+        int,
+        typer.Argument(
+            parser=read_position,
+            metavar="POSITION",
+            help="The last one to drop, as 4200 or e3n17.",
+        ),
+    ],
     yes: Yes = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,

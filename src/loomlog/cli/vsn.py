@@ -59,7 +59,7 @@ def start(
         typer.Option(
             help="When data is forced to disk. always: before it counts as written. "
             "interval: now and then, none: when the kernel likes; power loss may take the newest. "
-            "Chained logs: always."
+            "Chained and copyset logs: always."
         ),
     ] = SyncMode.ALWAYS,
     error_if_exists: Annotated[
