@@ -57,7 +57,8 @@ def test_a_private_cluster_is_measured_and_gone(tmp_path: Path) -> None:
 
 
 def test_for_people_it_is_a_table_with_the_facts_beside_it(tmp_path: Path) -> None:
-    done = bench("--up", "1", "--replicas", "1", "--protocol", "chained", "--data", str(tmp_path))
+    protocols = ("--protocol", "chained", "--against", "ordered")
+    done = bench("--up", "1", "--replicas", "1", *protocols, "--data", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for word in (
         "chained",
@@ -67,6 +68,7 @@ def test_for_people_it_is_a_table_with_the_facts_beside_it(tmp_path: Path) -> No
         "fdatasync",
         "records/s",
         "p99",
+        "ratio",
         "idle:",
     ):
         assert word in done.stdout
@@ -172,14 +174,18 @@ def test_many_logs_are_measured(tmp_path: Path, protocol: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_copyset_logs_are_measured_like_others(tmp_path: Path) -> None:
-    done = bench("--up", "3", "--protocol", "copyset", "--data", str(tmp_path), "--json")
+def test_a_protocol_is_measured_against_another_in_one_run(tmp_path: Path) -> None:
+    protocols = ("--protocol", "copyset", "--against", "ordered")
+    done = bench("--up", "3", *protocols, "--data", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["cluster"]["protocol"] == "copyset"
-    records = {result["scenario"]: result["records"] for result in report["results"]}
-    assert set(records) == SCENARIOS
-    assert records["subscribe"] > 0
+    ours, others = report["results"], report["against"]
+    assert {line["scenario"] for line in ours} == SCENARIOS
+    assert [line["scenario"] for line in ours] == [line["scenario"] for line in others]
+    for one, other, ratio in zip(ours, others, report["ratios"], strict=True):
+        rates = one["records_per_s"], other["records_per_s"]
+        assert ratio == pytest.approx(rates[0] / (rates[1] or 1), abs=0.002, rel=0.01)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -37,6 +37,13 @@ Batch = Annotated[
 Seconds = Annotated[float, typer.Option(min=0.05, help="Of each measurement.")]
 Concurrency = Annotated[int, typer.Option(min=1, help="Callers of append().")]
 Protocol = Annotated[str, typer.Option(help="Of the fresh log, also of --failover.")]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROTOCOL",
+        help="Measure a second fresh log of this protocol in turn, and the ratios to it.",
+    ),
+]
 OfFreshLog = Annotated[int, typer.Option(min=1, help="Of the fresh log.")]
 StartGigabytes = Annotated[
     float | None,
@@ -101,6 +108,7 @@ def bench(
     seconds: Seconds = 5.0,
     concurrency: Concurrency = 1024,
     protocol: Protocol = "ordered",
+    against: Against = None,
     streams: OfFreshLog = 1,
     replicas: OfFreshLog = 3,
     start_gigabytes: StartGigabytes = None,
@@ -125,6 +133,8 @@ def bench(
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
         )
+    if against is not None and log is not None:
+        raise typer.BadParameter("only with fresh logs, not with --log", param_hint="--against")
     target = Target(address=cluster, up=up, sync=sync or SyncMode.ALWAYS, data=data)
     if start_gigabytes is not None:
         _starts(target, start_gigabytes, as_json=as_json)
@@ -148,6 +158,7 @@ def bench(
             protocol=protocol,
             streams=streams,
             replicas=replicas,
+            against=against,
         )
         _appends_and_reads(target, settings, as_json=as_json)
 

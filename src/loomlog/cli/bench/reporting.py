@@ -41,6 +41,8 @@ def as_fields(report: Report) -> dict[str, Any]:
         "idle": None if report.idle is None else asdict(report.idle),
         "rss_after_mb": report.rss_after_mb,
         "results": [_result_fields(result) for result in report.results],
+        "against": [_result_fields(result) for result in report.against],
+        "ratios": [round(ratio, 3) for ratio in report.ratios],
     }
 
 
@@ -69,8 +71,11 @@ def print_report(report: Report) -> None:
     table.add_column("scenario")
     for column in ("bytes", "batch", "records/s", "MB/s", "p50 ms", "p99 ms"):
         table.add_column(column, justify="right")
-    for result in report.results:
-        table.add_row(*_cells(result))
+    if report.against:
+        table.add_column(f"{report.settings.against}: records/s", justify="right")
+        table.add_column("ratio", justify="right")
+    for index, result in enumerate(report.results):
+        table.add_row(*_cells(result), *_compared(report, index))
     out.print(table)
     if report.idle is not None:
         cpu = f"{report.idle.cpu_percent:.1f} % of one core in total"
@@ -91,6 +96,12 @@ def _cells(result: Result) -> tuple[str, ...]:
         f"{result.mb_per_s:,.1f}",
         *("-" if ms is None else f"{ms:.2f}" for ms in (result.p50_ms, result.p99_ms)),
     )
+
+
+def _compared(report: Report, index: int) -> tuple[str, ...]:
+    if not report.against:
+        return ()
+    return f"{report.against[index].records_per_s:,.0f}", f"{report.ratios[index]:.2f}"
 
 
 # ---- the start of a node

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from loomlog.cli.bench import appends, reads, subscriptions
 from loomlog.cli.bench.machine import Idle, fdatasync_ms, idle, memory_mb
 from loomlog.cli.bench.measuring import Result
 from loomlog.cli.connection import connected
 from loomlog.cli.local_processes import Plan, running
-from loomlog.types import SyncMode
+from loomlog.types import Glsn, SyncMode
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
@@ -34,6 +34,7 @@ class Settings:
     protocol: str
     streams: int
     replicas: int
+    against: str | None = None  # a protocol: of a second fresh log that does the same in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,13 @@ class Report:
     rss_after_mb: dict[str, float] = field(default_factory=dict)  # of a private cluster's servers
     fdatasyncs_ms: list[float] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
+    against: list[Result] = field(default_factory=list)  # line by line, if that was asked for
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of the rates to those of the other log."""
+        pairs = zip(self.results, self.against, strict=False)
+        return [one.records_per_s / (other.records_per_s or 1.0) for one, other in pairs]
 
 
 class Progress(Protocol):
@@ -65,7 +73,8 @@ class Progress(Protocol):
 
 
 def scenario_count(settings: Settings, target: Target) -> int:
-    per_size = len(settings.batches) + 5
+    logs = 1 if settings.against is None else 2
+    per_size = (len(settings.batches) + 5) * logs
     return per_size * len(settings.sizes) + (1 if target.up else 0)
 
 
@@ -93,55 +102,77 @@ async def _measure(
         modes = sorted({str(node.sync_mode) for node in status.nodes if node.alive})
         report = Report(settings, len(status.nodes), modes)
         if pids:
-            async with _log(cluster, settings):
+            async with _log(cluster, settings, settings.protocol):
                 progress.begin("idle", settings.seconds)
                 report.idle = await idle(pids, settings.seconds)
         for size in settings.sizes:
-            async with _log(cluster, settings) as log:
+            async with (
+                _log(cluster, settings, settings.protocol) as log,
+                _log_against(cluster, settings) as other,
+            ):
                 info = await log.describe()
                 active = info.segments[-1]
                 report.protocol = active.protocol
                 report.streams, report.replicas = active.streams, active.replicas
                 report.fdatasyncs_ms.append(fdatasync_ms(directory))
-                await _measure_size(log, size, settings, report.results, progress)
+                measured = [(log, report.results)]
+                if other is not None:
+                    measured.insert(0, (other, report.against))
+                await _measure_size(measured, size, settings, progress)
         report.rss_after_mb = memory_mb(pids)
     return report
 
 
+Scenario: TypeAlias = Callable[["Log", Glsn], Awaitable[Result]]
+"""Given a log and where its measured entries begin."""
+
+
 async def _measure_size(
-    log: Log, size: int, settings: Settings, results: list[Result], progress: Progress
+    logs: list[tuple[Log, list[Result]]], size: int, settings: Settings, progress: Progress
 ) -> None:
-    seconds = settings.seconds
+    """Each scenario with one log after the other: what else the machine does counts for both."""
+    firsts = [await log.tail() + 1 for log, _ in logs]
+    for name, scenario in _scenarios(size, settings):
+        for (log, results), first in zip(logs, firsts, strict=True):
+            progress.begin(f"{name}, {size} B", settings.seconds)
+            results.append(await scenario(log, first))
 
-    async def run(name: str, scenario: Callable[[], Awaitable[Result]]) -> None:
-        progress.begin(f"{name}, {size} B", seconds)
-        results.append(await scenario())
 
-    first, callers = await log.tail() + 1, settings.concurrency
-    await run("append, one at a time", lambda: appends.one_at_a_time(log, size, seconds))
-    await run("read, one at a time", lambda: reads.one_at_a_time(log, size, seconds, first))
+def _scenarios(size: int, settings: Settings) -> Iterator[tuple[str, Scenario]]:
+    seconds, callers = settings.seconds, settings.concurrency
+    yield "append, one at a time", lambda log, _: appends.one_at_a_time(log, size, seconds)
+    yield "read, one at a time", lambda log, first: reads.one_at_a_time(log, size, seconds, first)
     for batch in settings.batches:
         if batch == 1:
-            await run("append", lambda: appends.concurrent(log, size, seconds, callers))
+            yield "append", lambda log, _: appends.concurrent(log, size, seconds, callers)
         else:
-            await run(f"append_many {batch}", _many(log, size, seconds, batch))
-    await run("subscribe", lambda: subscriptions.entries(log, size, seconds, first))
-    await run("subscribe_arrow", lambda: subscriptions.arrow(log, size, seconds, first))
-    await run("append to subscriber", lambda: subscriptions.end_to_end(log, size, seconds))
+            yield f"append_many {batch}", _many(size, seconds, batch)
+    yield "subscribe", lambda log, first: subscriptions.entries(log, size, seconds, first)
+    yield "subscribe_arrow", lambda log, first: subscriptions.arrow(log, size, seconds, first)
+    yield "append to subscriber", lambda log, _: subscriptions.end_to_end(log, size, seconds)
 
 
-def _many(log: Log, size: int, seconds: float, batch: int) -> Callable[[], Awaitable[Result]]:
-    return lambda: appends.many(log, size, seconds, batch)
+def _many(size: int, seconds: float, batch: int) -> Scenario:
+    return lambda log, _: appends.many(log, size, seconds, batch)
 
 
 @asynccontextmanager
-async def _log(cluster: Cluster, settings: Settings) -> AsyncIterator[Log]:
+async def _log(cluster: Cluster, settings: Settings, protocol: str) -> AsyncIterator[Log]:
     if settings.log is not None:
         yield cluster.log(settings.log)
         return
     name = f"bench-{secrets.token_hex(4)}"
-    log = await cluster.create_log(name, settings.protocol, settings.streams, settings.replicas)
+    log = await cluster.create_log(name, protocol, settings.streams, settings.replicas)
     try:
         yield log
     finally:
         await asyncio.shield(cluster.delete_log(name))
+
+
+@asynccontextmanager
+async def _log_against(cluster: Cluster, settings: Settings) -> AsyncIterator[Log | None]:
+    if settings.against is None:
+        yield None
+        return
+    async with _log(cluster, settings, settings.against) as log:
+        yield log
