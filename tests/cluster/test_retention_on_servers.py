@@ -14,7 +14,9 @@ import pytest
 from loomlog import Log, errors
 from loomlog.archive.record import ArchiveInfo, register_name
 from loomlog.config import StorageSettings
-from loomlog.limits import KIB
+from loomlog.limits import KIB, MIB
+from loomlog.node.copyset import storing
+from loomlog.storage.logsdb.partitions import PartitionSettings
 from loomlog.testing import LocalCluster
 
 PATIENCE_S = 20.0
@@ -100,6 +102,31 @@ async def test_an_idle_chained_log_becomes_empty_but_for_its_last_blocks() -> No
             await log.append_arrow(rows(3, hours_old=5))
         await log.set_retention("2h")
         await head_is(log, 31)
+        assert await log.is_empty()
+
+
+async def test_an_idle_copyset_log_becomes_empty_also_behind_the_end_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PartitionSettings.__init__, "__defaults__", (0.05, 6144 * MIB, 32 * KIB))
+    monkeypatch.setattr(storing, "TEND_S", 0.02)
+    servers = LocalCluster(nodes=3, retention_interval_s=0.02, failure_detection_s=2.5)
+    async with servers as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=2)
+        last = (await log.append_many([b"old"] * 30))[-1].position
+        state = (await log.describe()).streams[0].copyset
+        assert state is not None
+        assert state.sequencer is not None
+        await servers.stop_node(state.sequencer)  # so that a mark ends its epoch
+        await servers.start_node(state.sequencer)
+
+        async def is_recovered() -> bool:
+            found = (await log.describe()).streams[0].copyset
+            return found is not None and found.last_clean >= 1
+
+        await until(is_recovered)
+        await log.set_retention("1s")
+        await head_is(log, last + 1)
         assert await log.is_empty()
 
 

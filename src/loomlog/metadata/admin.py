@@ -205,6 +205,16 @@ class Admin:
             raise InvalidArgument(
                 f"log {name!r} ends at position {tail}: it cannot be trimmed up to {position}"
             )
+        return await self._trim(name, position)
+
+    async def trim_old(self, name: str, position: Glsn) -> None:
+        """Up to there, or as far as the log goes: a mark behind its last entry may be old, too."""
+        log = self._catalog.log(name)
+        last = min(position, await self._tails.find_tail(log))
+        if last > log.trimmed:
+            await self._trim(name, last)
+
+    async def _trim(self, name: str, position: Glsn) -> LogRecord:
         log = await self._catalog.trim_log(name, position)
         await self._drop_trimmed_streams(name)
         await asyncio.gather(

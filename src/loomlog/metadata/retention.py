@@ -100,7 +100,7 @@ class Retention:
         try:
             position = min(await self._last_to_go(log), await self._last_archived(log))
             if position > log.trimmed and self._catalog.log(log.name).log_id == log.log_id:
-                await self._admin.trim_log(log.name, position)
+                await self._admin.trim_old(log.name, position)
         except NotLeader:
             raise
         except LoomError as error:

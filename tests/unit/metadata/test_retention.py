@@ -10,20 +10,23 @@ from scripted_node import PATIENCE_S, ScriptedNode
 from small_cluster import SmallCluster, all_run, told, write_all
 
 from loomlog.archive.record import ArchiveInfo, register_name
+from loomlog.core.segments import Segment
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.limits import RETENTION_S_MAX
 from loomlog.metadata.ordered_times import OrderedTimes
-from loomlog.metadata.retention import Retention
+from loomlog.metadata.records import LogRecord
+from loomlog.metadata.retention import Retention, TimeFinder
+from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 
 NOW_S = 1_000_000.0
 WEEK_S = 7 * 86_400
 
 
-def retention(cluster: SmallCluster) -> Retention:
+def retention(cluster: SmallCluster, finder: TimeFinder | None = None) -> Retention:
     term = cluster.repository.term
     assert term is not None
-    times = OrderedTimes(term.catalog, term.committer, term.members)
+    times = finder or OrderedTimes(term.catalog, term.committer, term.members)
     return Retention(
         *(term.catalog, term.admin, term.registers),
         {"ordered": times},
@@ -66,6 +69,26 @@ async def test_an_idle_log_becomes_empty(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         await started(cluster)
         await retention(cluster).trim_all()
+        assert await cluster.bounds() == (11, 10)
+
+
+class AllIsOld:
+    """What it knows reaches further than the log, as the mark behind the last entry of an epoch
+    does in copyset logs."""
+
+    async def find_time(
+        self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+    ) -> Glsn:
+        return first + 1_000_000
+
+
+async def test_what_is_older_may_reach_further_than_the_log(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        await started(cluster)
+        keeper = retention(cluster, AllIsOld())
+        await keeper.trim_all()
+        assert await cluster.bounds() == (11, 10)
+        await keeper.trim_all()
         assert await cluster.bounds() == (11, 10)
 
 
