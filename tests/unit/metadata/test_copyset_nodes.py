@@ -82,6 +82,16 @@ async def test_or_when_another_one_takes_its_place(tmp_path: Path) -> None:
         await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 4])
 
 
+async def test_or_when_it_is_not_drained_any_more(tmp_path: Path) -> None:
+    async with CopysetCluster(tmp_path, nodes=3) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        await cluster.change_node(pb.ChangeNode.DRAIN, 3)
+        await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2])
+        await cluster.change_node(pb.ChangeNode.UNDRAIN, 3)
+        await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 3])
+
+
 async def test_a_log_that_cannot_be_recovered_now_goes_on_as_it_is(tmp_path: Path) -> None:
     """Its sequencer may still find room; a new epoch would have to wait."""
     async with CopysetCluster(tmp_path, nodes=5, **QUICK) as cluster:
