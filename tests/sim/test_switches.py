@@ -66,4 +66,4 @@ def test_streams_that_go_on_after_the_end_of_their_segment_are_found(
 
     for user in ("reconcile", "steps", "admin"):
         monkeypatch.setattr(f"loomlog.metadata.{user}.adopt_wishes", leave_open)
-    assert is_found(first=60)
+    assert is_found(first=10, seeds=150)
