@@ -314,6 +314,18 @@ def test_what_is_a_gap_for_one_reader_is_one_for_all() -> None:
     assert broken(history) == {Rule.AGREEMENT}
 
 
+@pytest.mark.parametrize(("trimmed", "found"), [(1, set()), (0, {Rule.AGREEMENT})])
+def test_what_was_trimmed_is_a_gap_for_who_comes_later(trimmed: int, found: set[Rule]) -> None:
+    history, seen = with_gap()
+    history.reader("early", 1)
+    history.see_entries("early", seen)
+    history.final("early")
+    history.trim(trimmed)
+    history.reader("late", 1)
+    history.see_entries("late", [Gap(1, 1, "trim"), *seen[1:]])
+    assert broken(history) == found
+
+
 def test_an_acknowledged_value_is_in_no_gap() -> None:
     history, seen = with_gap()
     history.invoke("bob", 3, [b"c"])
