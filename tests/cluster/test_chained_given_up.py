@@ -76,7 +76,7 @@ def fail_disk(node: StorageNode) -> None:
     (volume,) = node._disks.chains._volumes
     assert volume._store is not None
     volume._open_table = _cannot_open
-    volume._store._failed = Refused("the disk failed")
+    volume._store.failed = Refused("the disk failed")
 
 
 def _cannot_open(path: str) -> BlockTable:

@@ -65,7 +65,10 @@ class ChainVolumes:
 
     def holding(self, replica: Replica) -> ChainVolume | None:
         """Where the replica is."""
-        return next((volume for volume in self._volumes if replica in volume.replicas), None)
+        for volume in self._volumes:
+            if replica in volume.replicas:
+                return volume
+        return None
 
     async def place(self) -> ChainVolume:
         """For a new replica: the volume with the fewest. Unavailable: all disks have failed."""
@@ -121,12 +124,9 @@ class ChainVolume:
         self._table: BlockTable | None = None
         self._store: WriteOnceStore | None = None
         self._reclaiming: Reclaiming | None = None
+        self.replicas: Mapping[Replica, Standing] = {}  # those that are here
         self._opening: asyncio.Task[None] | None = None
         self._open_again_s = 0.0  # not before, by the loop's clock
-
-    @property
-    def replicas(self) -> Mapping[Replica, Standing]:
-        return {} if self._store is None else self._store.replicas
 
     @property
     def stored_bytes(self) -> int:
@@ -134,7 +134,7 @@ class ChainVolume:
 
     @property
     def _works(self) -> bool:
-        return self._store is not None and not self._store.failed
+        return self._store is not None and self._store.failed is None
 
     def open(self) -> None:
         """What is there already. Blocks."""
@@ -155,10 +155,11 @@ class ChainVolume:
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
         """See WriteOnceStore.ask. Only when it holds the replica, or is ready for it."""
-        assert self._store is not None
-        if self._store.failed:
+        store = self._store
+        assert store is not None
+        if store.failed is not None:
             self._open_soon()
-        self._store.ask(replica, request, done)
+        store.ask(replica, request, done)
 
     def is_damaged(self, replica: Replica) -> bool:
         """Something of it could not be read."""
@@ -208,6 +209,7 @@ class ChainVolume:
         self._files.sync_directory(self._node_path)
         self._reclaiming = Reclaiming(table, self._new_worker)
         self._store = WriteOnceStore(table, workers.commits, workers.look_ups, quick=workers.quick)
+        self.replicas = self._store.replicas
 
     def _make_workers(self) -> _Workers:
         if self._workers is None:

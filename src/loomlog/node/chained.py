@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final
 
 from loomlog import limits
 from loomlog.core.chained.block import POSITION_MAX
@@ -42,6 +43,9 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import ORDERS, answer_to_wire, request_from_wire
 
 logger = logging.getLogger(__name__)
+
+_CHANGED: Final = (Stored, SealedAt, Done)
+_NOT_DONE: Final = (Refused, Lost)
 
 
 class ChainedReplicas:
@@ -107,7 +111,7 @@ class ChainedReplicas:
         self._waiting.connection_closed(connection)
 
     def _ask(self, replica: Replica, request: Request, done: Answered) -> None:
-        volume = self._volumes.holding(replica)
+        volume = self._opened_volumes().holding(replica)
         if volume is None:
             done(Done() if isinstance(request, Remove) else NOT_HERE)
         else:
@@ -129,9 +133,9 @@ class ChainedReplicas:
         answer: Answer,
     ) -> None:
         done(answer)
-        if isinstance(answer, Stored | SealedAt | Done):
+        if isinstance(answer, _CHANGED):
             self._waiting.changed(replica)
-        elif isinstance(answer, Refused | Lost) and volume.is_damaged(replica):
+        elif isinstance(answer, _NOT_DONE) and volume.is_damaged(replica):
             self._tell_of_damage(volume, replica)
         match request, answer:
             case Trim(_, position), Done():

@@ -35,6 +35,7 @@ VERSION: Final = 1
 
 _REPLICA: Final = Struct(">cIIQ")
 _PLACE: Final = Struct(">QI")
+_KEY: Final = Struct(">cIIQQI")  # both of them
 _BLOCK: Final = Struct(">BQQ")
 _STANDING: Final = Struct(">BQQ")
 _BLOCKS: Final = b"B"
@@ -115,6 +116,7 @@ class RocksTable:
         self._db = Rdict(path, rocks.options())
         self._node_id = node_id
         self._committing = Lock()  # nobody looks while what was written is not synced yet
+        self._batch = WriteBatch(raw_mode=True)  # the next one: to make it takes longest
 
     def replicas(self) -> dict[Replica, Standing]:
         found = {}
@@ -132,11 +134,17 @@ class RocksTable:
             return RocksReplica(rocks.Cursor(self._db), replica)
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
-        batch = WriteBatch(raw_mode=True)
+        batch = self._batch
         for replica, change in changes:
-            _add(batch, replica, change)
+            if isinstance(change, Put):
+                _put(batch, replica, change.block)
+            else:
+                _change(batch, replica, change)
         with self._committing:
-            rocks.write(self._db, batch, sync=sync)
+            try:
+                rocks.write(self._db, batch, sync=sync)
+            finally:
+                self._batch = WriteBatch(raw_mode=True)
 
     def stored_bytes(self) -> int:
         return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
@@ -154,14 +162,17 @@ class RocksTable:
             self._db.close()
 
 
-def _add(batch: WriteBatch, replica: Replica, change: Change) -> None:
+def _put(batch: WriteBatch, replica: Replica, block: Block) -> None:
+    _, log_id, chain, birth = replica
+    first, count, producer_id, sequence, content = block
+    key = _KEY.pack(_BLOCKS, log_id, chain, birth, first + count - 1, count)
+    # The batch comes first: copies of what is not aligned are slow.
+    batch.put(key, b"".join((content, _BLOCK.pack(VERSION, producer_id, sequence))))
+    batch.put(_EXTENTS + key[1:], b"")
+
+
+def _change(batch: WriteBatch, replica: Replica, change: Standing | Gone) -> None:
     match change:
-        case Put(block):
-            place = _PLACE.pack(block.last, block.count)
-            written_by = _BLOCK.pack(VERSION, block.producer_id, block.sequence)
-            # The batch comes first: copies of what is not aligned are slow.
-            batch.put(_prefix(_BLOCKS, replica) + place, b"".join((block.batch, written_by)))
-            batch.put(_prefix(_EXTENTS, replica) + place, b"")
         case Standing(epoch, trimmed):
             batch.put(_prefix(_STANDINGS, replica), _STANDING.pack(VERSION, epoch, trimmed))
             if trimmed:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.chained.block import Block, Extent
@@ -43,7 +43,7 @@ from loomlog.core.chained.replica import (
     look_up,
 )
 from loomlog.errors import Busy
-from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB
+from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB, MIB
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.files import Worker
 from loomlog.storage.memory_table import MemoryReplica
@@ -56,8 +56,10 @@ Answered: TypeAlias = Callable[[Answer], None]
 DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
 
 QUICK_BYTES_MAX: Final = 16 * KIB  # of blocks: what takes longer than a sync is not quick
+MEASURE_BYTES: Final = MIB  # of blocks: so far off may be what is said of the table's size
 
-_CHANGING = Write | Copy | Seal | Trim | Create | Remove
+_CHANGING: Final = (Write, Copy, Seal, Trim, Create, Remove)
+_WITH_BLOCK: Final = (Write, Copy)
 
 
 class _Waiting(NamedTuple):
@@ -88,81 +90,73 @@ class WriteOnceStore:
         self._waiting_bytes = 0
         self._under_way = False
         self._looking = 0
-        self._failed: Refused | None = None
+        self.failed: Refused | None = None  # what everybody is told, since a commit has failed
         self.replicas = table.replicas()  # those that are here
         self._ends: dict[Replica, Glsn] = {}  # behind all blocks of a replica, where that is known
         self.damaged: set[Replica] = set()  # those of which something could not be read
-        self.stored_bytes = table.stored_bytes()  # as of the last commit
-
-    @property
-    def failed(self) -> bool:
-        return self._failed is not None
+        self.stored_bytes = table.stored_bytes()  # about, as of the last commit
+        self._measured_bytes = self.stored_bytes
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
         """`done` gets the answer, now or later, on the loop. A batch must not change until then.
         Busy: too much waits for the disk."""
-        asked = _Waiting(replica, request, done)
-        if self._failed is not None:
-            done(self._failed)
+        if self.failed is not None:
+            done(self.failed)
+        elif isinstance(request, _CHANGING):
+            self._enqueue(_Waiting(replica, request, done))
         elif isinstance(request, Check) and replica in self.damaged:
             done(DAMAGED)
-        elif isinstance(request, _CHANGING):
-            self._enqueue(asked)
         else:
-            self._look_up(asked)
+            self._look_up(_Waiting(replica, request, done))
 
     def _enqueue(self, asked: _Waiting) -> None:
-        size = _bytes_of(asked.request)
+        request = asked.request
+        size = len(request.block.batch) if isinstance(request, _WITH_BLOCK) else 0
         if self._waiting and self._waiting_bytes + size > CHAIN_WAITING_BYTES_MAX:
             raise Busy("the disk is too slow for what is written: try again later")
         self._waiting.append(asked)
         self._waiting_bytes += size
-        self._start()
+        if not self._under_way:
+            self._start()
 
     def _start(self) -> None:
-        if self._under_way or not self._waiting:
-            return
-        worker = self._quick if self._waiting_bytes <= QUICK_BYTES_MAX else self._commits
-        group, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        answers: list[Answer] = []
-        view = _Uncommitted(self._table, self.replicas, self._ends)
+        """Begin a commit of all that waits."""
+        size, self._waiting_bytes = self._waiting_bytes, 0
+        group, self._waiting = self._waiting, []
+        worker = self._quick if size <= QUICK_BYTES_MAX else self._commits
+        commit = _Commit(group, size, self._table, self.replicas, self._ends)
         self._under_way = True
-        worker.run(
-            [partial(self._commit, group, view, answers)],
-            partial(self._committed, group, view, answers),
-        )
+        worker.run([partial(self._carry_out, commit)], partial(self._committed, commit))
 
-    def _commit(self, group: list[_Waiting], view: _Uncommitted, answers: list[Answer]) -> None:
+    def _carry_out(self, commit: _Commit) -> None:
         """In the worker."""
-        if self._failed is None:
-            try:
-                answers += (view.decide(asked.replica, asked.request) for asked in group)
-            finally:
-                view.let_go()
-            if view.changes:
-                self._table.commit(view.changes, sync=self._sync)
-                self.stored_bytes = self._table.stored_bytes()
+        if self.failed is None:
+            commit.decide()
+            if commit.changes:
+                self._table.commit(commit.changes, sync=self._sync)
+                self._measure(commit)
 
-    def _committed(
-        self,
-        group: list[_Waiting],
-        view: _Uncommitted,
-        answers: list[Answer],
-        error: BaseException | None,
-    ) -> None:
+    def _measure(self, commit: _Commit) -> None:
+        """The table is not asked about its size for every block."""
+        self.stored_bytes += commit.size
+        if commit.standings or self.stored_bytes - self._measured_bytes > MEASURE_BYTES:
+            self.stored_bytes = self._measured_bytes = self._table.stored_bytes()
+
+    def _committed(self, commit: _Commit, error: BaseException | None) -> None:
         if error is not None:
             logger.error("blocks could not be written: %s", error)
-            self._failed = self._failed or _disk_failed(error)
-        elif self._failed is None:
-            self._note(view.standings)
+            self.failed = self.failed or _disk_failed(error)
+        failed = self.failed
+        if failed is None and commit.standings:
+            self._note(commit.standings)
         self._under_way = False
-        self._start()
-        failed = self._failed
-        for index, asked in enumerate(group):
+        if self._waiting:
+            self._start()
+        for index, asked in enumerate(commit.group):
             if error is not None and isinstance(asked.request, Write):
                 asked.done(Lost())
             else:
-                asked.done(failed or answers[index])
+                asked.done(failed or commit.answers[index])
 
     def _note(self, standings: Mapping[Replica, Standing | None]) -> None:
         for replica, standing in standings.items():
@@ -189,7 +183,7 @@ class WriteOnceStore:
                 self.damaged.add(asked.replica)
                 logger.error("blocks of %s cannot be read: %s", asked.replica, error)
                 answers.append(_disk_failed(error))
-            asked.done(self._failed or answers[0])
+            asked.done(self.failed or answers[0])
 
         self._look_ups.run([step], finished)
 
@@ -198,19 +192,21 @@ def _disk_failed(error: BaseException) -> Refused:
     return Refused(f"the disk failed: {error}")
 
 
-def _bytes_of(request: Request) -> int:
-    return len(request.block.batch) if isinstance(request, Write | Copy) else 0
-
-
-class _Uncommitted:
-    """A table and the changes that a commit is going to make, in their order."""
+class _Commit:
+    """What was asked, and what is decided about it: changes to a table, in their order."""
 
     def __init__(
         self,
+        group: list[_Waiting],
+        size: int,
         table: BlockTable,
         replicas: Mapping[Replica, Standing],
         ends: dict[Replica, Glsn],
     ) -> None:
+        """`size`: bytes of blocks."""
+        self.group = group
+        self.size = size
+        self.answers: list[Answer] = []
         self.changes: list[tuple[Replica, Change]] = []
         self.standings: dict[Replica, Standing | None] = {}  # those that change
         self._table = table
@@ -218,23 +214,31 @@ class _Uncommitted:
         self._ends = ends
         self._blocks: dict[Replica, _WithAdded] = {}
 
-    def decide(self, replica: Replica, request: Request) -> Answer:
-        blocks = self._blocks.get(replica)
-        if blocks is None:
-            blocks = self._blocks[replica] = self._look(replica)
-        standing = self.standings.get(replica, self._replicas.get(replica))
+    def decide(self) -> None:
+        """In the worker."""
+        try:
+            for asked in self.group:
+                self.answers.append(self._decide(asked.replica, asked.request))
+        finally:
+            self._blocks.clear()  # the table keeps for it what is deleted meanwhile
+
+    def _decide(self, replica: Replica, request: Request) -> Answer:
+        blocks = self._blocks.get(replica) or self._look(replica)
+        standing = self._replicas.get(replica)
+        if self.standings:
+            standing = self.standings.get(replica, standing)
         answer, change = decide(request, standing, blocks)
-        match change:
-            case Put(block):
-                blocks.added.put(block)
-                self._ends[replica] = max(self._ends[replica], block.end)
-            case Standing():
-                self.standings[replica] = change
-            case Gone():
-                self.standings[replica] = None
-                self._blocks[replica] = _WithAdded(MemoryReplica, 0)
-        if change is not None and change != standing:
-            self.changes.append((replica, change))
+        if isinstance(change, Put):
+            blocks.put(change.block)
+            self._ends[replica] = blocks.end
+        elif change is None or change == standing:
+            return answer
+        elif isinstance(change, Gone):
+            self.standings[replica] = None
+            self._blocks[replica] = _WithAdded(MemoryReplica, 0)
+        else:
+            self.standings[replica] = change
+        self.changes.append((replica, change))
         return answer
 
     def _look(self, replica: Replica) -> _WithAdded:
@@ -242,43 +246,58 @@ class _Uncommitted:
         if end is None:
             last = self._table.look(replica).last()
             end = self._ends[replica] = last.end if last is not None else 0
-        return _WithAdded(partial(self._table.look, replica), end)
-
-    def let_go(self) -> None:
-        """Of what was looked at: the table keeps for it what is deleted meanwhile."""
-        self._blocks.clear()
+        blocks = self._blocks[replica] = _WithAdded(partial(self._table.look, replica), end)
+        return blocks
 
 
 class _WithAdded:
-    """The blocks of a replica with those that are about to be added."""
+    """The blocks of a replica with those that are about to be added. Most blocks come behind all
+    others: then nothing is looked for, and nothing put in order."""
 
-    def __init__(self, look: Callable[[], Blocks], stored_end: Glsn) -> None:
-        self.added = MemoryReplica()
+    def __init__(self, look: Callable[[], Blocks], end: Glsn) -> None:
+        self.end = end  # behind all of them
         self._look = look
-        self._stored_end = stored_end
+        self._looked: Blocks | None = None
+        self._new: list[Block] = []
+        self._in_order: MemoryReplica | None = None
 
-    @cached_property
+    def put(self, block: Block) -> None:
+        self._new.append(block)
+        self.end = max(self.end, block.end)
+
+    @property
     def _stored(self) -> Blocks:
-        return self._look()
+        if self._looked is None:
+            self._looked = self._look()
+        return self._looked
+
+    @property
+    def _added(self) -> MemoryReplica:
+        if self._in_order is None:
+            self._in_order = MemoryReplica()
+        for block in self._new:
+            self._in_order.put(block)
+        self._new.clear()
+        return self._in_order
 
     def find(self, position: Glsn) -> Extent | None:
-        # Most blocks come behind all others: there is nothing to look for.
-        stored = self._stored.find(position) if position < self._stored_end else None
-        return min(_some(stored, self.added.find(position)), default=None)
+        if position >= self.end:
+            return None
+        return min(_some(self._stored.find(position), self._added.find(position)), default=None)
 
     def find_before(self, position: Glsn) -> Extent | None:
-        found = _some(self._stored.find_before(position), self.added.find_before(position))
+        found = _some(self._stored.find_before(position), self._added.find_before(position))
         return max(found, default=None)
 
     def last(self) -> Extent | None:
-        return max(_some(self._stored.last(), self.added.last()), default=None)
+        return max(_some(self._stored.last(), self._added.last()), default=None)
 
     def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
-        added = self.added.scan(position, blocks_max)
+        added = self._added.scan(position, blocks_max)
         return sorted([*added, *self._stored.scan(position, blocks_max)])[:blocks_max]
 
     def load(self, extent: Extent) -> Block:
-        added = self.added.by_last.get(extent.last)
+        added = self._added.by_last.get(extent.last)
         return added if added is not None else self._stored.load(extent)
 
 

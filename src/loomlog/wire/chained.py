@@ -7,7 +7,7 @@ no sense raises InvalidArgument. Of an answer nothing is raised: one that cannot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from loomlog.batch import aligned, check
@@ -56,6 +56,11 @@ FETCH_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - BATCH_BYTES_MAX  # the last b
 
 _Ask = pb.ChainRequest
 _Tell = pb.ChainAnswer
+# In the way of every append. Looked up once, because that is slow.
+_WRITE: Final = _Ask.WRITE
+_NEXT: Final = pb.SequencerRequest.NEXT
+_HANDED_OUT: Final = pb.SequencerAnswer.HANDED_OUT
+
 _PADDING: Final = bytes(ALIGNMENT)
 
 # Of the metadata repository, over the connection that a node made to it.
@@ -69,6 +74,8 @@ def request_to_wire(
     replica: Replica, request: Request, *, wait_ms: int = 0
 ) -> tuple[pb.ChainRequest, Buffer]:
     """The message, and its payload. A `Fetch` that finds nothing may wait."""
+    if isinstance(request, Write):
+        return _write_to_wire(replica, request.epoch, request.block), request.block.batch
     message = pb.ChainRequest(
         loglet_id=replica.log_id,
         chain=replica.chain,
@@ -78,8 +85,8 @@ def request_to_wire(
     )
     payload: Buffer = b""
     match request:
-        case Write(block=block) | Copy(block=block):
-            message.kind = _Ask.WRITE if isinstance(request, Write) else _Ask.COPY
+        case Copy(block):
+            message.kind = _Ask.COPY
             message.position, message.count, payload = block.first, block.count, block.batch
         case Read(_, position):
             message.kind, message.position = _Ask.READ, position
@@ -106,42 +113,29 @@ def request_to_wire(
     return message, payload
 
 
+def _write_to_wire(replica: Replica, epoch: int, block: Block) -> pb.ChainRequest:
+    """In one go: most of what is asked is to write."""
+    return pb.ChainRequest(
+        kind=_WRITE,
+        loglet_id=replica.log_id,
+        chain=replica.chain,
+        birth=replica.birth,
+        epoch=epoch,
+        position=block.first,
+        count=block.count,
+    )
+
+
 def request_from_wire(
     message: pb.ChainRequest, node_id: NodeId, payload: memoryview
 ) -> tuple[Replica, Request]:
     """What is asked of which replica of this node. Blocks are checked, bounds are kept."""
+    kind = message.kind
+    make = _REQUESTS.get(kind)
+    if make is None:
+        raise InvalidArgument(f"no request of kind {kind} is known here: upgrade this node")
     replica = Replica(node_id, message.loglet_id, message.chain, message.birth)
-    return replica, _request(message, payload)
-
-
-def _request(message: pb.ChainRequest, payload: memoryview) -> Request:
-    epoch, position = message.epoch, message.position
-    match message.kind:
-        case _Ask.WRITE:
-            return Write(epoch, _block_sent(message, payload))
-        case _Ask.READ:
-            return Read(epoch, position)
-        case _Ask.BEFORE:
-            return Before(epoch, position)
-        case _Ask.LIST:
-            return List(epoch, position, max(1, min(message.limit, CHAIN_LIST_MAX)))
-        case _Ask.FETCH:
-            return Fetch(epoch, position, max(1, min(message.limit, FETCH_BYTES_MAX)))
-        case _Ask.CHECK:
-            return Check(epoch)
-        case _Ask.END:
-            return FindEnd(epoch)
-        case _Ask.TRIM:
-            return Trim(epoch, position)
-        case _Ask.SEAL:
-            return Seal(epoch)
-        case _Ask.CREATE:
-            return Create()
-        case _Ask.COPY:
-            return Copy(_block_sent(message, payload))
-        case _Ask.REMOVE:
-            return Remove()
-    raise InvalidArgument(f"no request of kind {message.kind} is known here: upgrade this node")
+    return replica, make(message, payload)
 
 
 def _block_sent(message: pb.ChainRequest, payload: memoryview) -> Block:
@@ -164,16 +158,47 @@ def _block(first: Glsn, count: int, batch: Buffer) -> Block:
     return Block(first, count, header.producer_id, header.sequence, batch)
 
 
+_REQUESTS: Final[Mapping[int, Callable[[pb.ChainRequest, memoryview], Request]]] = {
+    _Ask.WRITE: lambda message, payload: Write(message.epoch, _block_sent(message, payload)),
+    _Ask.READ: lambda message, _: Read(message.epoch, message.position),
+    _Ask.BEFORE: lambda message, _: Before(message.epoch, message.position),
+    _Ask.LIST: lambda message, _: List(
+        message.epoch, message.position, max(1, min(message.limit, CHAIN_LIST_MAX))
+    ),
+    _Ask.FETCH: lambda message, _: Fetch(
+        message.epoch, message.position, max(1, min(message.limit, FETCH_BYTES_MAX))
+    ),
+    _Ask.CHECK: lambda message, _: Check(message.epoch),
+    _Ask.END: lambda message, _: FindEnd(message.epoch),
+    _Ask.TRIM: lambda message, _: Trim(message.epoch, message.position),
+    _Ask.SEAL: lambda message, _: Seal(message.epoch),
+    _Ask.CREATE: lambda message, _: Create(),
+    _Ask.COPY: lambda message, payload: Copy(_block_sent(message, payload)),
+    _Ask.REMOVE: lambda message, _: Remove(),
+}
+
+
 # ---- from a replica
+
+# Answers that are nothing but a word. Frames get copies of these messages.
+_WORDS_FROM_WIRE: Final[Mapping[int, Answer]] = {
+    _Tell.STORED: Stored(),
+    _Tell.WRITTEN: Written(),
+    _Tell.DONE: Done(),
+}
+_WORDS_TO_WIRE: Final = {
+    Stored: _Tell(kind=_Tell.STORED),
+    Written: _Tell(kind=_Tell.WRITTEN),
+    Done: _Tell(kind=_Tell.DONE),
+}
 
 
 def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
-    """The message, and its payload."""
+    """The message, which is not to be changed, and its payload."""
+    word = _WORDS_TO_WIRE.get(type(answer))
+    if word is not None:
+        return word, ()
     match answer:
-        case Stored():
-            return _Tell(kind=_Tell.STORED), ()
-        case Written():
-            return _Tell(kind=_Tell.WRITTEN), ()
         case Found(block):
             return _Tell(kind=_Tell.FOUND, extents=_extents([block])), [block.batch]
         case Missing(trimmed):
@@ -188,8 +213,6 @@ def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
             return _Tell(kind=_Tell.FETCHED, extents=found, more=more), list(_padded(blocks))
         case SealedAt(end, trimmed):
             return _Tell(kind=_Tell.SEALED_AT, end=end, position=trimmed), ()
-        case Done():
-            return _Tell(kind=_Tell.DONE), ()
         case Beyond(end):
             return _Tell(kind=_Tell.BEYOND, end=end), ()
         case EpochOver(epoch):
@@ -218,11 +241,10 @@ def _padded(blocks: Sequence[Block]) -> Iterator[Buffer]:
 
 def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
     """The answer, its blocks checked; they are views into the payload."""
+    word = _WORDS_FROM_WIRE.get(message.kind)
+    if word is not None:
+        return word
     match message.kind:
-        case _Tell.STORED:
-            return Stored()
-        case _Tell.WRITTEN:
-            return Written()
         case _Tell.FOUND | _Tell.LISTED | _Tell.FETCHED:
             return _what_was_read(message, payload)
         case _Tell.MISSING:
@@ -231,8 +253,6 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
             return TrimmedTo(message.position)
         case _Tell.SEALED_AT:
             return SealedAt(message.end, message.position)
-        case _Tell.DONE:
-            return Done()
         case _Tell.BEYOND:
             return Beyond(message.end)
         case _Tell.EPOCH_OVER:
@@ -270,23 +290,26 @@ def _blocks(message: pb.ChainAnswer, payload: memoryview) -> Iterator[Block]:
 
 
 def sequencer_request_to_wire(loglet_id: LogId, request: Request) -> pb.SequencerRequest:
-    message = pb.SequencerRequest(loglet_id=loglet_id, epoch=getattr(request, "epoch", 0))
+    if isinstance(request, Next):
+        return pb.SequencerRequest(
+            kind=_NEXT, loglet_id=loglet_id, epoch=request.epoch, count=request.count
+        )
     match request:
-        case Next(_, count):
-            message.kind, message.count = pb.SequencerRequest.NEXT, count
-        case Holding(_, position):
-            message.kind, message.position = pb.SequencerRequest.HOLDING, position
-        case FindEnd():
-            message.kind = pb.SequencerRequest.FIND_END
-        case _:
-            raise InvalidArgument(f"{type(request).__name__} is nothing to ask of a sequencer")
-    return message
+        case Holding(epoch, position):
+            kind = pb.SequencerRequest.HOLDING
+            return pb.SequencerRequest(
+                kind=kind, loglet_id=loglet_id, epoch=epoch, position=position
+            )
+        case FindEnd(epoch):
+            kind = pb.SequencerRequest.FIND_END
+            return pb.SequencerRequest(kind=kind, loglet_id=loglet_id, epoch=epoch)
+    raise InvalidArgument(f"{type(request).__name__} is nothing to ask of a sequencer")
 
 
 def sequencer_request_from_wire(message: pb.SequencerRequest) -> tuple[LogId, Request]:
+    if message.kind == _NEXT:
+        return message.loglet_id, Next(message.epoch, message.count)
     match message.kind:
-        case pb.SequencerRequest.NEXT:
-            return message.loglet_id, Next(message.epoch, message.count)
         case pb.SequencerRequest.HOLDING:
             return message.loglet_id, Holding(message.epoch, message.position)
         case pb.SequencerRequest.FIND_END:
@@ -298,9 +321,10 @@ def sequencer_request_from_wire(message: pb.SequencerRequest) -> tuple[LogId, Re
 
 def sequencer_answer_to_wire(answer: Answer) -> pb.SequencerAnswer:
     tell = pb.SequencerAnswer
+    if isinstance(answer, HandedOut):
+        first, count, epoch = answer.ticket
+        return tell(kind=_HANDED_OUT, first=first, count=count, epoch=epoch)
     match answer:
-        case HandedOut(Ticket(first, count, epoch)):
-            return tell(kind=tell.HANDED_OUT, first=first, count=count, epoch=epoch)
         case Forgotten():
             return tell(kind=tell.FORGOTTEN)
         case Beyond(end):
@@ -313,9 +337,9 @@ def sequencer_answer_to_wire(answer: Answer) -> pb.SequencerAnswer:
 
 
 def sequencer_answer_from_wire(message: pb.SequencerAnswer) -> Answer:
+    if message.kind == _HANDED_OUT:
+        return HandedOut(Ticket(message.first, message.count, message.epoch))
     match message.kind:
-        case pb.SequencerAnswer.HANDED_OUT:
-            return HandedOut(Ticket(message.first, message.count, message.epoch))
         case pb.SequencerAnswer.FORGOTTEN:
             return Forgotten()
         case pb.SequencerAnswer.BEYOND:

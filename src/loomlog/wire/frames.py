@@ -26,6 +26,8 @@ _PADDING = bytes(limits.ALIGNMENT)
 _NO_PAYLOAD = memoryview(b"")
 _BUFFER_BYTES_MIN = 64 * limits.KIB
 _BUFFER_BYTES_MAX = 512 * limits.KIB
+_HEADER_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX
+_PAYLOAD_BYTES_MAX = limits.FRAME_PAYLOAD_BYTES_MAX
 
 
 def _padding(size: int) -> int:
@@ -56,6 +58,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._begin = 0  # of the first byte not yet consumed, from the aligned start
         self._end = 0  # of what has arrived
+        self._needed = 0  # bytes of the frame that is not complete, as far as is known
         self._shared = False  # a payload out of this buffer was handed out
         self._space = _aligned(_BUFFER_BYTES_MIN)
 
@@ -68,34 +71,36 @@ class FrameReader:
 
         Raises Corrupt for bytes that are no frame; the connection must then be closed."""
         self._end += count
-        needed = 0
-        while not needed:
-            needed, found = self._next()
-            if found is not None:
-                yield found
-        self._make_room(needed)
+        while (found := self._next()) is not None:
+            yield found
+        self._make_room(self._needed)
 
-    def _next(self) -> tuple[int, tuple[pb.Frame, memoryview] | None]:
-        """A whole frame, or how many bytes the next one needs in all."""
-        begin, available = self._begin, self._end - self._begin
+    def _next(self) -> tuple[pb.Frame, memoryview] | None:
+        """A whole frame, if there is one; else how many bytes it needs is noted."""
+        begin, space = self._begin, self._space
+        available = self._end - begin
         if available < _PREFIX.size:
-            return limits.ALIGNMENT, None
-        magic, header_size, payload_size, checksum = _PREFIX.unpack_from(self._space, begin)
-        _check_sizes(magic, header_size, payload_size)
-        payload_at = _PREFIX.size + header_size
-        payload_at += _padding(payload_at)
-        size = payload_at + payload_size + _padding(payload_size)
+            self._needed = limits.ALIGNMENT
+            return None
+        magic, header_size, payload_size, checksum = _PREFIX.unpack_from(space, begin)
+        if magic != MAGIC or header_size > _HEADER_BYTES_MAX or payload_size > _PAYLOAD_BYTES_MAX:
+            raise _no_frame(magic, header_size, payload_size)
+        header_at = begin + _PREFIX.size
+        header_end = header_at + header_size
+        payload_at = header_end + -(header_end - begin) % limits.ALIGNMENT
+        payload_end = payload_at + payload_size
+        size = payload_end + -payload_size % limits.ALIGNMENT - begin
         if available < size:
-            return size, None
-        header = self._space[begin + _PREFIX.size : begin + _PREFIX.size + header_size]
-        if checksum != crc32c(header, crc32c(self._space[begin : begin + _SIZES.size])):
+            self._needed = size
+            return None
+        header = space[header_at:header_end]
+        if checksum != crc32c(header, crc32c(space[begin : begin + _SIZES.size])):
             raise Corrupt("a frame's header does not match its checksum: connection closed")
-        payload = _NO_PAYLOAD
-        if payload_size:
-            payload = self._space[begin + payload_at : begin + payload_at + payload_size]
-            self._shared = True
         self._begin += size
-        return 0, (_parse(header), payload)
+        if not payload_size:
+            return _parse(header), _NO_PAYLOAD
+        self._shared = True
+        return _parse(header), space[payload_at:payload_end]
 
     def _make_room(self, needed: int) -> None:
         """Room for the rest of a frame of `needed` bytes, and more if much arrives at once."""
@@ -120,13 +125,12 @@ def _aligned(size: int) -> memoryview:
     return memoryview(room)[begin : begin + size]
 
 
-def _check_sizes(magic: int, header_size: int, payload_size: int) -> None:
+def _no_frame(magic: int, header_size: int, payload_size: int) -> Corrupt:
     if magic != MAGIC:
-        raise Corrupt("not a loomlog frame: connection closed")
-    if header_size > limits.FRAME_HEADER_BYTES_MAX or payload_size > limits.FRAME_PAYLOAD_BYTES_MAX:
-        raise Corrupt(
-            f"a frame of {header_size} + {payload_size} bytes is over the limit: connection closed"
-        )
+        return Corrupt("not a loomlog frame: connection closed")
+    return Corrupt(
+        f"a frame of {header_size} + {payload_size} bytes is over the limit: connection closed"
+    )
 
 
 def _parse(header: memoryview) -> pb.Frame:

@@ -105,7 +105,7 @@ class ChainedCluster(SmallCluster):
         opens = volume._open_table
         assert volume._store is not None
         volume._open_table = _cannot_open
-        volume._store._failed = Refused("the disk failed")
+        volume._store.failed = Refused("the disk failed")
         return heal
 
     @property

@@ -52,8 +52,9 @@ class Block(NamedTuple):
     @property
     def is_sane(self) -> bool:
         """Whether it can be kept at all."""
-        fits = self.first > 0 and self.last <= POSITION_MAX
-        return fits and 0 < self.count <= REFERENCE_RECORDS_MAX
+        first, count = self.first, self.count
+        fits = first > 0 and first + count - 1 <= POSITION_MAX
+        return fits and 0 < count <= REFERENCE_RECORDS_MAX
 
     @property
     def is_junk(self) -> bool:

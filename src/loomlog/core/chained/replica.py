@@ -88,6 +88,9 @@ def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decis
     """The answer, and the change that must be durable before it is given."""
     if standing is None:
         return _decide_without(request)
+    if isinstance(request, Write):
+        refusal = _check_epoch(request.epoch, standing)
+        return _store(request.block, standing, blocks) if refusal is None else (refusal, None)
     match request:
         case Create():
             return Refused("this replica was made before: use another birth"), None
@@ -97,16 +100,9 @@ def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decis
             return _store(block, standing, blocks)
         case Seal(epoch):
             return _seal(epoch, standing, blocks)
-    if (refusal := _check_epoch(request, standing)) is not None:
-        return refusal, None
-    match request:
-        case Write(_, block):
-            return _store(block, standing, blocks)
-        case Trim(_, position) if position > POSITION_MAX:
-            return Refused(f"there is no position {position}"), None
-        case Trim(_, position):
-            trimmed = max(position, standing.trimmed)
-            return Done(), standing._replace(trimmed=trimmed)
+        case Trim(epoch, position):
+            refusal = _check_epoch(epoch, standing)
+            return _trim(position, standing) if refusal is None else (refusal, None)
     return look_up(request, standing, blocks), None
 
 
@@ -124,7 +120,8 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
     """The answer to a request that changes nothing."""
     if standing is None:
         return NOT_HERE
-    if (refusal := _check_epoch(request, standing)) is not None:
+    refusal = _check_epoch(getattr(request, "epoch", 0), standing)
+    if refusal is not None:
         return refusal
     match request:
         case Check():
@@ -148,13 +145,18 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
     return Refused(f"a replica does not answer {type(request).__name__}")
 
 
-def _check_epoch(request: Request, standing: Standing) -> Answer | None:
-    epoch = getattr(request, "epoch", 0)
+def _check_epoch(epoch: int, standing: Standing) -> Answer | None:
     if epoch < standing.epoch:
         return EpochOver(standing.epoch)
     if epoch > standing.epoch:  # it was sealed before that epoch began, and does not remember
         return Refused(f"this replica was never sealed at epoch {epoch}")
     return None
+
+
+def _trim(position: Glsn, standing: Standing) -> Decision:
+    if position > POSITION_MAX:
+        return Refused(f"there is no position {position}"), None
+    return Done(), standing._replace(trimmed=max(position, standing.trimmed))
 
 
 def _seal(epoch: int, standing: Standing, blocks: Blocks) -> Decision:

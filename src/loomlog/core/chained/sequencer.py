@@ -49,11 +49,12 @@ class Sequencer:
         return ticket
 
     def answer(self, request: Request) -> Answer:
+        if isinstance(request, Next):
+            if not 0 < request.count <= REFERENCE_RECORDS_MAX:
+                return Refused(f"nobody can append {request.count} records at once")
+            if request.epoch == self.epoch:
+                return HandedOut(self.next(request.count))
         match request:
-            case Next(_, count) if not 0 < count <= REFERENCE_RECORDS_MAX:
-                return Refused(f"nobody can append {count} records at once")
-            case Next(epoch, count) if epoch == self.epoch:
-                return HandedOut(self.next(count))
             case Holding(epoch, position) if epoch == self.epoch:
                 return self._holding(position)
             case FindEnd(epoch) if epoch == self.epoch:
