@@ -181,6 +181,15 @@ def assign_position(view: bytearray | memoryview, first_position: Glsn) -> None:
     _renew_header_crc(view)
 
 
+def assign_place(
+    view: bytearray | memoryview, stream_id: StreamId, epoch: int, first: Glsn
+) -> None:
+    """The same, of a batch whose LLSNs are its positions."""
+    _LLSN.pack_into(view, _LLSN_AT, first, stream_id, epoch)
+    _POSITION.pack_into(view, _POSITION_AT, first)
+    _renew_header_crc(view)
+
+
 def _renew_header_crc(view: bytearray | memoryview) -> None:
     _CRC.pack_into(view, _CHECKED_BYTES, crc32c(memoryview(view)[:_CHECKED_BYTES]))
 

@@ -16,6 +16,7 @@ from loomlog.client.chained.chains import View
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.client.log import Log
 from loomlog.core.chained.appending import Appended
+from loomlog.core.chained.block import block_of
 from loomlog.core.chained.messages import Ticket
 from loomlog.testing import LocalCluster
 
@@ -42,7 +43,7 @@ async def take_ticket(log: Log) -> tuple[View, Ticket]:
 
 async def use_ticket(log: Log, view: View, ticket: Ticket, value: bytes) -> None:
     batch = columns.encode([value], timestamps_us=1, producer_id=9, sequence=ticket.first)
-    block = placed(bytearray(batch), view.stream, ticket)
+    block = placed(block_of(bytearray(batch)), view.stream, ticket)
     outcome, _ = await write(log.protocols.chains, view, ticket, block)
     assert isinstance(outcome, Appended)
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from loomlog.client.chained import following, writing
+from loomlog.client.chained.asking import Answered, Question
 from loomlog.client.chained.chains import Chains, View
 from loomlog.client.copyset.reserving import EpochAppends
 from loomlog.client.publishing import Writer
 from loomlog.core.chained.appending import Overtaken
 from loomlog.core.chained.block import Block, junk
-from loomlog.core.chained.messages import Answer, Fetch, Found, Read, Request, Steps
+from loomlog.core.chained.messages import Ask, Fetch, Found, Read, Steps
 from loomlog.core.chained.projection import Projection, Replica
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
@@ -114,16 +115,17 @@ def test_an_append_that_is_repeated_without_a_look_is_found(
 
 
 def test_a_reader_that_believes_a_head_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Chains.ask_replica
+    ask = Chains.ask
 
-    async def hasty(
-        self: Chains, view: View, replica: Replica, request: Request, *, wait_ms: int = 0
-    ) -> Answer:
-        if isinstance(request, Fetch | Read):
-            replica = view.projection.chains[replica.chain][0]
-        return await ask(self, view, replica, request, wait_ms=wait_ms)
+    def hasty(
+        self: Chains, view: View, question: Ask, answered: Answered, *, wait_ms: int = 0
+    ) -> Question:
+        target, request = question
+        if isinstance(target, Replica) and isinstance(request, Fetch | Read):
+            question = Ask(view.projection.chains[target.chain][0], request)
+        return ask(self, view, question, answered, wait_ms=wait_ms)
 
-    monkeypatch.setattr(Chains, "ask_replica", hasty)
+    monkeypatch.setattr(Chains, "ask", hasty)
     assert is_found(first=19)
 
 

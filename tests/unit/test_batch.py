@@ -106,6 +106,14 @@ def test_servers_fill_in_places_and_touch_nothing_else() -> None:
     assert after[batch.HEADER_BYTES :] == before[batch.HEADER_BYTES :]
 
 
+def test_a_place_is_both_at_once() -> None:
+    one_by_one, at_once = make(), make()
+    batch.assign_llsn(one_by_one, stream_id=7, epoch=3, first_llsn=41)
+    batch.assign_position(one_by_one, 41)
+    batch.assign_place(at_once, stream_id=7, epoch=3, first=41)
+    assert at_once == one_by_one
+
+
 # ---- damage -----------------------------------------------------------------------
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any
 
 from loomlog.client.outgoing import Batch, Producer
 from loomlog.client.sending import Outcomes
@@ -31,9 +33,13 @@ class Carrying(ABC):
         self._carrying: dict[asyncio.Task[None], None] = {}
 
     def dispatch(self, batch: Batch, target: Stream) -> None:
-        carrying = self._loop.create_task(self._carry_if_wanted(batch, batch.attempts, target))
+        self._start(self._carry_if_wanted(batch, batch.attempts, target))
+
+    def _start(self, carry: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        carrying = self._loop.create_task(carry)
         self._carrying[carrying] = None
         carrying.add_done_callback(self._carrying.pop)
+        return carrying
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """What has to end with it."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from loomlog import limits
 from loomlog.client import backoff
 from loomlog.client.nodes import Connections
 from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
+from loomlog.net.calls import Call
 from loomlog.net.connection import Connection
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -41,7 +41,7 @@ class Metadata:
         self._addresses = list(addresses)
         self._connections = connections
         self._rng = rng
-        self._timeout_s = request_timeout_s
+        self.timeout_s = request_timeout_s
         self._chosen = 0
         self._leader_epoch = 0  # the highest one that answered
 
@@ -59,7 +59,7 @@ class Metadata:
         self, frame: pb.Frame, *, repeatable: bool = True, timeout_s: float | None = None
     ) -> pb.Frame:
         """The answer. `repeatable`: doing it twice is the same as doing it once."""
-        deadline_s = asyncio.get_running_loop().time() + (timeout_s or self._timeout_s)
+        deadline_s = asyncio.get_running_loop().time() + (timeout_s or self.timeout_s)
         attempts = 0
         reason: Retryable | None = None  # that tells most
         while True:
@@ -72,21 +72,26 @@ class Metadata:
                     reason = error
                 await self._pause(reason, attempts, deadline_s)
 
+    def call(
+        self, frame: pb.Frame, on_reply: Callable[[pb.Frame | LoomError], None]
+    ) -> Attempt | None:
+        """Ask only once, and only who is connected; None: nobody is. For what is in the way of
+        every append: no task, no Future. Who hears an error may `request` the same."""
+        connection = self._connections.get(self._address)
+        return None if connection is None else Attempt(self, connection, frame, on_reply)
+
     async def _attempt(self, frame: pb.Frame, deadline_s: float, repeatable: bool) -> pb.Frame:
         now_s = asyncio.get_running_loop().time
-        connect_s = _CONNECT_S if len(self._addresses) > 1 else self._timeout_s
+        connect_s = _CONNECT_S if len(self._addresses) > 1 else self.timeout_s
         connection = await self._connect(min(deadline_s, now_s() + connect_s))
         left_s = max(deadline_s - now_s(), 0.001)
         answered = False
         try:
             answer: pb.Frame
-            if len(self._addresses) == 1:
+            with self.watch(connection, repeatable=repeatable):
                 answer, _ = await connection.request(frame, timeout_s=left_s)
-            else:
-                async with self._while_it_speaks(connection, repeatable):
-                    answer, _ = await connection.request(frame, timeout_s=left_s)
             answered = True
-            self._check_leader(answer)
+            self.check_leader(answer)
         except SwapUnknown as error:
             if repeatable:
                 raise Unavailable(str(error)) from error
@@ -101,26 +106,24 @@ class Metadata:
             raise
         return answer
 
-    @asynccontextmanager
-    async def _while_it_speaks(
-        self, connection: Connection, repeatable: bool
-    ) -> AsyncIterator[None]:
+    def watch(self, connection: Connection, *, repeatable: bool) -> Watch:
         """Of several repositories: hang up if it falls silent."""
+        if len(self._addresses) == 1:
+            return Watch()
         silence_s = limits.LEADER_SILENCE_S
         if repeatable:  # with little time somebody else is worth asking
-            share_s = self._timeout_s / len(self._addresses)
+            share_s = self.timeout_s / len(self._addresses)
             silence_s = min(silence_s, max(share_s, _SILENCE_S_MIN))
-        asking = asyncio.ensure_future(_hang_up_when_silent(connection, silence_s))
-        try:
-            yield
-        finally:
-            asking.cancel()
+        watch = Watch()
+        watch.begin(connection, silence_s)
+        return watch
 
-    def _check_leader(self, answer: pb.Frame) -> None:
+    def check_leader(self, answer: pb.Frame) -> None:
         """Of several, who was replaced as the leader may not know it yet: it counts no more."""
-        if 0 < answer.leader_epoch < self._leader_epoch and len(self._addresses) > 1:
+        epoch = answer.leader_epoch
+        if 0 < epoch < self._leader_epoch and len(self._addresses) > 1:
             raise NotLeader(f"{self._address} does not lead any more")
-        self._leader_epoch = max(self._leader_epoch, answer.leader_epoch)
+        self._leader_epoch = max(self._leader_epoch, epoch)
 
     async def _connect(self, deadline_s: float) -> Connection:
         connection = self._connections.get(self._address)
@@ -166,11 +169,74 @@ def _tells(error: Retryable) -> int:
     return 1
 
 
-async def _hang_up_when_silent(connection: Connection, silence_s: float) -> None:
-    """Everything that waits for an answer over this connection fails then."""
-    every_s = silence_s / _ASKED_PER_SILENCE
+class Attempt:
+    """A request to one repository, answered by a plain callback, once."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        connection: Connection,
+        frame: pb.Frame,
+        on_reply: Callable[[pb.Frame | LoomError], None],
+    ) -> None:
+        self._metadata = metadata
+        self._on_reply = on_reply
+        self._watch: Watch | None = None
+        self._call = Call(connection, frame, (), metadata.timeout_s, self._replied)
+        if not self._call.ended:
+            self._watch = metadata.watch(connection, repeatable=True)
+
+    def cancel(self) -> None:
+        """Nobody is told anything any more. Fine if it is answered."""
+        self._call.cancel()
+        self._end_watch()
+
+    def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
+        if not isinstance(reply, LoomError):
+            try:
+                self._metadata.check_leader(reply)
+            except NotLeader as error:
+                reply = error
+        self._on_reply(reply)
+        self._end_watch()
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+
+
+class Watch:
+    """Hangs up on who falls silent, so that everything that waits for it fails. Nothing is asked as
+    long as nobody waits long."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    def begin(self, connection: Connection, silence_s: float) -> None:
+        every_s = silence_s / _ASKED_PER_SILENCE
+        loop = asyncio.get_running_loop()
+
+        def ask() -> None:
+            self._asking = loop.create_task(_hang_up_when_silent(connection, silence_s, every_s))
+
+        self._timer = loop.call_later(every_s, ask)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+async def _hang_up_when_silent(connection: Connection, silence_s: float, every_s: float) -> None:
     while not connection.closed:
-        await asyncio.sleep(every_s)
         question = pb.Frame(ask_leader=pb.AskLeader())
         try:
             await connection.request(question, timeout_s=silence_s - every_s)
@@ -178,6 +244,7 @@ async def _hang_up_when_silent(connection: Connection, silence_s: float) -> None
             connection.abort(Unavailable(str(error)))
         except LoomError:
             pass  # closed, or it does not know the question: an answer, too
+        await asyncio.sleep(every_s)
 
 
 CompleteTail: TypeAlias = Callable[[pb.Log], Awaitable[pb.Log]]

@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from loomlog.client.targets import Stream
 from loomlog.errors import InvalidArgument, LoomError
@@ -33,6 +33,12 @@ class Producer:
 
     def now_us(self) -> int:
         return int(self._clock() * 1_000_000)
+
+
+class UnderWay(Protocol):
+    """Work that can be ended: a task, say."""
+
+    def cancel(self) -> object: ...
 
 
 class Lane:
@@ -84,8 +90,8 @@ class Batch:
         self.target: Stream | None = None  # it holds one of this stream's places
         self.connection: Connection | None = None  # where its answer is to come from
         self.request_id = 0
-        self.waiting: asyncio.Task[None] | None = None  # who waits for its place in the log
-        self.writing: asyncio.Task[None] | None = None  # who writes it, where clients do that
+        self.waiting: UnderWay | None = None  # who waits for its place in the log
+        self.writing: UnderWay | None = None  # who writes it, where clients do that
         self.payload: Buffer = b""  # as it was sent last: a repeat must be the same
         self.sequence = 0
         self.epoch = 0  # of the target when it was sent

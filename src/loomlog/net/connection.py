@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 from loomlog import limits
-from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable
+from loomlog.errors import Corrupt, LoomError, Unavailable
+from loomlog.net.calls import Call
 from loomlog.types import Buffer
 
 Frame = Any  # a message of the codec with the fields `id` and `reply`
@@ -178,8 +179,8 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float = limits.REQUEST_TIMEOUT_S,
     ) -> asyncio.Future[tuple[Frame, memoryview]]:
         """Send a request; its answer, or the error. Who ends the Future is not answered."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[tuple[Frame, memoryview]] = loop.create_future()
+        answer: asyncio.Future[tuple[Frame, memoryview]]
+        answer = asyncio.get_running_loop().create_future()
 
         def on_reply(reply: Frame | LoomError, content: memoryview) -> None:
             if answer.done():
@@ -189,19 +190,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 answer.set_result((reply, content))
 
-        def time_is_over() -> None:
-            if not answer.done():
-                late = Timeout(f"{self.peer} did not answer within {timeout_s:g} s")
-                answer.set_exception(late)
-
-        def ended(_: object) -> None:
-            timer.cancel()
-            self.forget(request_id)
-
-        request_id = self.call(frame, payload, on_reply)
-        # From here on the peer is at work: whatever else is to be done costs no time.
-        timer = loop.call_later(timeout_s, time_is_over)
-        answer.add_done_callback(ended)
+        call = Call(self, frame, payload, timeout_s, on_reply)
+        answer.add_done_callback(lambda _: call.cancel())
         return answer
 
     async def request(

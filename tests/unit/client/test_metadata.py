@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import random
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from fake_cluster import FakeCluster, cut, refuse
 
 from loomlog import connect, errors, limits
+from loomlog.client.metadata import Metadata
+from loomlog.client.nodes import Connections
 from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import Server
 from loomlog.net.service import Service
@@ -31,6 +34,7 @@ class SlowRepository(Service):
         super().__init__(codec, {"list_logs": self._list, "ask_leader": self._ask})
         self.server = Server(codec, self)
         self.silent = False
+        self.leader_epoch = 0
         self.lists = 0
         self._left = asked_often
         self._may_answer = asyncio.Event()
@@ -46,7 +50,9 @@ class SlowRepository(Service):
         self._left -= 1
         if not self._left:
             self._may_answer.set()
-        connection.send(pb.Frame(id=frame.id, reply=True, leader_beat=pb.LeaderBeat()))
+        beat = pb.LeaderBeat()
+        answer = pb.Frame(id=frame.id, reply=True, leader_beat=beat, leader_epoch=self.leader_epoch)
+        connection.send(answer)
 
 
 @asynccontextmanager
@@ -237,3 +243,72 @@ def test_asking_for_the_status_does_not_load_arrow() -> None:
         "assert 'pyarrow' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# ---- asked once, by who has no time
+
+
+@asynccontextmanager
+async def asking(*addresses: str) -> AsyncIterator[Metadata]:
+    rng = random.Random(1)
+    connections = Connections(Codec("client"), rng, limits.CONNECT_TIMEOUT_S)
+    try:
+        yield Metadata(addresses, connections, rng, PATIENCE_S)
+    finally:
+        await connections.close()
+
+
+def heard() -> tuple[asyncio.Future[object], Callable[[object], None]]:
+    reply: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    return reply, reply.set_result
+
+
+async def test_who_is_not_connected_is_not_called() -> None:
+    async with slow_repository() as repository, asking(repository.server.address) as metadata:
+        _, on_reply = heard()
+        question = pb.Frame(ask_leader=pb.AskLeader())
+        assert metadata.call(question, on_reply) is None
+        await metadata.reach()
+        reply, on_reply = heard()
+        assert metadata.call(question, on_reply) is not None
+        assert isinstance(await reply, pb.Frame)
+
+
+async def test_of_several_a_silent_one_is_not_called_for_long() -> None:
+    async with (
+        slow_repository() as silent,
+        slow_repository() as other,
+        asking(silent.server.address, other.server.address) as metadata,
+    ):
+        silent.silent = True
+        await metadata.reach()
+        reply, on_reply = heard()
+        metadata.call(pb.Frame(list_logs=pb.ListLogs()), on_reply)
+        assert isinstance(await reply, errors.Unavailable)
+        assert silent.lists == 1
+
+
+async def test_of_several_a_slow_one_that_speaks_is_waited_for() -> None:
+    async with (
+        slow_repository(asked_often=2) as slow,
+        slow_repository() as other,
+        asking(slow.server.address, other.server.address) as metadata,
+    ):
+        await metadata.reach()
+        reply, on_reply = heard()
+        metadata.call(pb.Frame(list_logs=pb.ListLogs()), on_reply)
+        assert isinstance(await reply, pb.Frame)
+
+
+async def test_of_several_one_that_led_before_is_not_believed() -> None:
+    async with (
+        slow_repository() as former,
+        slow_repository() as other,
+        asking(former.server.address, other.server.address) as metadata,
+    ):
+        await metadata.reach()
+        metadata.check_leader(pb.Frame(leader_epoch=2))
+        former.leader_epoch = 1
+        reply, on_reply = heard()
+        metadata.call(pb.Frame(ask_leader=pb.AskLeader()), on_reply)
+        assert isinstance(await reply, errors.NotLeader)

@@ -10,47 +10,36 @@ import asyncio
 import random
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
-from loomlog import limits
 from loomlog.client import backoff
+from loomlog.client.chained.asking import (
+    Answered,
+    Asking,
+    Question,
+    ReplicaQuestion,
+    SequencerQuestion,
+)
+from loomlog.client.chained.driving import Drive
 from loomlog.client.metadata import CachedLog, Metadata
 from loomlog.client.nodes import Connections
-from loomlog.core.chained.messages import (
-    Answer,
-    Ask,
-    Lost,
-    Outcome,
-    Refused,
-    Request,
-    Service,
-    Steps,
-)
+from loomlog.core.chained.messages import Answer, Ask, Outcome, Request, Service, Steps
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection, Replica
-from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Trimmed, Unavailable
-from loomlog.net.connection import Connection, Frame
+from loomlog.errors import NotFound, Retryable, Trimmed, Unavailable
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
 
 PROTOCOL: Final = "chained"
-ANSWER_S: Final = 2.0  # a replica that says nothing for so long is reported, and asked again
-BYTES_PER_S_MIN: Final = 4 * limits.MIB  # large blocks are given more time
 REPORT_S: Final = 1.0  # for the metadata repository to agree, and to begin a new epoch
 NEWER_S: Final = 4.0  # a new epoch is in force after this, or is asked about again
 LOOK_S: Final = 0.2  # who may go on in the old one waits so long for it
 
 
-_Answer: TypeAlias = "asyncio.Future[tuple[Frame, memoryview]]"
-
-
 class SegmentGoneError(Trimmed):
     """Nothing is left of a segment, or the log never had it."""
-
-
-class _NewerEpochError(Exception):
-    """What was asked is of an epoch that is over."""
 
 
 class View(NamedTuple):
@@ -77,14 +66,12 @@ class Chains:
     ) -> None:
         self._log = log
         self._metadata = metadata
-        self._connections = connections
+        self._asking = Asking(metadata, connections)
         self._rng = rng
         self._views: dict[StreamId, View] = {}
         self._adopted: pb.Log | None = None  # what the views were taken from
-        self._missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
         self._closed = False
-        self._asking: dict[StreamId, dict[_Answer, int]] = {}  # what is waited for, and its epoch
 
     async def close(self) -> None:
         """Whoever tries again is told."""
@@ -114,15 +101,8 @@ class Chains:
                 before = known.get(view.stream)
                 if before is not None and before.epoch > view.epoch:
                     view = before
-                self._interrupt(view)
+                self._asking.interrupt(view.stream, view.epoch)
                 self._views[view.stream] = view
-
-    def _interrupt(self, view: View) -> None:
-        """Who still waits for answers of older epochs need not."""
-        asking = self._asking.get(view.stream, {})
-        for answer, epoch in asking.items():
-            if epoch < view.epoch and not answer.done():
-                answer.set_exception(_NewerEpochError())
 
     async def learn(self, stream: StreamId) -> View:
         """The same, for who may be the first to ask for it."""
@@ -137,76 +117,36 @@ class Chains:
 
     async def run(self, view: View, steps: Steps[Outcome]) -> Outcome:
         """Drive an operation to its end."""
+        end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        drive = Drive(partial(self.ask, view), steps, partial(_tell, end))
+        drive.start()
         try:
-            asks = next(steps)
-            while True:
-                if len(asks) == 1:
-                    answers = [await self._ask(view, asks[0])]
-                else:
-                    answers = await asyncio.gather(*(self._ask(view, ask) for ask in asks))
-                asks = steps.send(answers)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
+            return await end
+        finally:
+            drive.cancel()
 
-    async def _ask(self, view: View, ask: Ask) -> Answer:
-        if isinstance(ask.target, Service):
-            return await self.ask_sequencer(view, ask.request)
-        return await self.ask_replica(view, ask.target, ask.request)
+    def ask(self, view: View, ask: Ask, answered: Answered, *, wait_ms: int = 0) -> Question:
+        """`wait_ms`: so long a Fetch may wait for something to be there."""
+        target, request = ask
+        if isinstance(target, Service):
+            return SequencerQuestion(self._asking, view.loglet, request, answered)
+        return ReplicaQuestion(self._asking, view, target, request, answered, wait_ms)
 
     async def ask_sequencer(self, view: View, request: Request) -> Answer:
-        message = codec.sequencer_request_to_wire(view.loglet, request)
-        try:
-            answer = await self._metadata.request(pb.Frame(sequencer_request=message))
-        except (Retryable, NotFound) as error:
-            return Refused(str(error))
-        return codec.sequencer_answer_from_wire(answer.sequencer_answer)
+        return await self._wait_for(view, Ask(Service.SEQUENCER, request))
 
     async def ask_replica(
         self, view: View, replica: Replica, request: Request, *, wait_ms: int = 0
     ) -> Answer:
-        """`wait_ms`: so long a Fetch may wait for something to be there."""
-        message, payload = codec.request_to_wire(replica, request, wait_ms=wait_ms)
-        timeout_s = ANSWER_S + wait_ms / 1000 + len(payload) / BYTES_PER_S_MIN
-        connection: Connection | None = None
-        try:
-            connection = await self._connect(view, replica.node_id)
-            frame = pb.Frame(chain_request=message)
-            answer = connection.ask(frame, (payload,) if len(payload) else (), timeout_s=timeout_s)
-            reply, content = await self._while_it_lasts(view, answer)
-        except _NewerEpochError:
-            return Lost()  # who asked learns of it first
-        except LoomError as error:
-            silent = connection is None or connection.closed or isinstance(error, Timeout)
-            if silent:
-                self._missed[view.stream] = replica.node_id
-            sent = silent and connection is not None
-            return Lost() if sent else Refused(f"node {replica.node_id}: {error}")
-        return codec.answer_from_wire(reply.chain_answer, content)
+        return await self._wait_for(view, Ask(replica, request), wait_ms)
 
-    async def _while_it_lasts(self, view: View, answer: _Answer) -> tuple[Frame, memoryview]:
-        """_NewerEpochError as soon as one is known: who is silent is not waited for."""
-        asking = self._asking.setdefault(view.stream, {})
-        asking[answer] = view.epoch
+    async def _wait_for(self, view: View, ask: Ask, wait_ms: int = 0) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        question = self.ask(view, ask, partial(_tell, answer), wait_ms=wait_ms)
         try:
             return await answer
         finally:
-            del asking[answer]
-
-    async def _connect(self, view: View, node_id: NodeId) -> Connection:
-        address = view.addresses.get(node_id)
-        if address is None:
-            raise Unavailable("its address is not known")
-        connection = self._connections.get(address)
-        if connection is not None and not connection.congested:
-            return connection
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                connection = connection or await self._connections.connect(address)
-                await connection.drain()
-                return connection
-        except TimeoutError:
-            raise Timeout(f"no connection to {address} in time") from None
+            question.cancel()
 
     # ---- after an interruption
 
@@ -245,11 +185,11 @@ class Chains:
         """Ask for the newest projection; `wait`: a newer one has begun, or is about to. If a node
         is missed that may be so, too: what else is asked of it is interrupted then."""
         loop = asyncio.get_running_loop()
-        wait = wait or view.stream in self._missed
+        wait = wait or view.stream in self._asking.missed
         deadline_s = loop.time() + (NEWER_S if wait else 0.0)
         attempts = 0
         while True:
-            missed = self._missed.pop(view.stream, None)
+            missed = self._asking.missed.pop(view.stream, None)
             if missed is not None:
                 await self._report(view, missed)
             with suppress(Retryable):
@@ -265,3 +205,15 @@ class Chains:
             await self._metadata.request(pb.Frame(report_chain=report), timeout_s=REPORT_S)
         except (Retryable, NotFound):
             pass  # it is heard from elsewhere, or it takes longer
+
+
+T = TypeVar("T")
+
+
+def _tell(waiting: asyncio.Future[T], result: T | Exception) -> None:
+    if waiting.done():
+        return
+    if isinstance(result, Exception):
+        waiting.set_exception(result)
+    else:
+        waiting.set_result(result)

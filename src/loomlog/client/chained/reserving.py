@@ -9,6 +9,7 @@ from __future__ import annotations
 from loomlog.client.chained.chains import Chains, SegmentGoneError
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.core.chained.appending import Appended
+from loomlog.core.chained.block import block_of
 from loomlog.core.chained.messages import Ticket
 from loomlog.errors import AppendUnknown, Sealed
 from loomlog.types import Glsn, StreamId
@@ -31,7 +32,7 @@ class ReservedAppends:
 
     async def append(self, stream: StreamId, ticket: Ticket, batch: bytearray) -> Glsn:
         """Its first position; 0: it is not there, and never will be."""
-        block = placed(batch, stream, ticket)
+        block = placed(block_of(batch), stream, ticket)
         try:
             view = await self._chains.learn(stream)
             outcome, _ = await write(self._chains, view, ticket, block)

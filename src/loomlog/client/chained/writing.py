@@ -11,11 +11,12 @@ from collections.abc import Callable
 from loomlog import batch as batches
 from loomlog.client.chained.chains import Chains, View
 from loomlog.core.chained.appending import Appended, Overtaken, append
-from loomlog.core.chained.block import Block, block_of
+from loomlog.core.chained.block import Block
 from loomlog.core.chained.messages import EpochOver, HandedOut, Next, Ticket
-from loomlog.core.chained.outcomes import Interrupted, Trimmed, stopped
+from loomlog.core.chained.outcomes import Interrupted, Stop, Trimmed, stopped
 from loomlog.core.chained.resolving import resolve
 from loomlog.errors import AppendUnknown, Sealed
+from loomlog.types import StreamId
 
 
 async def next_ticket(chains: Chains, view: View, count: int) -> tuple[Ticket, View]:
@@ -37,11 +38,12 @@ def require_open(view: View) -> None:
         raise Sealed(f"stream {view.stream} is of a segment that has ended")
 
 
-def placed(batch: bytearray, stream: int, ticket: Ticket) -> Block:
-    """The batch as a block; its header is given its positions."""
-    batches.assign_llsn(batch, stream, ticket.epoch, ticket.first)
-    batches.assign_position(batch, ticket.first)
-    return block_of(batch)
+def placed(unplaced: Block, stream: StreamId, ticket: Ticket) -> Block:
+    """The block where its ticket says; the header of its batch, a bytearray, is given positions."""
+    batch = unplaced.batch
+    assert isinstance(batch, bytearray)
+    batches.assign_place(batch, stream, ticket.epoch, ticket.first)
+    return Block(ticket.first, *unplaced[1:])
 
 
 async def write(
@@ -52,24 +54,29 @@ async def write(
     *,
     once: bool = False,
     doubted: Callable[[str], None] = lambda refusal: None,
+    met: Appended | Overtaken | Stop | None = None,
 ) -> tuple[Appended | Overtaken | Interrupted, View]:
     """What became of it, and the projection that is known by then. Interrupted only if it was to be
     tried `once`. AppendUnknown: the place was trimmed before that was found out. `doubted` hears
-    when this may be writing it; and why not, as long as all attempts were refused."""
+    when this may be writing it; and why not, as long as all attempts were refused. `met`: how the
+    first attempt has ended, if there was one."""
     attempts = 0
     untouched = True
     while True:
-        if view.epoch == ticket.epoch:
+        if met is not None:
+            outcome, met = met, None
+        elif view.epoch == ticket.epoch:
             doubted("")
             outcome = await chains.run(view, append(view.projection, ticket, block))
-            untouched = untouched and isinstance(outcome, Interrupted) and outcome.untouched
-            if untouched and isinstance(outcome, Interrupted):
-                doubted(outcome.reason)
         else:
             outcome = await chains.run(view, resolve(view.projection, block))
         if isinstance(outcome, Trimmed):
             raise AppendUnknown(f"position {block.first} was trimmed meanwhile")
         if not isinstance(outcome, Interrupted) or once:
             return outcome, view
+        if view.epoch == ticket.epoch:
+            untouched = untouched and outcome.untouched
+            if untouched:
+                doubted(outcome.reason)
         view = await chains.recover(view, outcome, attempts)
         attempts += 1

@@ -6,7 +6,7 @@ on a replica is on all replicas before it, and a block at the tail is decided fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from loomlog.core.chained.block import Block
@@ -14,7 +14,10 @@ from loomlog.core.chained.messages import (
     Answer,
     Ask,
     EpochOver,
+    HandedOut,
+    Next,
     Refused,
+    Service,
     Steps,
     Stored,
     Ticket,
@@ -33,6 +36,17 @@ class Appended:
 @dataclass(frozen=True, slots=True)
 class Overtaken:
     """Somebody filled the address before: nothing of this append was or will be seen there."""
+
+
+def append_next(
+    projection: Projection, count: int, place: Callable[[Ticket], Block]
+) -> Steps[Appended | Overtaken | Stop]:
+    """A ticket for so many records, and then the block that `place` makes for it."""
+    [answer] = yield [Ask(Service.SEQUENCER, Next(projection.epoch, count))]
+    if isinstance(answer, HandedOut):
+        ticket = answer.ticket
+        return (yield from append(projection, ticket, place(ticket)))
+    return stopped(answer)
 
 
 def append(
