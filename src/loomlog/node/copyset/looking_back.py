@@ -7,7 +7,7 @@ have not, for certain, it is nowhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeAlias
 
 from loomlog.batch import Header
@@ -29,13 +29,32 @@ async def look_back(log: LogId, header: Header, state: LogState, find: FindBatch
     question = pb.FindCopysetBatch(
         loglet_id=log, producer_id=header.producer_id, sequence=header.sequence
     )
-    answers = await asyncio.gather(*(_ask(find, node, question) for node in nodes))
-    found = {node: seen for node, seen in zip(nodes, answers, strict=True) if seen is not None}
+    asking = {asyncio.ensure_future(_ask(find, node, question)): node for node in nodes}
+    try:
+        found = await _until_enough(asking, state)
+    finally:
+        for task in asking:
+            task.cancel()
     if not _are_enough(found, state):
         raise Unavailable(f"loglet {log}: too few nodes tell which batches they were given")
-    certain = [node for node, seen in found.items() if seen.certain]
     lsns = sorted({lsn for seen in found.values() for lsn in seen.lsns})
-    return Seen(lsns, _are_enough(certain, state))
+    return Seen(lsns, _are_enough(_certain(found), state))
+
+
+async def _until_enough(
+    asking: Mapping[asyncio.Future[Seen | None], NodeId], state: LogState
+) -> dict[NodeId, Seen]:
+    """What the nodes say. One that is silent is not waited for when the others know."""
+    found: dict[NodeId, Seen] = {}
+    missing = set(asking)
+    while missing and not _are_enough(_certain(found), state):
+        done, missing = await asyncio.wait(missing, return_when=asyncio.FIRST_COMPLETED)
+        found |= {asking[task]: seen for task in done if (seen := task.result()) is not None}
+    return found
+
+
+def _certain(found: Mapping[NodeId, Seen]) -> list[NodeId]:
+    return [node for node, seen in found.items() if seen.certain]
 
 
 def _are_enough(nodes: Collection[NodeId], state: LogState) -> bool:
