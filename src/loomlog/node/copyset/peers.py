@@ -91,6 +91,7 @@ class _Peer:
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[Callable[[Connection | None], None]] = []
         self._wanted = False  # somebody had something for it
+        self._unreachable = False  # the last attempt failed; there will be others
 
     def learn(self, address: str, alive: bool) -> None:
         if address != self._address:
@@ -102,7 +103,13 @@ class _Peer:
             self._connect_soon()
 
     def ask(self, request: NodeRequest, done: OnAnswer) -> None:
-        self.when_connected(partial(_ask, request, done))
+        """Between two attempts to connect, of which the first failed, there is no answer at once:
+        other nodes can do it."""
+        if self._unreachable and self._connecting is not None:
+            self._wanted = True
+            self._loop.call_soon(done, None)
+        else:
+            self.when_connected(partial(_ask, request, done))
 
     def when_connected(self, work: Callable[[Connection | None], None]) -> None:
         """None: it is not possible."""
@@ -159,6 +166,7 @@ class _Peer:
                 logger.debug("node %d: %s", self._node, error)
             except LoomError as error:
                 logger.warning("node %d refuses this one: %s", self._node, error)
+            self._unreachable = True
             self._give_up()
             if not (self._alive and self._wanted):
                 self._connecting = None
@@ -166,6 +174,7 @@ class _Peer:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
         self._connecting = None
+        self._unreachable = False
         if connection.closed:
             self._give_up()
             return
