@@ -120,17 +120,18 @@ def read_header(buffer: Buffer, offset: int = 0) -> Header:
 
 def _is_sane(header: Header) -> bool:
     # Guards allocations and arithmetic of readers against a writer that got its CRC right only.
+    codec, flags, size, count, body_size, raw_size, *_, position, llsn, stream, _ = header
     return (
-        header.codec <= CODEC_ZSTD
-        and 0 < header.count <= _COUNT_MAX.get(header.flags, 0)
-        and header.size == aligned(HEADER_BYTES + header.body_size)
-        and header.size <= BATCH_BYTES_MAX
-        and header.raw_size <= BATCH_BYTES_MAX
-        and (header.codec != CODEC_NONE or header.raw_size == header.body_size)
+        codec <= CODEC_ZSTD
+        and 0 < count <= _COUNT_MAX.get(flags, 0)
+        and size == aligned(HEADER_BYTES + body_size)
+        and size <= BATCH_BYTES_MAX
+        and raw_size <= BATCH_BYTES_MAX
+        and (codec != CODEC_NONE or raw_size == body_size)
         and header.min_timestamp_us <= header.max_timestamp_us
-        and header.first_position + header.count <= _POSITION_MAX
-        and header.first_llsn + header.count <= _POSITION_MAX
-        and header.stream_id <= _STREAM_MAX
+        and position + count <= _POSITION_MAX
+        and llsn + count <= _POSITION_MAX
+        and stream <= _STREAM_MAX
     )
 
 

@@ -19,7 +19,7 @@ from loomlog.client import backoff
 from loomlog.client.nodes import Connections
 from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
 from loomlog.net.calls import Call
-from loomlog.net.connection import Connection
+from loomlog.net.connection import Connection, OnReply
 from loomlog.wire import loomlog_pb2 as pb
 
 REFRESH_INTERVAL_S: Final = 0.02  # many appends fail at once when a stream is sealed: ask once
@@ -72,9 +72,7 @@ class Metadata:
                     reason = error
                 await self._pause(reason, attempts, deadline_s)
 
-    def call(
-        self, frame: pb.Frame, on_reply: Callable[[pb.Frame | LoomError], None]
-    ) -> Attempt | None:
+    def call(self, frame: pb.Frame, on_reply: OnReply) -> Call | None:
         """Ask only once, and only who is connected; None: nobody is. For what is in the way of
         every append: no task, no Future. Who hears an error may `request` the same."""
         connection = self._connections.get(self._address)
@@ -108,13 +106,13 @@ class Metadata:
 
     def watch(self, connection: Connection, *, repeatable: bool) -> Watch:
         """Of several repositories: hang up if it falls silent."""
+        watch = Watch()
         if len(self._addresses) == 1:
-            return Watch()
+            return watch
         silence_s = limits.LEADER_SILENCE_S
         if repeatable:  # with little time somebody else is worth asking
             share_s = self.timeout_s / len(self._addresses)
             silence_s = min(silence_s, max(share_s, _SILENCE_S_MIN))
-        watch = Watch()
         watch.begin(connection, silence_s)
         return watch
 
@@ -169,26 +167,20 @@ def _tells(error: Retryable) -> int:
     return 1
 
 
-class Attempt:
-    """A request to one repository, answered by a plain callback, once."""
+class Attempt(Call):
+    """A request to one repository, of which nobody knows yet whether it leads."""
 
     def __init__(
-        self,
-        metadata: Metadata,
-        connection: Connection,
-        frame: pb.Frame,
-        on_reply: Callable[[pb.Frame | LoomError], None],
+        self, metadata: Metadata, connection: Connection, frame: pb.Frame, on_reply: OnReply
     ) -> None:
         self._metadata = metadata
-        self._on_reply = on_reply
         self._watch: Watch | None = None
-        self._call = Call(connection, frame, (), metadata.timeout_s, self._replied)
-        if not self._call.ended:
+        super().__init__(connection, frame, (), metadata.timeout_s, on_reply)
+        if not self.ended:
             self._watch = metadata.watch(connection, repeatable=True)
 
     def cancel(self) -> None:
-        """Nobody is told anything any more. Fine if it is answered."""
-        self._call.cancel()
+        super().cancel()
         self._end_watch()
 
     def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
@@ -197,7 +189,7 @@ class Attempt:
                 self._metadata.check_leader(reply)
             except NotLeader as error:
                 reply = error
-        self._on_reply(reply)
+        super()._replied(reply, content)
         self._end_watch()
 
     def _end_watch(self) -> None:

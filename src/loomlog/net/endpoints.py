@@ -55,6 +55,7 @@ class Server:
         self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._server: Any = None
         self.address = ""
+        self.frame_received = handler.frame_received  # of who belongs to this: passed on
 
     async def start(self, address: str) -> None:
         host, port = split_address(address)
@@ -87,10 +88,7 @@ class Server:
         self._connections[connection] = None
         return connection
 
-    # Handler: pass on, and forget connections that are gone
-
-    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
-        self._handler.frame_received(connection, frame, payload)
+    # Handler: forget connections that are gone
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         self._connections.pop(connection, None)

@@ -34,6 +34,9 @@ class BlockTable(Protocol):
         """All of it or nothing, in order; with `sync` it survives a power loss once this returns.
         Nobody sees a change before."""
 
+    def get_ready(self) -> None:
+        """For the next commit, while nobody waits for it. Does not block."""
+
     def stored_bytes(self) -> int:
         """What it takes on the disk, about."""
 

@@ -74,6 +74,9 @@ class MemoryTable:
         if sync:
             self._durable = None
 
+    def get_ready(self) -> None:
+        pass
+
     def lose_power(self) -> None:
         """Go back to the last sync."""
         if self._durable is not None:

@@ -116,7 +116,7 @@ class RocksTable:
         self._db = Rdict(path, rocks.options())
         self._node_id = node_id
         self._committing = Lock()  # nobody looks while what was written is not synced yet
-        self._batch = WriteBatch(raw_mode=True)  # the next one: to make it takes longest
+        self._batch: WriteBatch | None = None  # for the next commit: to make it takes longest
 
     def replicas(self) -> dict[Replica, Standing]:
         found = {}
@@ -134,17 +134,20 @@ class RocksTable:
             return RocksReplica(rocks.Cursor(self._db), replica)
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
-        batch = self._batch
+        self.get_ready()
+        batch, self._batch = self._batch, None
+        assert batch is not None
         for replica, change in changes:
             if isinstance(change, Put):
                 _put(batch, replica, change.block)
             else:
                 _change(batch, replica, change)
         with self._committing:
-            try:
-                rocks.write(self._db, batch, sync=sync)
-            finally:
-                self._batch = WriteBatch(raw_mode=True)
+            rocks.write(self._db, batch, sync=sync)
+
+    def get_ready(self) -> None:
+        if self._batch is None:
+            self._batch = WriteBatch(raw_mode=True)
 
     def stored_bytes(self) -> int:
         return sum(self._db.property_int_value(name) or 0 for name in _SIZES)

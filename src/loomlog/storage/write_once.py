@@ -157,6 +157,8 @@ class WriteOnceStore:
                 asked.done(Lost())
             else:
                 asked.done(failed or commit.answers[index])
+        if failed is None and not self._under_way:
+            self._table.get_ready()
 
     def _note(self, standings: Mapping[Replica, Standing | None]) -> None:
         for replica, standing in standings.items():

@@ -59,9 +59,7 @@ class Codec:
 
     def failure(self, frame: pb.Frame) -> errors.LoomError | None:
         """The error inside, if it is one."""
-        if self.kind(frame) != "error":
-            return None
-        return _error_in(frame)
+        return _error_in(frame) if frame.HasField("error") else None
 
     def failure_frame(self, error: errors.LoomError) -> pb.Frame:
         leader = error.leader if isinstance(error, errors.NotLeader) else ""

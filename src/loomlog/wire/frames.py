@@ -37,19 +37,14 @@ def _padding(size: int) -> int:
 def encode(frame: pb.Frame, payload: Sequence[Buffer] = ()) -> list[Buffer]:
     """The buffers of a frame, to be written one after the other."""
     header = frame.SerializeToString()
-    size = sum(map(len, payload))
+    size = sum(map(len, payload)) if payload else 0
     sizes = _SIZES.pack(MAGIC, len(header), size)
     checksum = crc32c(header, crc32c(sizes))
-    head = b"".join(
-        (
-            sizes,
-            checksum.to_bytes(4, "little"),
-            header,
-            _PADDING[: _padding(_PREFIX.size + len(header))],
-        )
-    )
-    padding = _padding(size)
-    return [head, *payload, _PADDING[:padding]] if padding else [head, *payload]
+    padding = _PADDING[: -(_PREFIX.size + len(header)) % limits.ALIGNMENT]
+    head = b"".join((sizes, checksum.to_bytes(4, "little"), header, padding))
+    if not size % limits.ALIGNMENT:
+        return [head, *payload]
+    return [head, *payload, _PADDING[: -size % limits.ALIGNMENT]]
 
 
 class FrameReader:

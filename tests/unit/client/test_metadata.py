@@ -258,9 +258,9 @@ async def asking(*addresses: str) -> AsyncIterator[Metadata]:
         await connections.close()
 
 
-def heard() -> tuple[asyncio.Future[object], Callable[[object], None]]:
+def heard() -> tuple[asyncio.Future[object], Callable[[object, memoryview], None]]:
     reply: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    return reply, reply.set_result
+    return reply, lambda heard, _: reply.set_result(heard)
 
 
 async def test_who_is_not_connected_is_not_called() -> None:

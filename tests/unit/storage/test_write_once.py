@@ -305,7 +305,7 @@ class Counting:
         self.broken = False
         self.replicas, self.look, self.close = table.replicas, table.look, table.close
         self.reclaim, self.interrupt = table.reclaim, table.interrupt
-        self.stored_bytes = table.stored_bytes
+        self.stored_bytes, self.get_ready = table.stored_bytes, table.get_ready
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
         if self.broken:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from loomlog import limits
-from loomlog.client.metadata import Attempt, Metadata
+from loomlog.client.metadata import Metadata
 from loomlog.client.nodes import Connections
 from loomlog.core.chained.messages import Answer, Lost, Refused, Request
 from loomlog.core.chained.projection import Replica
@@ -54,7 +54,7 @@ class Question:
 
     def __init__(self, answered: Answered) -> None:
         self._answered: Answered | None = answered
-        self._call: Call | Attempt | None = None
+        self._call: Call | None = None
         self._task: asyncio.Task[None] | None = None  # if it is not that simple
 
     def cancel(self) -> None:
@@ -166,7 +166,7 @@ class SequencerQuestion(Question):
         if self._call is None:
             self._insist()
 
-    def _replied(self, reply: pb.Frame | LoomError) -> None:
+    def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
         if isinstance(reply, LoomError):
             self._insist()
         else:

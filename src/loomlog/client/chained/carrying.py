@@ -50,8 +50,8 @@ class ChainedCarrier(Carrying):
             except LoomError:
                 pass  # it is told below
             else:
-                encoding = self._encoding(batch)
-                FirstAttempt(self._chains, batch, target, view, encoding, self._ended).start()
+                attempt = FirstAttempt(self._chains, batch, target, view, self._ended)
+                attempt.start(self._encoding)
                 return
         super().dispatch(batch, target)
 

@@ -51,7 +51,6 @@ class FirstAttempt:
         batch: Batch,
         target: Stream,
         view: View,
-        encoding: Encoding,
         ended: _Ended,
     ) -> None:
         self.batch = batch
@@ -59,19 +58,23 @@ class FirstAttempt:
         self.view = view
         self.ticket: Ticket | None = None  # when it has its place ...
         self.block: Block | None = None  # ... and may have been written there
-        self._encoding = encoding
+        self._encoding: Encoding | None = None
         steps = append_next(view.projection, batch.count, self._place)
         self._drive = Drive(partial(chains.ask, view), steps, partial(ended, self))
 
-    def start(self) -> None:
-        self.batch.waiting = self
+    def start(self, encoding: Callable[[Batch], Encoding]) -> None:
         self._drive.start()
+        # What follows is done while the ticket is on its way.
+        self.batch.waiting = self
+        self._encoding = encoding(self.batch)
 
     def cancel(self) -> None:
-        self._encoding.stop()
+        if self._encoding is not None:
+            self._encoding.stop()
         self._drive.cancel()
 
     def _place(self, ticket: Ticket) -> Block:
+        assert self._encoding is not None
         block = placed(self._encoding.result(), self.target.id, ticket)
         self._encoding.stop()
         self.ticket, self.block = ticket, block

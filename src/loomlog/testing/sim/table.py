@@ -35,6 +35,9 @@ class SimTable:
         self._files.disk.note("commit", self._path, len(changes))
         self._table.commit(changes, sync=sync)
 
+    def get_ready(self) -> None:
+        pass
+
     def stored_bytes(self) -> int:
         return self._table.stored_bytes()
 
