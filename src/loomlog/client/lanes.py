@@ -48,8 +48,9 @@ class Lanes:
 
     def _flush(self, lane: Lane) -> None:
         lane.flush_scheduled = False
-        few = FEW_IN_FLIGHT * self._targets.width(lane.stream)
-        if lane.under_way - lane.stalled < few:
+        under_way = lane.under_way - lane.stalled
+        few = FEW_IN_FLIGHT  # or more, if it is worth a look
+        if under_way < few or under_way < few * self._targets.width(lane.stream):
             self.close_open(lane)
 
     def close_open(self, lane: Lane) -> None:

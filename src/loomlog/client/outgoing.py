@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -189,7 +189,9 @@ class Records(Batch):
         )
 
     def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
-        given = positions(Position(first, stream, first_llsn), len(self.futures))
+        given: Iterable[Position] = [Position(first, stream, first_llsn)]
+        if len(self.futures) > 1:
+            given = positions(Position(first, stream, first_llsn), len(self.futures))
         for future, position in zip(self.futures, given, strict=True):
             if not future.done():  # a caller may have cancelled its own
                 future.set_result(position)

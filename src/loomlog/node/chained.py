@@ -85,19 +85,27 @@ class ChainedReplicas:
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
         """Of a client, or of another node."""
-        kind = frame.chain_request.kind
-        if kind in ORDERS:
-            name = pb.ChainRequest.Kind.Name(kind)
+        message = frame.chain_request
+        if message.kind in ORDERS:
+            name = pb.ChainRequest.Kind.Name(message.kind)
             raise Unauthorized(f"{name} of a replica is ordered by the metadata repository only")
-        return self.order(connection, frame, payload)
+        return self._serve(connection, frame.id, message, payload)
 
     def order(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
         """Of the metadata repository, which may ask for everything."""
-        message = frame.chain_request
+        return self._serve(connection, frame.id, frame.chain_request, payload)
+
+    def _serve(
+        self,
+        connection: Connection,
+        request_id: int,
+        message: pb.ChainRequest,
+        payload: memoryview,
+    ) -> Awaitable[Frame] | None:
         replica, request = request_from_wire(message, self._node_id, payload)
-        done = partial(_answer, connection, frame.id)
+        done = partial(_answer, connection, request_id)
         if isinstance(request, Create):
             return self._create(replica)
         if isinstance(request, Fetch) and message.wait_ms:

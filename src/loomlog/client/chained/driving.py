@@ -12,6 +12,10 @@ from loomlog.core.chained.messages import Answer, Ask, Lost, Outcome, Steps
 _NONE_YET: Final = Lost()
 
 
+def _nobody(end: object) -> None:
+    pass
+
+
 class Drive(Generic[Outcome]):
     """One operation. `ended` gets its outcome, or what was raised."""
 
@@ -42,11 +46,15 @@ class Drive(Generic[Outcome]):
             # The first step takes no answers: what Generator cannot say.
             asks = self._steps.send(answers)  # type: ignore[arg-type]
         except StopIteration as end:
-            self._ended(end.value)
+            self._end(end.value)
         except Exception as error:
-            self._ended(error)
+            self._end(error)
         else:
             self._ask_all(asks)
+
+    def _end(self, end: Outcome | Exception) -> None:
+        ended, self._ended = self._ended, _nobody  # who made this and this let go of each other
+        ended(end)
 
     def _ask_all(self, asks: list[Ask]) -> None:
         self._missing = len(asks)
@@ -59,7 +67,7 @@ class Drive(Generic[Outcome]):
     def _answered(self, index: int, answer: Answer | Exception) -> None:
         if isinstance(answer, Exception):
             self.cancel()
-            self._ended(answer)
+            self._end(answer)
             return
         self._answers[index] = answer
         self._missing -= 1
