@@ -74,6 +74,12 @@ def test_for_people_it_is_a_table_with_the_facts_beside_it(tmp_path: Path) -> No
         assert word in done.stdout
 
 
+def test_one_thing_is_measured_at_a_time() -> None:
+    done = bench("--switch", "--failover")
+    assert done.returncode == 2
+    assert "--failover and --switch" in done.stderr
+
+
 def test_percentiles() -> None:
     hundred = [n / 1000 for n in range(100)]
     assert percentile_ms(hundred, 0.5) == pytest.approx(50)

@@ -49,6 +49,20 @@ def test_lines_come_back_in_order(loom: Loom) -> None:
     assert loom.says("tail", "lines", "--from", "9999") == ""
 
 
+def test_gaps_are_told_where_they_are_asked_for(loom: Loom) -> None:
+    loom.says("log", "create", "gappy", "--protocol", "copyset", "--replicas", "2")
+    loom.says("append", "gappy", given="a\nb\n")
+    assert loom.says("tail", "gappy").splitlines() == ["a", "b"]
+    first = (1 << 32) + 1
+    lines = loom.says("tail", "gappy", "--gaps", "--json").splitlines()
+    gap, *entries = map(json.loads, lines)
+    assert gap == {"gap": "bridge", "first": 1, "last": first - 1}
+    assert [entry["position"] for entry in entries] == [first, first + 1]
+    told = loom.run("tail", "gappy", "--gaps", "--max", "1")
+    assert told.stdout == b"a\n"
+    assert told.stderr.decode() == f"positions 1 to {first - 1} have no entry: bridge\n"
+
+
 def test_a_log_is_switched_and_shows_its_segments(loom: Loom) -> None:
     loom.says("log", "create", "changing")
     loom.says("append", "changing", given="a\nb\n")

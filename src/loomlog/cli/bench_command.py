@@ -127,9 +127,18 @@ def bench(
     """Measure appends, subscriptions, latency and idle cost."""
     from loomlog.cli.bench.run import Settings, Target
 
-    counted = start_gigabytes is not None or many_logs is not None
-    private = up is not None or counted or failover or takeover or switch or spark
-    if sync is not None and not private:
+    modes = {
+        "--start-gigabytes": start_gigabytes is not None,
+        "--failover": failover,
+        "--takeover": takeover,
+        "--switch": switch,
+        "--many-logs": many_logs is not None,
+        "--spark": spark,
+    }
+    chosen = [name for name, given in modes.items() if given]
+    if len(chosen) > 1:
+        raise typer.BadParameter("give one of them at a time", param_hint=" and ".join(chosen))
+    if sync is not None and up is None and not chosen:
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
         )

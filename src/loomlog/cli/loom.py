@@ -175,6 +175,14 @@ def tail(
             "come again; none is missed.",
         ),
     ] = None,
+    gaps: Annotated[
+        bool,
+        typer.Option(
+            "--gaps",
+            help="Tell of positions without entry, too (on stderr, or as JSON), and go on behind "
+            "entries that were lost.",
+        ),
+    ] = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -185,8 +193,9 @@ def tail(
     if start is not None and checkpoint is not None:
         raise typer.BadParameter("give --from or --checkpoint, not both", param_hint="--from")
     show = printing.as_text_with_position if positions else printing.as_text
+    show_gap = printing.gap_as_text
     if as_json:
-        show = printing.as_json
+        show, show_gap = printing.as_json, printing.gap_as_json
     event_loop.run(
         printing.tail(
             cluster,
@@ -196,6 +205,7 @@ def tail(
             count_max=count_max,
             checkpoint=checkpoint,
             show=show,
+            show_gap=show_gap if gaps else None,
         )
     )
 

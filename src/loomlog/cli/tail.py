@@ -13,9 +13,10 @@ from loomlog.cli.output import entry_fields, visible
 
 if TYPE_CHECKING:
     from loomlog import Checkpoint, Log
-    from loomlog.types import Entry, Glsn
+    from loomlog.types import Entry, Gap, Glsn
 
 Show = Callable[["Entry"], str]
+ShowGap = Callable[["Gap"], None]
 
 SAVE_S: Final = 1.0  # how often a checkpoint moves on
 
@@ -29,18 +30,28 @@ async def tail(
     count_max: int | None,
     checkpoint: str | None,
     show: Show,
+    show_gap: ShowGap | None,
 ) -> None:
     """Print from `start` (default: behind the checkpoint, or the first entry of the log or its
-    archive) to the last, or for ever."""
+    archive) to the last, or for ever. `show_gap` tells of positions without entry; None: the log
+    does, if they were lost."""
+    from loomlog.types import Gap
+
     async with connected(address) as cluster:
         log = cluster.log(name)
         moving = _Moving(log.checkpoint(checkpoint) if checkpoint else None)
         first = start if start is not None else await moving.first(log)
         last = None if follow else await log.tail()
-        async with moving.on(), aclosing(_wanted(log, first, last, count_max)) as entries:
-            async for entry in entries:
-                sys.stdout.write(show(entry) + "\n")
-                moving.show(entry.position, at_once=follow)
+        wanted = _wanted(log, first, last, count_max, gaps=show_gap is not None)
+        async with moving.on(), aclosing(wanted) as found:
+            async for entry in found:
+                if isinstance(entry, Gap):
+                    assert show_gap is not None
+                    show_gap(entry)
+                    moving.show(entry.last, at_once=follow)
+                else:
+                    sys.stdout.write(show(entry) + "\n")
+                    moving.show(entry.position, at_once=follow)
 
 
 class _Moving:
@@ -95,16 +106,18 @@ class _Moving:
 
 
 async def _wanted(
-    log: Log, first: int, last: int | None, count_max: int | None
-) -> AsyncGenerator[Entry, None]:
-    """Entries from `first` to `last` (None: no end), at most `count_max`."""
+    log: Log, first: int, last: int | None, count_max: int | None, *, gaps: bool
+) -> AsyncGenerator[Entry | Gap, None]:
+    """Entries from `first` to `last` (None: no end), at most `count_max`; `gaps` between them."""
+    from loomlog.types import Gap
+
     if count_max == 0 or (last is not None and first > last):
         return
     count = 0
-    async with aclosing(log.subscribe(start=first, stop=last)) as subscription:
+    async with aclosing(log.subscribe(start=first, stop=last, gaps=gaps)) as subscription:
         async for entry in subscription:
             yield entry
-            count += 1
+            count += not isinstance(entry, Gap)
             if count == count_max:
                 return
 
@@ -121,3 +134,15 @@ def as_json(entry: Entry) -> str:
     import json
 
     return json.dumps(entry_fields(entry))
+
+
+def gap_as_text(gap: Gap) -> None:
+    """Beside the entries, which other programs may read."""
+    sys.stdout.flush()
+    print(f"positions {gap.first} to {gap.last} have no entry: {gap.kind}", file=sys.stderr)
+
+
+def gap_as_json(gap: Gap) -> None:
+    import json
+
+    print(json.dumps({"gap": gap.kind, "first": gap.first, "last": gap.last}))

@@ -170,5 +170,5 @@ class CopysetPart(Following):
 def lost(log: str, gap: words.Gap) -> DataLoss:
     return DataLoss(
         f"positions {gap.first} to {gap.last} of log {log!r} were acknowledged, and all their "
-        f"copies are gone: go on at {gap.last + 1}, or subscribe with gaps=True"
+        f"copies are gone: go on at {gap.last + 1}, or ask for gaps, too (gaps=True, --gaps)"
     )

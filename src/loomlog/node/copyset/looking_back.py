@@ -29,7 +29,7 @@ async def look_back(log: LogId, header: Header, state: LogState, find: FindBatch
     question = pb.FindCopysetBatch(
         loglet_id=log, producer_id=header.producer_id, sequence=header.sequence
     )
-    asking = {asyncio.ensure_future(_ask(find, node, question)): node for node in nodes}
+    asking = {asyncio.create_task(_ask(find, node, question)): node for node in nodes}
     try:
         found = await _until_enough(asking, state)
     finally:
@@ -42,7 +42,7 @@ async def look_back(log: LogId, header: Header, state: LogState, find: FindBatch
 
 
 async def _until_enough(
-    asking: Mapping[asyncio.Future[Seen | None], NodeId], state: LogState
+    asking: Mapping[asyncio.Task[Seen | None], NodeId], state: LogState
 ) -> dict[NodeId, Seen]:
     """What the nodes say. One that is silent is not waited for when the others know."""
     found: dict[NodeId, Seen] = {}

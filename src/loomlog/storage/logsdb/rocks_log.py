@@ -48,15 +48,13 @@ class LogRows:
         self._heads = rows.log_key(rows.HEADS, log)
         self._open_file = open_file
 
-    def batch(self, head: rows.Head) -> Buffer:
+    def batch(self, head: rows.Head) -> Buffer | None:
+        """As it is there; nobody has checked it. None: it is not."""
         if not head.size:
             return b""
-        batch: Buffer | None
         if head.is_in_a_row:
-            batch = self._cursor.get(rows.place_key(rows.BATCHES, self._log, head.record.first))
-        else:
-            batch = self._read_file(head)
-        return rows.checked_batch(head, batch)
+            return self._cursor.get(rows.place_key(rows.BATCHES, self._log, head.record.first))
+        return self._read_file(head)
 
     @cached_property
     def _file(self) -> File:
@@ -113,6 +111,7 @@ class RocksLog:
         meta: Rdict,
         open_cursor: Callable[[Rdict], Cursor],
         files: BatchFiles,
+        note_damage: Callable[[LogId, Lsn], None],
     ) -> None:
         self._log = log
         self._entry = entry
@@ -121,6 +120,7 @@ class RocksLog:
         self._meta = meta
         self._open_cursor = open_cursor
         self._files = files
+        self._note_damage = note_damage
         self._rows: dict[PartitionId, LogRows] = {}
         self._found: dict[Lsn, tuple[LogRows, rows.Head]] = {}
 
@@ -137,7 +137,12 @@ class RocksLog:
     def load(self, head: Record) -> Record:
         """As it was found by a scan."""
         found, stored = self._found[head.first]
-        return stored.record._replace(batch=found.batch(stored))
+        batch = found.batch(stored)
+        try:
+            return stored.record._replace(batch=rows.checked_batch(stored, batch))
+        except Corrupt:
+            self._note_damage(self._log, head.first)
+            raise
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         cursor = self._open_cursor(self._meta)

@@ -11,6 +11,7 @@ none is missed. Should a commit take something away meanwhile, `ask` notices and
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from typing import Final
 
 from rocksdict import ColumnFamily, Options, Rdict
 
-from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.lsn import Lsn, words
 from loomlog.core.copyset.storage import Change, LogStanding
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
@@ -41,9 +42,12 @@ from loomlog.storage.logsdb.table import Found
 from loomlog.storage.logsdb.writing import ChangedLog, Writing
 from loomlog.types import LogId
 
+logger = logging.getLogger(__name__)
+
 _FILES_OPEN_MAX: Final = 512  # of partitions that are hardly ever read
 _COMPACTED_BYTES_MIN: Final = MIB  # less is not worth the work
 _FIRST: Final = 1  # partition
+_DAMAGE_TOLD_MAX: Final = 1000  # copies; then it is known that the disk is bad
 
 # Which blob files a compaction looks through for what can go. A partition is written once: nothing
 # can, unless logs were trimmed or deleted, and then `compact` is told.
@@ -94,6 +98,7 @@ class RocksLogs:
         self._handles: dict[PartitionId, ColumnFamily] = {}
         self._cut: set[LogId] = set()  # trimmed since somebody looked what can be dropped
         self._drops = 0  # commits that took something away
+        self._damaged: set[tuple[LogId, Lsn]] = set()  # copies of which that was told
         self._partitions = Partitions(Beginnings({}), {})
         try:
             self._load(names, now_us)
@@ -114,7 +119,10 @@ class RocksLogs:
 
     def look(self, log: LogId) -> RocksLog:
         entry = self._entries.get(log, _NO_ENTRY)
-        return RocksLog(log, entry, self._partitions, self._db, self._open_cursor, self._files)
+        return RocksLog(
+            *(log, entry, self._partitions, self._db, self._open_cursor),
+            *(self._files, self._note_damage),
+        )
 
     def ask(self, log: LogId, question: Callable[[RocksLog], Found]) -> Found:
         while True:
@@ -123,6 +131,15 @@ class RocksLogs:
             found = question(stored)
             if drops == self._drops:
                 return found
+
+    def _note_damage(self, log: LogId, lsn: Lsn) -> None:
+        """For the operator: readers take another copy."""
+        if (log, lsn) not in self._damaged and len(self._damaged) < _DAMAGE_TOLD_MAX:
+            self._damaged.add((log, lsn))
+            logger.warning(
+                "loglet %d: the copy at %s is damaged, readers get another one: check the disk",
+                *(log, words(lsn)),
+            )
 
     def _open_cursor(self, table: Rdict) -> rocks.Cursor:
         with self._committing:

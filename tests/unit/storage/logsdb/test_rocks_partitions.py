@@ -389,7 +389,9 @@ def reopen_damaged(rig: RocksRig, files: str, at: int) -> Rig:
 
 
 @pytest.mark.parametrize(("where", "large_batch_bytes"), [("*.blob", MIB), ("batches/1/1", 1)])
-def test_a_damaged_batch_is_told(tmp_path: Path, where: str, large_batch_bytes: int) -> None:
+def test_a_damaged_batch_is_told(
+    tmp_path: Path, where: str, large_batch_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
     rig = RocksRig(tmp_path / "db", PartitionSettings(large_batch_bytes=large_batch_bytes))
     content = Random(1).randbytes(20_000)
     rig.put(*(record(offset, batch=content) for offset in range(1, 4)))
@@ -404,6 +406,9 @@ def test_a_damaged_batch_is_told(tmp_path: Path, where: str, large_batch_bytes: 
     found = read(again, make(1, 1))
     assert [each.offset for each in found.records] == [1, 3, 4]
     assert found.damaged == ((make(1, 2), make(1, 2)),)
+    if where != "*.blob":  # of those RocksDB tells itself
+        [told] = [line.getMessage() for line in caplog.records]  # however often it is read
+        assert "copy at e1n2 is damaged" in told
     rig.logs.close()
 
 
