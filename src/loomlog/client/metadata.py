@@ -161,10 +161,11 @@ class Metadata:
 
 
 def _tells(error: Retryable) -> int:
-    """Of why nothing can be done: that another one leads, the least; why nobody does, the most."""
+    """Of why nothing can be done: that another one leads, the least, then silence; why nobody
+    leads, the most."""
     if isinstance(error, NotLeader):
-        return 0 if error.leader else 2
-    return 1
+        return 0 if error.leader else 3
+    return 1 if isinstance(error, Timeout) else 2
 
 
 class Attempt(Call):

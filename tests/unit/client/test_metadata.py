@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from fake_cluster import FakeCluster, cut, refuse
+from fake_cluster import FakeCluster, cut, ignore, refuse
 
 from loomlog import connect, errors, limits
 from loomlog.client.metadata import Metadata
@@ -191,6 +191,15 @@ async def test_why_nobody_leads_tells_more_than_who_is_away() -> None:
         follower.metadata_faults.extend([refuse(waits)] * 100)
         async with await connect([follower.address, dead], request_timeout_s=0.3) as cluster:
             with pytest.raises(errors.NotLeader, match="etcd does not answer"):
+                await cluster.logs()
+
+
+async def test_what_was_said_before_tells_more_than_the_silence_at_the_end() -> None:
+    async with FakeCluster() as fake:
+        fake.add_log("events")
+        async with await connect(fake.address, request_timeout_s=0.3) as cluster:
+            fake.metadata_faults.extend([refuse(errors.Unavailable("start node 2")), ignore])
+            with pytest.raises(errors.Unavailable, match="start node 2"):
                 await cluster.logs()
 
 
