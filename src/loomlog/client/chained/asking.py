@@ -16,7 +16,6 @@ from loomlog.client.nodes import Connections
 from loomlog.core.chained.messages import Answer, Lost, Refused, Request
 from loomlog.core.chained.projection import Replica
 from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable
-from loomlog.net.calls import Call
 from loomlog.net.connection import Connection, Frame
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import chained as codec
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 2.0  # a replica that says nothing for so long is reported, and asked again
 BYTES_PER_S_MIN: Final = 4 * limits.MIB  # large blocks are given more time
+TICK_S: Final = 0.1  # how exactly that is kept: a timer for each question would cost too much
 
 Answered: TypeAlias = Callable[[Answer | Exception], None]
 
@@ -39,6 +39,22 @@ class Asking:
         self.connections = connections
         self.missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self.of_replicas: dict[ReplicaQuestion, None] = {}  # what is waited for
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def wait_for(self, question: ReplicaQuestion) -> None:
+        """For its answer, as long as it may take."""
+        self.of_replicas[question] = None
+        if self._ticker is None:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._ticker = None
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for question in [found for found in self.of_replicas if found.due_s <= now_s]:
+            question.time_is_over()
+        if self.of_replicas and self._ticker is None:
+            self._ticker = loop.call_later(TICK_S, self._tick)
 
     def interrupt(self, stream: StreamId, epoch: int) -> None:
         """Who still waits for answers of older epochs need not."""
@@ -54,14 +70,11 @@ class Question:
 
     def __init__(self, answered: Answered) -> None:
         self._answered: Answered | None = answered
-        self._call: Call | None = None
         self._task: asyncio.Task[None] | None = None  # if it is not that simple
 
     def cancel(self) -> None:
         """Nobody is told anything any more. Fine if it is answered."""
         self._answered = None
-        if self._call is not None:
-            self._call.cancel()
         if self._task is not None:
             self._task.cancel()
 
@@ -90,7 +103,9 @@ class ReplicaQuestion(Question):
         self._frame = pb.Frame(chain_request=message)
         self._payload = (payload,) if len(payload) else ()
         self._timeout_s = ANSWER_S + wait_ms / 1000 + len(payload) / BYTES_PER_S_MIN
+        self.due_s = 0.0  # when it was sent and is not answered
         self._connection: Connection | None = None
+        self._request_id = 0
         connection = asking.connections.get(view.addresses.get(self._node_id, ""))
         if connection is None or connection.congested:
             self._task = asyncio.get_running_loop().create_task(self._connect_and_send())
@@ -98,20 +113,32 @@ class ReplicaQuestion(Question):
             self._send(connection)
 
     def cancel(self) -> None:
-        self._asking.of_replicas.pop(self, None)
+        self._forget()
         super().cancel()
 
     def give_up(self) -> None:
         """Who asked learns of a newer epoch first."""
-        if self._answered is not None and self._call is not None:
-            self._call.cancel()
+        if self in self._asking.of_replicas:
+            self._forget()
             self._end(Lost())
+
+    def time_is_over(self) -> None:
+        self._forget()
+        self._failed(Timeout(f"no answer within {self._timeout_s:g} s"))
+
+    def _forget(self) -> None:
+        if self in self._asking.of_replicas:
+            del self._asking.of_replicas[self]
+            assert self._connection is not None
+            self._connection.forget(self._request_id)
 
     def _send(self, connection: Connection) -> None:
         self._connection = connection
-        self._call = Call(connection, self._frame, self._payload, self._timeout_s, self._replied)
-        if not self._call.ended:
-            self._asking.of_replicas[self] = None
+        self._request_id = connection.call(self._frame, self._payload, self._replied)
+        # From here on the peer is at work: whatever else is to be done costs no time.
+        if self._answered is not None:
+            self.due_s = asyncio.get_running_loop().time() + self._timeout_s
+            self._asking.wait_for(self)
 
     async def _connect_and_send(self) -> None:
         try:
@@ -142,6 +169,8 @@ class ReplicaQuestion(Question):
             self._end(codec.answer_from_wire(reply.chain_answer, content))
 
     def _failed(self, error: LoomError) -> None:
+        if self._answered is None:
+            return
         connection = self._connection
         silent = connection is None or connection.closed or isinstance(error, Timeout)
         if silent:
@@ -165,6 +194,11 @@ class SequencerQuestion(Question):
         self._call = self._metadata.call(self._frame, self._replied)
         if self._call is None:
             self._insist()
+
+    def cancel(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        super().cancel()
 
     def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
         if isinstance(reply, LoomError):
