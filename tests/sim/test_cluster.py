@@ -23,7 +23,7 @@ from loomlog.storage import journal
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 
-CHUNKS = 6  # another 1,000 seeds, with three metadata repositories, are in test_takeovers.py
+CHUNKS = 4  # another 1,000 seeds, with three metadata repositories, are in test_takeovers.py
 SEEDS_PER_CHUNK = 10
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from loomlog.testing.sim.run import Choice, run_seed
 
-CHUNKS = 4
+CHUNKS = 3
 SEEDS_PER_CHUNK = 8
 
 

@@ -11,7 +11,7 @@ from loomlog.core.chained.projection import Projection
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.testing.sim.run import Choice, run_seed
 
-CHUNKS = 4
+CHUNKS = 3
 SEEDS_PER_CHUNK = 6
 
 

@@ -19,7 +19,7 @@ from loomlog.core.chained.projection import Projection, Replica
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
 
-CHUNKS = 5
+CHUNKS = 4
 SEEDS_PER_CHUNK = 8
 PUBLISHING_CHUNKS = 2
 

@@ -13,7 +13,7 @@ from loomlog.staging_logs import staging_name
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 
-CHUNKS = 5
+CHUNKS = 3
 SEEDS_PER_CHUNK = 10
 
 
