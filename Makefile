@@ -7,7 +7,7 @@ SPARK  := $(VENV)/.installed-spark
 PROTO  := src/loomlog/wire/loomlog.proto
 
 # Workers of the test run, for two cores: many tests wait for servers. Spark's need more than a core.
-JOBS ?= 4
+JOBS ?= 3
 SPARK_JOBS ?= 2
 SEED ?= 1
 RUNS ?= 500
