@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dying_writers import Crash, Dying
 
 from loomlog import connect, connect_sync
 from loomlog.client import staging
@@ -186,36 +187,6 @@ async def test_the_blocking_client_is_the_same(local: LocalCluster, log: Log) ->
 # ---- once, whoever dies -----------------------------------------------------------
 
 
-class Crash(Exception):  # noqa: N818 - no error, an end
-    """The process ends here."""
-
-
-class Dying:
-    """A register and appends that end with the process, before or after the given step."""
-
-    def __init__(self, writer: Writer, step: int, *, after: bool) -> None:
-        self._register, self._appends = writer._register, writer._ways.pinned
-        self._left, self._after = step, after
-        self.get = writer._register.get
-        writer._register = self  # type: ignore[assignment]
-        writer._ways = writer._ways._replace(pinned=self)  # type: ignore[arg-type]
-
-    async def swap(self, *given: Any) -> Any:
-        return await self._step(lambda: self._register.swap(*given))
-
-    async def append(self, *given: Any) -> Any:
-        return await self._step(lambda: self._appends.append(*given))
-
-    async def _step(self, work: Any) -> Any:
-        self._left -= 1
-        if not self._left and not self._after:
-            raise Crash
-        done = await work()
-        if not self._left:
-            raise Crash
-        return done
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", [1, 2, 3])  # decide, append, done
 async def test_a_writer_that_dies_anywhere_is_continued_by_another(
@@ -224,7 +195,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
     await published(log, 100)
     first = await log.writer("w")
     staged = await log.stage(rows(101, 50))
-    Dying(first, step, after=after)
+    Dying(first, "pinned", step, after=after)
     with pytest.raises(Crash):
         await first.publish(2, staged)
 
@@ -240,7 +211,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
 async def test_what_was_decided_is_what_counts(log: Log, step: int) -> None:
     """A replay may compute something else: nobody gets to see both, or a mixture."""
     dying = await log.writer("w")
-    Dying(dying, step, after=False)
+    Dying(dying, "pinned", step, after=False)
     with pytest.raises(Crash):
         await dying.publish(1, await log.stage(rows(1, 50)))
     writer = await log.writer("w")
@@ -251,7 +222,7 @@ async def test_what_was_decided_is_what_counts(log: Log, step: int) -> None:
 async def test_a_writer_says_how_far_it_is_once_that_is_certain(log: Log) -> None:
     dying = await log.writer("w")
     assert await dying.sequence() == 0
-    Dying(dying, 2, after=False)
+    Dying(dying, "pinned", 2, after=False)
     with pytest.raises(Crash):
         await dying.publish(5, await log.stage(rows(1, 3)))
     writer = await log.writer("w")
@@ -374,7 +345,7 @@ async def test_who_lost_the_lease_publishes_nothing(cluster: Cluster, log: Log) 
 async def left_intent(log: Log, staged: pa.RecordBatch, step: int = 2) -> int:
     """A writer died with this decided, as its first; the stream to which it goes."""
     dying = await log.writer("w")
-    Dying(dying, step, after=False)
+    Dying(dying, "pinned", step, after=False)
     with pytest.raises(Crash):
         await dying.publish(1, await log.stage(staged))
     intent = (await dying._load())[0].intent

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dying_writers import Crash, Dying
 
 from loomlog.client import writer_state
 from loomlog.client.log import Log
-from loomlog.client.publishing import Published, Writer, writers_prefix
+from loomlog.client.publishing import Published, writers_prefix
 from loomlog.core.copyset.lsn import epoch_of
 from loomlog.testing import LocalCluster
 
@@ -54,37 +55,6 @@ async def end_epoch(local: LocalCluster, log: Log) -> None:
     await local.start_node(stream.copyset.sequencer)
 
 
-class Crash(Exception):  # noqa: N818 - no error, an end
-    """The process ends here."""
-
-
-class Dying:
-    """A register and appends that end with the process, before or after the given step."""
-
-    def __init__(self, writer: Writer, step: int, *, after: bool) -> None:
-        self._register, self._appends = writer._register, writer._ways.in_epochs
-        self._left, self._after = step, after
-        self.get = writer._register.get
-        self.reserve = writer._ways.in_epochs.reserve
-        writer._register = self  # type: ignore[assignment]
-        writer._ways = writer._ways._replace(in_epochs=self)  # type: ignore[arg-type]
-
-    async def swap(self, *given: Any) -> Any:
-        return await self._step(lambda: self._register.swap(*given))
-
-    async def append(self, *given: Any) -> Any:
-        return await self._step(lambda: self._appends.append(*given))
-
-    async def _step(self, work: Any) -> Any:
-        self._left -= 1
-        if not self._left and not self._after:
-            raise Crash
-        done = await work()
-        if not self._left:
-            raise Crash
-        return done
-
-
 async def test_rows_are_published_between_appends(log: Log) -> None:
     await log.append(b"1")
     writer = await log.writer("w")
@@ -107,7 +77,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
     first = await log.writer("w")
     await first.publish(1, await log.stage(rows(1, 100)))
     staged = await log.stage(rows(101, 50))
-    Dying(first, step, after=after)
+    Dying(first, "in_epochs", step, after=after)
     with pytest.raises(Crash):
         await first.publish(2, staged)
     if epoch_ends:
@@ -160,7 +130,7 @@ async def test_what_was_decided_for_an_epoch_that_is_over_goes_to_another(
 ) -> None:
     writer = await log.writer("w")
     before = await writer.publish(1, await log.stage(rows(1, 3)))
-    Dying(writer, 1, after=True)
+    Dying(writer, "in_epochs", 1, after=True)
     with pytest.raises(Crash):
         await writer.publish(2, await log.stage(rows(4, 3)))
     await end_epoch(local, log)
@@ -177,7 +147,7 @@ async def test_a_switch_between_decision_and_end_doubles_nothing(
 ) -> None:
     writer = await log.writer("w")
     staged = await log.stage(rows(1, 9))
-    Dying(writer, step, after=True)
+    Dying(writer, "in_epochs", step, after=True)
     with pytest.raises(Crash):
         await writer.publish(1, staged)
     async with await local.connect() as cluster:
@@ -194,7 +164,7 @@ async def test_what_is_decided_is_in_the_register_with_its_epoch(
 ) -> None:
     writer = await log.writer("w")
     staged = await log.stage(rows(1, 3))
-    Dying(writer, 1, after=True)
+    Dying(writer, "in_epochs", 1, after=True)
     with pytest.raises(Crash):
         await writer.publish(1, staged)
     async with await local.connect() as cluster:
@@ -208,7 +178,7 @@ async def test_what_is_decided_is_in_the_register_with_its_epoch(
 
 async def test_a_trim_carries_out_what_is_decided_below(local: LocalCluster, log: Log) -> None:
     writer = await log.writer("w")
-    Dying(writer, 1, after=True)
+    Dying(writer, "in_epochs", 1, after=True)
     with pytest.raises(Crash):
         await writer.publish(1, await log.stage(rows(1, 3)))
     place = (await log.append(b"4")).position

@@ -127,18 +127,17 @@ def bench(
     """Measure appends, subscriptions, latency and idle cost."""
     from loomlog.cli.bench.run import Settings, Target
 
-    modes = {
-        "--start-gigabytes": start_gigabytes is not None,
-        "--failover": failover,
-        "--takeover": takeover,
-        "--switch": switch,
-        "--many-logs": many_logs is not None,
-        "--spark": spark,
-    }
-    chosen = [name for name, given in modes.items() if given]
-    if len(chosen) > 1:
-        raise typer.BadParameter("give one of them at a time", param_hint=" and ".join(chosen))
-    if sync is not None and up is None and not chosen:
+    instead = _only_one(
+        {
+            "--start-gigabytes": start_gigabytes is not None,
+            "--failover": failover,
+            "--takeover": takeover,
+            "--switch": switch,
+            "--many-logs": many_logs is not None,
+            "--spark": spark,
+        }
+    )
+    if sync is not None and up is None and not instead:
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
         )
@@ -170,6 +169,14 @@ def bench(
             against=against,
         )
         _appends_and_reads(target, settings, as_json=as_json)
+
+
+def _only_one(given: dict[str, bool]) -> str | None:
+    """The option that asks for something else to be measured, if there is one."""
+    chosen = [name for name, is_given in given.items() if is_given]
+    if len(chosen) > 1:
+        raise typer.BadParameter("give one of them at a time", param_hint=" and ".join(chosen))
+    return chosen[0] if chosen else None
 
 
 def _appends_and_reads(target: Target, settings: Settings, *, as_json: bool) -> None:
