@@ -128,14 +128,12 @@ def bench(
     from loomlog.cli.bench.run import Settings, Target
 
     instead = _only_one(
-        {
-            "--start-gigabytes": start_gigabytes is not None,
-            "--failover": failover,
-            "--takeover": takeover,
-            "--switch": switch,
-            "--many-logs": many_logs is not None,
-            "--spark": spark,
-        }
+        start_gigabytes=start_gigabytes is not None,
+        failover=failover,
+        takeover=takeover,
+        switch=switch,
+        many_logs=many_logs is not None,
+        spark=spark,
     )
     if sync is not None and up is None and not instead:
         raise typer.BadParameter(
@@ -171,12 +169,12 @@ def bench(
         _appends_and_reads(target, settings, as_json=as_json)
 
 
-def _only_one(given: dict[str, bool]) -> str | None:
-    """The option that asks for something else to be measured, if there is one."""
-    chosen = [name for name, is_given in given.items() if is_given]
+def _only_one(**given: bool) -> bool:
+    """Whether something else is to be measured."""
+    chosen = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if len(chosen) > 1:
         raise typer.BadParameter("give one of them at a time", param_hint=" and ".join(chosen))
-    return chosen[0] if chosen else None
+    return bool(chosen)
 
 
 def _appends_and_reads(target: Target, settings: Settings, *, as_json: bool) -> None:
