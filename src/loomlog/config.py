@@ -85,5 +85,7 @@ class ClientSettings:
     request_timeout_s: float = limits.REQUEST_TIMEOUT_S
     connect_timeout_s: float = limits.CONNECT_TIMEOUT_S
     read_ahead_bytes: int = limits.READ_AHEAD_BYTES
+    # While one append alone is under way the client does not sleep, at most so long; 0: it does.
+    spin_s: float = limits.SPIN_S
     # Protocol `chained`: a writer that has a place and does not write it is waited for so long.
     hole_timeout_s: float = limits.HOLE_TIMEOUT_S

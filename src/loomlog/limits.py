@@ -77,6 +77,7 @@ LEADER_SILENCE_S: Final = 2.0  # after which another metadata repository takes o
 CONNECT_TIMEOUT_S: Final = 5.0
 TCP_SILENCE_S: Final = 10  # whole seconds; a host that vanished without a word ends a connection
 REQUEST_TIMEOUT_S: Final = 10.0
+SPIN_S: Final = 0.002  # of one append: longer than a chain of three takes with fast disks
 HOLE_TIMEOUT_S: Final = 1.0  # far above a write; readers of what comes behind wait so long
 APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this, whatever it tried
 RETENTION_INTERVAL_S: Final = 60.0  # how often the metadata repository looks for what is too old

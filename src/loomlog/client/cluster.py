@@ -19,6 +19,7 @@ from loomlog import limits
 from loomlog.client import moments
 from loomlog.client.appender import Appender
 from loomlog.client.archived import ArchivedLog
+from loomlog.client.chained.spinning import CPUS_MIN, Spinning, usable_cpus
 from loomlog.client.checkpoints import Checkpoints
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.leases import Leases
@@ -84,6 +85,8 @@ class Cluster(Operator, Registers, Leases):
             addresses, self._connections, self._rng, settings.request_timeout_s
         )
         self._producer = Producer(self._rng, clock)
+        spin_s = settings.spin_s if usable_cpus() >= CPUS_MIN else 0.0
+        self._spinning = Spinning(self._loop, spin_s)
         self._publications = Publications(
             self, self._connections, settings.append_timeout_s, self._rng, self._producer.now_us
         )
@@ -213,7 +216,7 @@ class Cluster(Operator, Registers, Leases):
         cached = CachedLog(name, self._metadata)
         settings = self._settings
         ours = (self._connections, self._producer, settings, self._rng, self._loop)
-        protocols = Protocols(cached, self._metadata, *ours)
+        protocols = Protocols(cached, self._metadata, *ours, self._spinning)
         appender = Appender(cached, *ours, protocols.carriers())
         reader = Reader(
             cached,

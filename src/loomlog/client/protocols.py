@@ -13,6 +13,7 @@ from loomlog.client.chained.carrying import ChainedCarrier
 from loomlog.client.chained.chains import Chains
 from loomlog.client.chained.finding import ChainedFinder
 from loomlog.client.chained.reserving import ReservedAppends
+from loomlog.client.chained.spinning import Spinning
 from loomlog.client.chained.tails import ChainedTails
 from loomlog.client.copyset import following as copyset_following
 from loomlog.client.copyset import segments as copyset
@@ -45,6 +46,7 @@ class Protocols:
         settings: ClientSettings,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
+        spinning: Spinning,
     ) -> None:
         self.chains = Chains(log, metadata, connections, rng)
         self._log = log
@@ -53,6 +55,7 @@ class Protocols:
         self._settings = settings
         self._rng = rng
         self._loop = loop
+        self._spinning = spinning
         self._segments = Segments(log, connections)
         self._sequencers = Sequencers(self._segments, rng)
         self._tails = Tails(self._segments, self._sequencers, settings.request_timeout_s)
@@ -83,6 +86,7 @@ class Protocols:
             self._settings.compression,
             outcomes,
             self._loop,
+            self._spinning,
             at_once=self._at_once,
         )
 

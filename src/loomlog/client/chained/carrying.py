@@ -14,7 +14,8 @@ from functools import partial
 
 from loomlog.client.carrying import Carrying
 from loomlog.client.chained.chains import Chains, SegmentGoneError, View
-from loomlog.client.chained.first_attempt import Encoding, FirstAttempt
+from loomlog.client.chained.first_attempt import Encoding, FirstAttempt, Outcome
+from loomlog.client.chained.spinning import Spinning
 from loomlog.client.chained.writing import next_ticket, placed, require_open, write
 from loomlog.client.outgoing import Batch, Producer
 from loomlog.client.sending import Outcomes
@@ -36,11 +37,13 @@ class ChainedCarrier(Carrying):
         compression: str,
         outcomes: Outcomes,
         loop: asyncio.AbstractEventLoop,
+        spinning: Spinning,
         *,
         at_once: bool,
     ) -> None:
         super().__init__(producer, compression, outcomes, loop, at_once=at_once)
         self._chains = chains
+        self._spinning = spinning
 
     def dispatch(self, batch: Batch, target: Stream) -> None:
         if batch.count:
@@ -51,13 +54,11 @@ class ChainedCarrier(Carrying):
                 pass  # it is told below
             else:
                 attempt = FirstAttempt(self._chains, batch, target, view, self._ended)
-                attempt.start(self._encoding)
+                attempt.start(self._encoding, self._spinning)
                 return
         super().dispatch(batch, target)
 
-    def _ended(
-        self, attempt: FirstAttempt, outcome: Appended | Overtaken | Stop | Exception
-    ) -> None:
+    def _ended(self, attempt: FirstAttempt, outcome: Outcome) -> None:
         batch = attempt.batch
         if isinstance(outcome, Appended):
             assert attempt.block is not None

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from loomlog.client.chained.chains import Chains, View
 from loomlog.client.chained.driving import Drive
+from loomlog.client.chained.spinning import Spinning
 from loomlog.client.chained.writing import placed
 from loomlog.client.outgoing import Batch
 from loomlog.client.targets import Stream
@@ -18,6 +19,8 @@ from loomlog.core.chained.block import Block
 from loomlog.core.chained.messages import Ticket
 from loomlog.core.chained.outcomes import Stop
 from loomlog.errors import LoomError
+
+Outcome: TypeAlias = Appended | Overtaken | Stop | Exception
 
 
 class Encoding:
@@ -59,10 +62,14 @@ class FirstAttempt:
         self.ticket: Ticket | None = None  # when it has its place ...
         self.block: Block | None = None  # ... and may have been written there
         self._encoding: Encoding | None = None
+        self._ended = ended
+        self._spinning: Spinning | None = None  # while it is under way
         steps = append_next(view.projection, batch.count, self._place)
-        self._drive = Drive(partial(chains.ask, view), steps, partial(ended, self))
+        self._drive = Drive(partial(chains.ask, view), steps, self._end)
 
-    def start(self, encoding: Callable[[Batch], Encoding]) -> None:
+    def start(self, encoding: Callable[[Batch], Encoding], spinning: Spinning) -> None:
+        self._spinning = spinning
+        spinning.began()
         self._drive.start()
         # What follows is done while the ticket is on its way.
         self.batch.waiting = self
@@ -72,6 +79,16 @@ class FirstAttempt:
         if self._encoding is not None:
             self._encoding.stop()
         self._drive.cancel()
+        self._rest()
+
+    def _end(self, outcome: Outcome) -> None:
+        self._rest()
+        self._ended(self, outcome)
+
+    def _rest(self) -> None:
+        spinning, self._spinning = self._spinning, None
+        if spinning is not None:
+            spinning.ended()
 
     def _place(self, ticket: Ticket) -> Block:
         assert self._encoding is not None
@@ -82,4 +99,4 @@ class FirstAttempt:
         return block
 
 
-_Ended: TypeAlias = Callable[[FirstAttempt, Appended | Overtaken | Stop | Exception], None]
+_Ended: TypeAlias = Callable[[FirstAttempt, Outcome], None]

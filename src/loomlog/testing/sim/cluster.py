@@ -176,6 +176,7 @@ class SimCluster:
         """A client of the cluster; waits for the metadata repository if it must. Several in one
         process need names: their producer ids come from it."""
         rng = Random(f"{self.sim.world.seed} {process.host.name}{name} {len(process.host.lives)}")
+        settings["spin_s"] = 0.0  # a loop that does not sleep would stop the simulated time
         addresses = self.metadata_addresses
         rng.shuffle(addresses)
         while True:
