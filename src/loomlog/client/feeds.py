@@ -76,7 +76,7 @@ class Merge(Protocol):
     def over(self, feed: Feed) -> None:
         """The log has no such stream any more."""
 
-    def fail(self, error: LoomError) -> None: ...
+    def fail(self, error: Exception) -> None: ...
 
 
 class Feed:
@@ -158,7 +158,7 @@ class Feed:
                 connection = await self._source.connections.connect(replica)
             except Retryable:
                 self._failures += 1
-            except LoomError as error:
+            except Exception as error:
                 self._merge.fail(error)
                 return
             else:
@@ -237,6 +237,12 @@ class Feed:
     def _received(self, reply: Any, payload: memoryview) -> None:
         if self._closed:
             return
+        try:
+            self._heard(reply, payload)
+        except Exception as error:
+            self._merge.fail(error)
+
+    def _heard(self, reply: Any, payload: memoryview) -> None:
         if isinstance(reply, LoomError):
             self.broken(reply)
             return

@@ -17,7 +17,7 @@ class Following(ABC):
         self._loop = asyncio.get_running_loop()
         self._next = start
         self._stop = stop
-        self._failure: LoomError | None = None
+        self._failure: Exception | None = None
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -47,7 +47,8 @@ class Following(ABC):
         self._release()
         self._notify()
 
-    def fail(self, error: LoomError) -> None:
+    def fail(self, error: Exception) -> None:
+        """Also with what nobody expected: a consumer must not wait for somebody who died of it."""
         if self._failure is None and not self._closed:
             self._failure = error
         self._notify()

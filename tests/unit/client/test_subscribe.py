@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import FakeCluster, until
 
 from loomlog import batch, columns, connect, errors
-from loomlog.client import merging
+from loomlog.client import feeds, merging
 from loomlog.client.cluster import Cluster
 from loomlog.errors import Unavailable
 
@@ -239,3 +239,19 @@ async def test_closing_the_client_wakes_its_readers() -> None:
         await cluster.close()
         with pytest.raises(errors.Unavailable, match="closed"):
             await waiting
+
+
+@pytest.mark.parametrize("step", ["_choose", "_take"])
+async def test_a_feed_that_dies_of_something_unexpected_ends_the_subscription(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(feeds.Feed, step, fail)
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        fake.add_log("events")
+        await fill(cluster, 1)
+        async with asyncio.timeout(10):
+            with pytest.raises(ZeroDivisionError):
+                await anext(cluster.log("events").subscribe())

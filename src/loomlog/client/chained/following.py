@@ -30,7 +30,7 @@ from loomlog.core.chained.block import Block
 from loomlog.core.chained.filling import decide_at
 from loomlog.core.chained.messages import Fetch, Fetched, Found, Read, TrimmedTo
 from loomlog.core.chained.outcomes import Interrupted, Trimmed, stopped
-from loomlog.errors import LoomError, Retryable
+from loomlog.errors import Retryable
 from loomlog.types import Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -139,7 +139,7 @@ class ChainedPart(Following):
                     attempts += 1
         except SegmentGoneError as error:
             self._gone(error)
-        except LoomError as error:
+        except Exception as error:
             self.fail(error)
 
     def _is_past(self, view: View, position: Glsn) -> bool:

@@ -18,7 +18,7 @@ from loomlog.client.parts import trimmed
 from loomlog.client.pieces import Stored
 from loomlog.core.copyset import reader_words as words
 from loomlog.core.copyset.reader_words import Deliver, GapKind
-from loomlog.errors import DataLoss, LoomError, Retryable
+from loomlog.errors import DataLoss, Retryable
 from loomlog.types import Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -157,7 +157,7 @@ class CopysetPart(Following):
         if last is not None:
             self._stop = self._clipped(last)
 
-    def _gone(self, error: LoomError) -> None:
+    def _gone(self, error: Exception) -> None:
         """The segment was trimmed: after all of it was delivered, or before."""
         log = self._source.segments.log.current
         is_passed = log is not None and log.head <= self._next

@@ -66,7 +66,7 @@ class Reading:
         self._questions: dict[NodeId, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.failure: LoomError | None = None
+        self.failure: Exception | None = None
         self._do(self._reader.told_state(view.state, self._loop.time()))
         self._look_if_closing(view.state)
 
@@ -124,7 +124,15 @@ class Reading:
 
     def _woken(self) -> None:
         self._timer = None
-        self._do(self._reader.woken(self._loop.time()))
+        try:
+            self._do(self._reader.woken(self._loop.time()))
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Also with what nobody expected: a consumer must not wait for a task that died of it."""
+        self.failure = error
+        self._notify()
 
     # ---- asking nodes
 
@@ -135,6 +143,12 @@ class Reading:
         self._questions[ask.node] = self._loop.create_task(self._question(ask))
 
     async def _question(self, ask: Ask) -> None:
+        try:
+            await self._ask_and_tell(ask)
+        except Exception as error:
+            self._fail(error)
+
+    async def _ask_and_tell(self, ask: Ask) -> None:
         try:
             answer: Delivered | None = await self._answer(ask)
         except LoomError:
@@ -165,13 +179,15 @@ class Reading:
     async def _learn(self, after_s: float) -> None:
         await asyncio.sleep(after_s)
         try:
+            await self._refresh()
+        except Exception as error:
+            self._fail(error)
+
+    async def _refresh(self) -> None:
+        try:
             self._view = await self._segments.refresh(self._view.stream)
         except Retryable:
             pass  # the reader asks again
-        except LoomError as error:
-            self.failure = error
-            self._notify()
-            return
         finally:
             self._looking = None
         state = self._view.state
