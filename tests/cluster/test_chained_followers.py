@@ -4,7 +4,7 @@ and for nothing else."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -13,14 +13,18 @@ import pytest
 import loomlog
 from loomlog import columns
 from loomlog.client.chained.chains import View
+from loomlog.client.chained.following import STALL_S
 from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.client.log import Log
 from loomlog.core.chained.appending import Appended
 from loomlog.core.chained.block import block_of
-from loomlog.core.chained.messages import Ticket
+from loomlog.core.chained.messages import Answer, Request, Ticket
+from loomlog.core.chained.projection import Replica
 from loomlog.testing import LocalCluster
+from loomlog.types import Entry
 
 FOREVER_S = 1000.0
+LATE = 200
 
 
 @asynccontextmanager
@@ -60,6 +64,62 @@ async def test_who_is_a_little_late_is_not_waited_for_longer_than_it_takes(tmp_p
             await use_ticket(log, *late, b"late")
             assert (await first).value == b"late"
             assert (await anext(entries)).value == b"quick"
+
+
+async def all_late(log: Log, entries: AsyncGenerator[Entry]) -> None:
+    """Every second block comes when its followers have fetched those behind it, and one of them has
+    been waiting for the first."""
+    late = []
+    for _ in range(LATE):
+        late.append(await take_ticket(log))
+        await log.append(b"quick")
+    first = asyncio.ensure_future(anext(entries))
+    done, _ = await asyncio.wait([first], timeout=0.2)
+    assert not done
+    for view, ticket in late:
+        await use_ticket(log, view, ticket, b"late")
+    assert (await first).position == 1
+
+
+def questions_to_replicas(log: Log) -> list[str]:
+    """What the log's client asks from now on."""
+    chains = log.protocols.chains
+    ask = chains.ask_replica
+    asked: list[str] = []
+
+    async def noted(view: View, replica: Replica, request: Request, *, wait_ms: int = 0) -> Answer:
+        asked.append(type(request).__name__)
+        return await ask(view, replica, request, wait_ms=wait_ms)
+
+    chains.ask_replica = noted  # type: ignore[method-assign]
+    return asked
+
+
+async def test_late_blocks_are_fetched_together(tmp_path: Path) -> None:
+    """Or a follower would be slower than the writers, and fall behind for ever."""
+    async with (
+        one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (_, log),
+        aclosing(log.subscribe(1)) as entries,
+    ):
+        await all_late(log, entries)
+        asked = questions_to_replicas(log)
+        for position in range(2, 2 * LATE + 1):
+            assert (await anext(entries)).position == position
+        assert len(asked) < LATE / 10
+
+
+async def test_late_blocks_of_an_older_epoch_are_not_waited_for(tmp_path: Path) -> None:
+    async with (
+        one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (local, log),
+        aclosing(log.subscribe(1)) as entries,
+    ):
+        await all_late(log, entries)
+        await local.stop_metadata()
+        await local.start_metadata()
+        behind = (await log.append(b"in a new epoch")).position
+        async with asyncio.timeout(LATE * STALL_S / 2):
+            while (await anext(entries)).position < behind:
+                pass
 
 
 async def test_a_hole_of_an_older_epoch_is_passed_while_more_and_more_comes(tmp_path: Path) -> None:

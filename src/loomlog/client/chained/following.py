@@ -6,6 +6,9 @@ come although later ones do, it is looked for at its tail (behind later ones of 
 fetched any more), its writer is waited for, then the place is filled. Below the start of the epoch
 there is nobody to wait for: what lies there and did not reach its tail is brought there.
 
+With many writers every other block may be such a late one. So who looks for one takes along what
+is behind it, other late ones among that: a follower must not need an answer for each.
+
 Back-pressure: what is fetched ahead is bounded, in bytes.
 """
 
@@ -28,7 +31,7 @@ from loomlog.client.parts import trimmed
 from loomlog.client.pieces import Stored
 from loomlog.core.chained.block import Block
 from loomlog.core.chained.filling import decide_at
-from loomlog.core.chained.messages import Fetch, Fetched, Found, Read, TrimmedTo
+from loomlog.core.chained.messages import Fetch, Fetched, Found, TrimmedTo
 from loomlog.core.chained.outcomes import Interrupted, Trimmed, stopped
 from loomlog.errors import Retryable
 from loomlog.types import Gap, Glsn
@@ -38,6 +41,7 @@ WAIT_MS: Final = 2000  # for a tail that has nothing more; then it is asked agai
 STALL_S: Final = 0.1  # the next block may be on its way: look into it after this
 PEEK_S: Final = 0.005  # blocks come late, but seldom by more: then twice as long, up to STALL_S
 IDLE_S: Final = 5.0  # most between two looks
+LATE_BYTES: Final = 64 * limits.KIB  # fetched with a late block; most of that is here already
 
 
 class Source(NamedTuple):
@@ -161,12 +165,13 @@ class ChainedPart(Following):
         if self._at_end() or self._failure is not None:
             return
         try:
-            if self._loop.time() >= due_s:
-                await self._look_into_it()
-                self._looked_s = self._loop.time()
-            elif self._loop.time() >= peek_s:
+            now_s = self._loop.time()
+            if now_s >= peek_s and (now_s < due_s or not self._peeks):
                 await self._peek()
                 self._peeked_s = self._loop.time()
+            elif now_s >= due_s:
+                await self._look_into_it()
+                self._looked_s = self._loop.time()
         except SegmentGoneError as error:
             self._gone(error)
 
@@ -175,7 +180,7 @@ class ChainedPart(Following):
         patience_s = min(STALL_S * (1 << min(self._looks, 10)), IDLE_S)
         again_s = self._looked_s + patience_s
         if self._is_void():
-            return again_s
+            return self._looked_s if self._peeks and not self._looks else again_s
         if (later_s := self._later_s()) is not None:
             hole_s = later_s + self._source.hole_timeout_s
             return max(hole_s, again_s) if self._looks else hole_s
@@ -194,19 +199,24 @@ class ChainedPart(Following):
     def _peek_s(self) -> float:
         """When to see whether it is there by now. If later ones of its chain were fetched before,
         it is not fetched any more."""
-        if self._is_void() or self._later_s() is None:
+        later_s = self._later_s()
+        if later_s is None or self._tails[self._next % len(self._tails)].end <= self._next:
             return float("inf")
-        return self._peeked_s + min(PEEK_S * (1 << min(self._peeks, 10)), STALL_S)
+        if self._peeks:
+            again_s = min(PEEK_S * (1 << min(self._peeks, 10)), STALL_S)
+            return float("inf") if self._is_void() else self._peeked_s + again_s
+        return later_s if self._is_void() else later_s + PEEK_S
 
     async def _peek(self) -> None:
         self._peeks += 1
         view, address = self._view, self._next
-        tail = view.projection.chain_of(address)[-1]
+        replica = view.projection.chain_of(address)[-1]
+        request = Fetch(view.epoch, address, LATE_BYTES)
         with suppress(TimeoutError):
             async with asyncio.timeout(STALL_S):
-                answer = await self._chains.ask_replica(view, tail, Read(view.epoch, address))
-                if isinstance(answer, Found):
-                    self._decided = answer.block
+                answer = await self._chains.ask_replica(view, replica, request)
+                if isinstance(answer, Fetched):
+                    self._tails[replica.chain].late = deque(answer.blocks)
 
     async def _look_into_it(self) -> None:
         self._looks += 1
@@ -262,6 +272,7 @@ class _Fetched:
     def __init__(self) -> None:
         self.blocks: deque[Block] = deque()
         self.came_s: deque[float] = deque()  # when each of them did
+        self.late: deque[Block] = deque()  # fetched again, for those that were not there before
         self.end: Glsn = 0  # all below it was fetched
         self._bytes = 0
         self._room: asyncio.Future[None] | None = None
@@ -283,11 +294,16 @@ class _Fetched:
                 self._room.set_result(None)
             if block.last >= position:
                 return block
+        while self.late and self.late[0].first <= position:
+            block = self.late.popleft()
+            if block.last >= position:
+                return block
         return None
 
     def clear(self) -> None:
         self.blocks.clear()
         self.came_s.clear()
+        self.late.clear()
         self._bytes = 0
 
     async def room(self, window_bytes: int) -> None:
