@@ -381,6 +381,36 @@ async def test_what_was_decided_for_a_segment_that_has_ended_is_published_once(
     assert await log.tail() == 15
 
 
+async def test_a_segment_may_go_while_a_reference_is_searched_in_it(
+    local: LocalCluster, cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else carried it out, and all of its segment was trimmed then."""
+    await left_intent(log, rows(1, 10), step=3)
+    open_stored_stream = log.open_stored_stream
+
+    def open_and_lose(*given: Any) -> Any:
+        monkeypatch.undo()
+        pieces = open_stored_stream(*given)
+        following = pieces.next
+
+        async def next_when_it_is_gone() -> Any:
+            async with await connect(local.address) as client:
+                assert await (await client.log("events").writer("w")).sequence() == 1
+            await cluster.switch_log("events", streams=1)
+            await log.trim(10)
+            assert len((await log.describe()).segments) == 1
+            monkeypatch.undo()
+            return await following()
+
+        monkeypatch.setattr(pieces, "next", next_when_it_is_gone)
+        return pieces
+
+    monkeypatch.setattr(log, "open_stored_stream", open_and_lose)
+    writer = await asyncio.wait_for(log.writer("w"), WAIT_S)
+    assert await writer.publish(2, await log.stage(rows(11, 5))) == Published(11, 15)
+    assert values(await read(log, 11)) == list(range(11, 16))
+
+
 async def test_rows_are_staged_elsewhere_when_their_stream_takes_none(
     cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

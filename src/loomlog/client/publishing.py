@@ -36,7 +36,15 @@ from loomlog.client.staging import Staged
 from loomlog.client.writer_state import Intent, WriterState
 from loomlog.core.chained.messages import Ticket
 from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, make
-from loomlog.errors import AppendUnknown, Conflict, InvalidArgument, Sealed, SwapUnknown, Trimmed
+from loomlog.errors import (
+    AppendUnknown,
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    Sealed,
+    SwapUnknown,
+    Trimmed,
+)
 from loomlog.references import Reference
 from loomlog.staging_logs import staging_name
 from loomlog.types import Glsn, Llsn, StreamId
@@ -377,6 +385,8 @@ class Writer:
             while (piece := await pieces.next()) is not None:
                 if isinstance(piece, Referred) and _names(piece.reference) == wanted:
                     return piece.header.first_position
+        except NotFound as error:  # the stream: its segment is trimmed; or the log: told next time
+            raise Trimmed(str(error)) from error
         finally:
             pieces.close()
         return 0
