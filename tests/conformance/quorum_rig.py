@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loomlog.core.quorum.majority import Configuration, MemberId
 from loomlog.core.quorum.member import Leader
+from loomlog.metadata.member_link import Connect
 from loomlog.metadata.quorum_member import QuorumMember
 from loomlog.metadata.quorum_round_log import QuorumRoundLog
 from loomlog.net.connection import Connection, Frame, Handler
@@ -44,7 +45,10 @@ class QuorumRig:
         return await self.lead(self.ids[self._epoch % len(self.ids)])
 
     async def lead(
-        self, member_id: MemberId, configuration: Configuration | None = None
+        self,
+        member_id: MemberId,
+        configuration: Configuration | None = None,
+        connect: Connect = connect_member,
     ) -> QuorumRoundLog:
         """In the next epoch."""
         self._epoch += 1
@@ -53,7 +57,7 @@ class QuorumRig:
             configuration or Configuration(frozenset(self.ids)),
             self.addresses,
             self.members[member_id],
-            connect_member,
+            connect,
             file_bytes=self._file_bytes,
         )
         self._logs.append(log)

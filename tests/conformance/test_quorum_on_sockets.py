@@ -12,8 +12,9 @@ import pytest
 from quorum_rig import QuorumRig
 
 from loomlog.core.quorum.majority import Configuration
-from loomlog.errors import NotLeader
+from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.quorum_round_log import QuorumRoundLog
+from loomlog.net.connection import Connection, Handler
 from loomlog.wire import loomlog_pb2 as pb
 
 WAIT_S = 20.0
@@ -120,6 +121,7 @@ async def test_a_leader_that_was_replaced_learns_it_and_can_do_nothing(rig: Quor
     async with asyncio.timeout(WAIT_S):
         error = await old.log.lost
     assert "epoch 1 is over" in str(error)
+    assert isinstance(error, NotLeader)
     assert error.leader == rig.addresses[2]
     with pytest.raises(NotLeader):
         old.append(b"too late")
@@ -239,3 +241,16 @@ async def test_members_hear_what_their_leader_tells_them(rig: QuorumRig) -> None
     await come_true(lambda: bool(rig.told[2] and rig.told[3]))
     assert rig.told[2][0].leader_beat.epoch == 1
     assert not rig.told[1]
+
+
+async def test_a_way_to_a_member_that_fails_unexpectedly_ends_the_log(
+    rig: QuorumRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the member would seem to be away, for ever."""
+
+    async def fail(address: str, handler: Handler) -> Connection:
+        raise ZeroDivisionError
+
+    with pytest.raises(LoomError, match="internal error"):
+        await rig.lead(1, connect=fail)
+    assert any(record.exc_info for record in caplog.records)

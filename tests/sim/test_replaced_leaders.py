@@ -258,3 +258,17 @@ def test_a_leader_that_answers_without_asking_the_others_is_found(
 
     monkeypatch.setattr(QuorumRoundLog, "confirm", believe)
     assert any(told(it_is_asked_where_the_log_ends, seed) for seed in range(SEEDS))
+
+
+def test_what_works_beside_a_leader_ends_it_when_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody would know, and nodes that are away would never be told who leads."""
+
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError("beside it")
+
+    async def set_up(stage: Stage) -> None:
+        await stage.set_up()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Leadership, "_announce", fail)
+    assert told(set_up, seed=1) == "beside it"

@@ -6,10 +6,13 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from functools import partial
+from typing import Final
 
 from loomlog.errors import LoomError
 
 logger = logging.getLogger(__name__)
+
+UNEXPECTED: Final = "internal error: see the log of the metadata repository"
 
 
 class Background:

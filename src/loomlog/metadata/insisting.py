@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, Generic, TypeVar
 
 from loomlog.errors import LoomError, NotFound, NotLeader
-from loomlog.metadata.background import Background
+from loomlog.metadata.background import UNEXPECTED, Background
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,10 @@ class Insisting(Generic[K]):
         except LoomError as error:
             logger.warning("%s %s: %s", self._what, key, error)
             self.trouble[key] = str(error)
+            return Progress.FAILED
+        except Exception:
+            logger.exception("%s %s", self._what, key)
+            self.trouble[key] = UNEXPECTED
             return Progress.FAILED
         if progress is not Progress.FAILED:
             self.trouble.pop(key, None)

@@ -337,7 +337,11 @@ class Leadership:
         beside = [self._announce(term), self._mend(term, cut_short)]
         tasks = [asyncio.ensure_future(work) for work in beside]
         try:
-            await asyncio.wait((term.over, log.lost), return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [term.over, log.lost, *tasks]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # they end before the term only if something is wrong
         finally:
             for task in tasks:
                 task.cancel()

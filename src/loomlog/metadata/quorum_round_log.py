@@ -54,7 +54,7 @@ class QuorumRoundLog:
         self._flush_scheduled = False
         self._end: LoomError | None = None
         self._unwatch = local.watch(self._sealed_by)
-        self.lost: asyncio.Future[NotLeader] = self._loop.create_future()
+        self.lost: asyncio.Future[LoomError] = self._loop.create_future()
 
     @classmethod
     async def open(
@@ -90,7 +90,9 @@ class QuorumRoundLog:
             way: Callable[[], Awaitable[Caller]] = call_local
             if member != self._leader.member:
                 way = partial(connect, addresses[member], link)
-            self._tasks.append(self._loop.create_task(link.run(way)))
+            task = self._loop.create_task(link.run(way))
+            task.add_done_callback(partial(self._link_ended, member))
+            self._tasks.append(task)
 
     # ---- the port
 
@@ -159,6 +161,17 @@ class QuorumRoundLog:
         """A member said that there is a newer epoch."""
         if self._end is None:
             logger.info("the round log has a newer leader: %s", error)
+            self._lose(error)
+
+    def _link_ended(self, member: MemberId, task: asyncio.Task[None]) -> None:
+        """Without its link a member would seem to be away, for ever."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.error("the way to member %d of the round log failed", member, exc_info=error)
+        self._lose(LoomError(f"internal error on the way to member {member}: see the log"))
+
+    def _lose(self, error: LoomError) -> None:
+        if self._end is None:
             self.lost.set_result(error)
             self._finish(error)
 

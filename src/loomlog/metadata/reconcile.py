@@ -17,7 +17,7 @@ from typing import Final
 from loomlog.core.ordered import repair
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError, NotFound
-from loomlog.metadata.background import Background
+from loomlog.metadata.background import UNEXPECTED, Background
 from loomlog.metadata.catalog import Catalog
 from loomlog.metadata.committer import Committer
 from loomlog.metadata.conditions import RUNNING, condition
@@ -224,6 +224,10 @@ class Reconciler:
         except LoomError as error:
             logger.warning("stream %d: %s failed: %s", stream_id, action, error)
             self._trouble[stream_id] = str(error)
+            done = False
+        except Exception:
+            logger.exception("stream %d: %s failed", stream_id, action)
+            self._trouble[stream_id] = UNEXPECTED
             done = False
         if done:
             self._trouble.pop(stream_id, None)

@@ -106,6 +106,9 @@ class Retention:
         except LoomError as error:
             logger.info("log %r keeps old entries for now: %s", log.name, error)
             return False
+        except Exception:  # the other logs must not wait for its sake
+            logger.exception("log %r keeps old entries for now", log.name)
+            return False
         return True
 
     async def _last_to_go(self, log: LogRecord) -> Glsn:

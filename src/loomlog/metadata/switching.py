@@ -124,7 +124,9 @@ class Switching:
                     return  # deleted; or the next leader does it
                 except LoomError as error:
                     logger.warning("log %r: the switch is not finished yet: %s", name, error)
-                    await asyncio.sleep(RETRY_S)
+                except Exception:  # appends may wait for it
+                    logger.exception("log %r: the switch is not finished yet", name)
+                await asyncio.sleep(RETRY_S)
 
         self._background.spawn(finish(), f"switch of log {name!r}")
 

@@ -11,6 +11,7 @@ cut off.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
@@ -19,6 +20,8 @@ from loomlog import limits
 from loomlog.errors import Corrupt, LoomError, Unavailable
 from loomlog.net.calls import Call
 from loomlog.types import Buffer
+
+logger = logging.getLogger(__name__)
 
 Frame = Any  # a message of the codec with the fields `id` and `reply`
 OnReply = Callable[[Frame | LoomError, memoryview], None]
@@ -257,7 +260,10 @@ class Connection(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, {}
         self._streams.clear()
         for on_reply in pending.values():
-            on_reply(error, _NOTHING)
+            try:
+                on_reply(error, _NOTHING)
+            except Exception:  # the others have to be told in any case
+                logger.exception("who waited for %s cannot take that it is gone", self.peer)
         self._handler.connection_closed(self, error)
 
 

@@ -78,8 +78,7 @@ class MetadataLink:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._stop_heartbeat()
-        if self._connection is not None:
-            self._connection.close()
+        self._hang_up()
 
     def changed(self, stream_id: StreamId) -> None:
         """The replica has something new to report."""
@@ -128,10 +127,19 @@ class MetadataLink:
                 if not self.refused.done():
                     self.refused.set_result(error)
                 return
+            except Exception:  # a full disk, say: or this node would take no part for ever
+                logger.exception("cannot take part as registered at %s", address)
+                self._hang_up()
+                failures += len(self._addresses)
+                await self._pause(failures)
             else:
                 failures = 0
                 await self._lost.wait()
                 logger.warning("lost the metadata repository at %s", address)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     async def _try_to_register(self, address: str) -> None:
         """Until another one announces that it leads."""
@@ -240,10 +248,12 @@ class MetadataLink:
         connection = self._connection
         if connection is None:
             return
-        self._report(self._new_tails())
-        if len(self._addresses) > 1:
-            self._watch_leader(connection)
-        self._schedule_heartbeat()
+        try:
+            self._report(self._new_tails())
+            if len(self._addresses) > 1:
+                self._watch_leader(connection)
+        finally:  # whatever fails, it must not be the last one
+            self._schedule_heartbeat()
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

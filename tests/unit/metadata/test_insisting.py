@@ -90,3 +90,18 @@ async def test_keys_do_not_wait_for_each_other() -> None:
         insisting.wake("b")
         await work.steps(3)
     assert work.done == ["a", "b", "a"]
+
+
+async def test_what_nobody_expected_is_logged_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    work = Work(ZeroDivisionError(), Progress.IDLE)
+    async with at(work) as insisting:
+        insisting.wake("a")
+        await work.steps(1)
+        await asyncio.sleep(0)
+        assert insisting.trouble == {"a": "internal error: see the log of the metadata repository"}
+        await work.steps(2)
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hand_worker import HandWorker
 from scripted_node import ScriptedNode
 from small_cluster import SmallCluster, all_run, commits, told, write_all
 
 from loomlog.errors import Unavailable
+from loomlog.metadata.steps import Steps
 from loomlog.types import ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -193,3 +196,22 @@ async def test_a_seal_waits_for_the_round_that_is_under_way(tmp_path: Path) -> N
         await told(node, 1, 2)
         assert node.replicas[1].next_llsn == 3
         assert await cluster.bounds() == (1, 2)
+
+
+async def test_a_step_that_fails_unexpectedly_is_logged_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    carry_out, fails = Steps.carry_out, iter(range(4))  # more often than anything else wakes it
+
+    async def fail_at_first(*given: Any) -> bool:
+        if next(fails, None) is not None:
+            raise ZeroDivisionError
+        return await carry_out(*given)
+
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await cluster.add_nodes(2)
+        await cluster.create(replicas=2)
+        monkeypatch.setattr(Steps, "carry_out", fail_at_first)
+        await nodes[1].restart(cluster.address)
+        await all_run(nodes, 1, epoch=2)
+    assert any(record.exc_info for record in caplog.records)

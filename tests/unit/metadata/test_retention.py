@@ -225,3 +225,26 @@ async def test_a_log_that_is_deleted_meanwhile_is_no_harm(tmp_path: Path) -> Non
         times = OrderedTimes(term.catalog, term.committer, term.members)
         with pytest.raises(NotFound):
             await times.find_time(log, log.chain.active, 0, 1)
+
+
+async def test_what_fails_unexpectedly_does_not_end_it_for_other_logs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked: list[str] = []
+
+    class Fails:
+        async def find_time(
+            self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+        ) -> Glsn:
+            looked.append(log.name)
+            raise ZeroDivisionError
+
+    async with SmallCluster(tmp_path) as cluster:
+        await started(cluster)
+        request = pb.CreateLog(
+            name="others", protocol="ordered", streams=1, replicas=2, retention_s=WEEK_S
+        )
+        await cluster.client.ask(pb.Frame(create_log=request))
+        await retention(cluster, Fails()).trim_all()
+        assert looked == ["events", "others"]
+    assert any(record.exc_info for record in caplog.records)

@@ -257,3 +257,20 @@ async def test_who_is_cancelled_while_greeted_leaves_no_connection_open(
         await codec.dial
     async with asyncio.timeout(10):
         assert isinstance(await service.closed.get(), Unavailable)
+
+
+async def test_who_waits_is_told_of_the_end_although_another_one_fails_to_take_it(
+    echo: tuple[Server, Echo], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(reply: Any, payload: memoryview) -> None:
+        raise ZeroDivisionError
+
+    owner = Echo()
+    connection = await connect(echo[0].address, Codec("client"), owner)
+    connection.call(pb.Frame(get_status=pb.GetStatus()), (), fail)
+    waiting = connection.ask(pb.Frame(get_status=pb.GetStatus()))
+    connection.abort(Unavailable("over"))
+    with pytest.raises(Unavailable, match="over"):
+        await waiting
+    assert str(owner.closed.get_nowait()) == "over"
+    assert any(record.exc_info for record in caplog.records)

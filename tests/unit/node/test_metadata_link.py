@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -64,16 +65,20 @@ async def repositories(*epochs: int) -> AsyncIterator[list[PlayedRepository]]:
 
 
 @asynccontextmanager
-async def linked(*known: PlayedRepository) -> AsyncIterator[MetadataLink]:
+async def linked(
+    *known: PlayedRepository,
+    on_registered: Callable[[pb.Registered], None] = lambda answer: None,
+    tails: Callable[[], dict[int, int]] = dict,
+) -> AsyncIterator[MetadataLink]:
     link = MetadataLink(
         [repository.server.address for repository in known],
         Codec("vsn"),
         Service(Codec("vsn"), {}),
         lambda: pb.Register(storage_node_id=1),
-        lambda answer: None,
+        on_registered,
         lambda stream: None,
         lambda: 0,
-        dict,
+        tails,
     )
     link.start()
     try:
@@ -151,3 +156,37 @@ async def test_a_silent_leader_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
             await happens(old.lost)
             old.epoch = 0
             await happens(new.registered)
+
+
+async def test_a_failure_that_nobody_expected_is_logged_and_it_registers_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A disk that is full, say: the node would be there and take no part for ever."""
+    answers = []
+
+    def take(answer: pb.Registered) -> None:
+        answers.append(answer)
+        if len(answers) == 1:
+            raise OSError("no space left")
+
+    async with repositories(3) as (leader,), linked(leader, on_registered=take) as link:
+        await happens(link.registered)
+    assert len(answers) == 2
+    assert any(record.exc_info for record in caplog.records)
+
+
+async def test_a_report_that_cannot_be_made_does_not_end_the_heartbeat() -> None:
+    beats = asyncio.Semaphore(0)
+    errors: list[Any] = []
+
+    def fail() -> dict[int, int]:
+        beats.release()
+        raise ZeroDivisionError
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    async with repositories(3) as (leader,), linked(leader, tails=fail):
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                await beats.acquire()
+    assert {type(error) for error in errors} == {ZeroDivisionError}

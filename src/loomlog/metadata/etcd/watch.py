@@ -54,6 +54,8 @@ class Watch:
                 await self._follow_or_catch_up()
             except (Lost, LoomError) as error:
                 logger.info("watching %r in etcd is interrupted: %s", self._prefix, error)
+            except Exception:  # or its watcher would never be told anything again
+                logger.exception("watching %r in etcd is interrupted", self._prefix)
             await asyncio.sleep(_AGAIN_S)
 
     async def _follow_or_catch_up(self) -> None:

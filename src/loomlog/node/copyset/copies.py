@@ -180,10 +180,9 @@ class Copies:
         worker = self._new_worker()
         try:
             await off_loop(worker, self._open_table)
+            self._begin(worker)
         except Exception as error:
             self._cannot_open(error)
-        else:
-            self._begin(worker)
         finally:
             self._opening = None
         waiting, self._waiting = self._waiting, []

@@ -232,15 +232,15 @@ class Copysets:
         while self._hosts:
             turn += 1
             await asyncio.sleep(REFRESH_S)
-            self._drop_needless()
-            active = [log for log, host in self._hosts.items() if host.sequencing is not None]
-            if active:
-                try:
+            try:
+                self._drop_needless()
+                active = [log for log, host in self._hosts.items() if host.sequencing is not None]
+                if active:
                     await self._epochs.get(active[turn % len(active)], REFRESH_S / 2)
-                except LoomError as error:
-                    logger.debug("who is alive is not known: %s", error)
-                except Exception:  # or nobody here would ever learn it again
-                    logger.exception("who is alive could not be learned")
+            except LoomError as error:
+                logger.debug("who is alive is not known: %s", error)
+            except Exception:  # or nobody here would ever learn it again
+                logger.exception("who is alive could not be learned")
         self._refreshing = False
 
     def _drop_needless(self) -> None:

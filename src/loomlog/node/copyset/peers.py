@@ -166,6 +166,8 @@ class _Peer:
                 logger.debug("node %d: %s", self._node, error)
             except LoomError as error:
                 logger.warning("node %d refuses this one: %s", self._node, error)
+            except Exception:  # or nobody would ever try again
+                logger.exception("node %d: no connection can be made", self._node)
             self._unreachable = True
             self._give_up()
             if not (self._alive and self._wanted):

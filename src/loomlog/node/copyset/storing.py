@@ -76,5 +76,7 @@ class Storing:
                 self._waiting.changed(log)
 
     def _tend(self) -> None:
-        self._store.tend(self._now_us())
-        self._timer = asyncio.get_running_loop().call_later(TEND_S, self._tend)
+        try:
+            self._store.tend(self._now_us())
+        finally:  # whatever fails, it must not be the last time
+            self._timer = asyncio.get_running_loop().call_later(TEND_S, self._tend)

@@ -39,3 +39,25 @@ async def test_between_two_attempts_to_connect_nobody_waits(
     assert await answer(others) is None
     assert await answer(others) is None
     others.close()
+
+
+async def test_who_waits_is_told_of_what_nobody_expected_and_it_is_tried_again(
+    nobody: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    others = Peers(Codec("vsn"), lambda node: None)
+    others.learn([KnownNode(2, nobody, True, False)])
+    with monkeypatch.context() as broken:
+        broken.setattr(peers, "connect", fail)
+        assert await answer(others) is None
+    assert any(record.exc_info for record in caplog.records)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        reached = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(server))
+        others.learn([KnownNode(2, "{}:{}".format(*server.getsockname()), True, False)])
+        others.ask(2, GetEnd(1, 1), lambda _: None)
+        accepted, _ = await asyncio.wait_for(reached, 10)
+        accepted.close()
+    others.close()
