@@ -229,3 +229,21 @@ async def test_a_stream_is_added_to_the_active_segment(local: LocalCluster) -> N
     info = await log.describe()
     assert {s.id: s.segment for s in info.streams}[added or 0] == info.segments[-1].id
     assert (await log.append(b"there", stream=added)).position == 1
+
+
+async def test_an_empty_log_is_switched_as_often_as_one_likes(local: LocalCluster) -> None:
+    """Each time it would have more streams, until there are too many."""
+    async with await local.connect() as cluster, await local.connect() as unaware:
+        await cluster.create_log("events", replicas=2)
+        log, stale = cluster.log("events"), unaware.log("events")
+        await stale.describe()
+        follower = asyncio.ensure_future(anext(stale.subscribe()))
+        for _, protocol in zip(range(8), itertools.cycle(("chained", "copyset", "ordered"))):
+            await cluster.switch_log("events", protocol=protocol)
+            info = await log.describe()
+            assert len(info.segments) == 2
+        place = await stale.append(b"at last")
+        async with asyncio.timeout(30):
+            assert (await follower).value == b"at last"
+        assert (await log.read(place.position)).value == b"at last"
+        assert len((await log.describe()).streams) == 2

@@ -139,7 +139,8 @@ class Chain(NamedTuple):
         return self._replace(successor=self.successor._replace(ready=True))
 
     def extend(self, tail: Glsn) -> Chain:
-        """The active segment ends at `tail`, for good; the successor goes on above."""
+        """The active segment ends at `tail`, for good; the successor goes on above. Older segments
+        that have nothing left are gone: of a log that is empty, all but the one that ended last."""
         self._check(SwitchState.SEALING, SwitchState.NONE)
         successor, active = self.successor, self.active
         assert successor is not None
@@ -147,18 +148,23 @@ class Chain(NamedTuple):
             raise InvalidArgument(f"a segment from {active.start} on cannot end at {tail}")
         ended = active._replace(end=tail)
         begun = Segment(successor.loglet, successor.settings, tail + 1)
-        return self._replace(segments=(*self.segments[:-1], ended, begun), successor=None)
+        older = _with_something_left(self.segments[:-1], self.trimmed)
+        return self._replace(segments=(*older, ended, begun), successor=None)
 
     def trim(self, position: Glsn) -> Chain:
         """Up to and with `position`; segments that have nothing left are gone."""
         if position <= self.trimmed:
             return self
-        kept = [s for s in self.segments if s.end is None or s.end > position]
-        return self._replace(segments=tuple(kept), trimmed=position)
+        kept = _with_something_left(self.segments, position)
+        return self._replace(segments=kept, trimmed=position)
 
     def _check(self, before: SwitchState, after: SwitchState) -> None:
         if self.switch is not before or (before, after) not in TRANSITIONS:
             raise InvalidArgument(f"a switch that is {self.switch} cannot become {after}")
+
+
+def _with_something_left(segments: tuple[Segment, ...], trimmed: Glsn) -> tuple[Segment, ...]:
+    return tuple(s for s in segments if s.end is None or s.end > trimmed)
 
 
 def chain_of(loglet: LogId, settings: Settings) -> Chain:

@@ -12,6 +12,7 @@ A switch, by whoever wants it or finds it:
     seal       the active loglet, and learn its tail          Seal     appends wait
     extend     record the end; the successor starts above     Swap
     begin      tell its loglet where it starts                Begin    appends go on
+    discard    older loglets of which nothing is left         Discard
 
 Each line may be done by another party than the one before, and by several at once: what is decided
 is decided by swaps of the whole chain, each of which is computed from the chain that it replaces.
@@ -187,7 +188,14 @@ def _step(chain: Chain, successor: Successor) -> Operation[str | None]:
         extended = chain.extend(tail)
         if isinstance((yield Swap(chain, extended)), Done):
             yield Begin(extended.active)
+            yield from _discard_dropped(chain, extended)
     return None
+
+
+def _discard_dropped(before: Chain, after: Chain) -> Operation[None]:
+    for segment in before.segments:
+        if after.settings_of(segment.loglet) is None:
+            yield Discard(segment.loglet)
 
 
 # ---- using
@@ -266,8 +274,7 @@ def trim(position: Glsn) -> Operation[None]:
         after = before.trim(position)
         if after == before or isinstance((yield Swap(before, after)), Done):
             break
-    for segment in before.segments:
-        if segment not in after.segments:
-            yield Discard(segment.loglet)
-        elif segment.start <= position:
+    yield from _discard_dropped(before, after)
+    for segment in after.segments:
+        if segment.start <= position:
             yield Trim(segment, position)

@@ -67,3 +67,14 @@ def test_there_is_no_way_back_once_it_may_be_sealed() -> None:
 def test_a_segment_does_not_end_before_it_starts(chain: Chain) -> None:
     with pytest.raises(InvalidArgument, match="from 21 on cannot end at 19"):
         chain.prepare(5, ORDERED).ready().extend(19)
+
+
+def test_a_switch_drops_older_segments_of_which_nothing_is_left(chain: Chain) -> None:
+    """Not the one that it ends: who has an append under way there asks what became of it."""
+    empty = switched(chain_of(1, ORDERED), 0, 2)
+    assert [segment.loglet for segment in empty.segments] == [1, 2]
+    again = switched(empty, 0, 3)
+    assert [(s.loglet, s.start, s.end) for s in again.segments] == [(2, 1, 0), (3, 1, None)]
+    trimmed = switched(chain.trim(25), 30, 5)
+    assert [segment.loglet for segment in trimmed.segments] == [4, 5]
+    assert [segment.loglet for segment in switched(trimmed, 30, 6).segments] == [4, 5, 6]
