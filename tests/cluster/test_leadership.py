@@ -104,6 +104,8 @@ async def test_who_does_not_lead_says_who_does() -> None:
                 assert "loomlog_metadata_leads 0" in repository.metrics()
         assert "loomlog_metadata_leads 1" in leading.metrics()
         assert leading.status()["role"] == "leader"
+        found = {member["id"]: member["leads"] for member in leading.status()["members"]}
+        assert found == {member: member == local.leader for member in (1, 2, 3)}
 
 
 async def test_nothing_of_a_term_goes_on_when_another_one_leads() -> None:

@@ -26,7 +26,7 @@ async def list_all(address: str, *, as_json: bool) -> None:
     async with connected(address) as cluster:
         status = await cluster.status()
     if as_json:
-        members = [asdict(m) | {"leads": m.id == status.leader} for m in status.members]
+        members = [asdict(member) for member in status.members]
         print_json({"leader_epoch": status.leader_epoch, "members": members})
     else:
         console().print(member_table(status))

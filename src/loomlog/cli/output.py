@@ -130,10 +130,9 @@ def member_table(status: ClusterStatus) -> Table:
     """The metadata repositories, if there are several."""
     table = new_table("metadata", "address", "role", "epoch", "state", "lag")
     for member in status.members:
-        leads = member.id == status.leader
-        role = "leader" if leads else "leaving" if member.leaving else "follower"
+        role = "leader" if member.leads else "leaving" if member.leaving else "follower"
         state = _colored("reachable" if member.reachable else "away", good=member.reachable)
-        epoch = str(status.leader_epoch) if leads else ""
+        epoch = str(status.leader_epoch) if member.leads else ""
         table.add_row(str(member.id), member.address, role, epoch, state, f"{member.lag:,}")
     return table
 

@@ -124,6 +124,7 @@ class MemberInfo:
     reachable: bool
     lag: int  # records of the round log that it has not stored yet
     leaving: bool = False  # counts until the change that removes it is over
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +168,18 @@ def cluster_status(status: pb.Status) -> ClusterStatus:
         logs=tuple(map(log_info, status.logs)),
         leader=status.leader,
         leader_epoch=status.leader_epoch,
-        members=tuple(map(_member_info, status.members)),
+        members=tuple(_member_info(member, status.leader) for member in status.members),
     )
 
 
-def _member_info(member: pb.MetadataMember) -> MemberInfo:
+def _member_info(member: pb.MetadataMember, leader: int) -> MemberInfo:
     return MemberInfo(
         id=member.member_id,
         address=member.address,
         reachable=member.reachable,
         lag=member.lag,
         leaving=member.leaving,
+        leads=member.member_id == leader,
     )
 
 

@@ -171,7 +171,7 @@ class View:
             "metadata_address": status.metadata_address,
             "leader_epoch": status.leader_epoch,
             "leader": status.leader,
-            "members": [_member_dict(member) for member in status.members],
+            "members": [_member_dict(member, status.leader) for member in status.members],
             "uptime_s": round(status.uptime_s, 3),
             "rounds": status.rounds,
             "nodes": [_node_dict(node) for node in status.nodes],
@@ -311,13 +311,14 @@ def _sample(name: str, value: int, **labels: object) -> str:
     return f"loomlog_{name}{{{inside}}} {value}"
 
 
-def _member_dict(member: pb.MetadataMember) -> dict[str, Any]:
+def _member_dict(member: pb.MetadataMember, leader: int) -> dict[str, Any]:
     return {
         "id": member.member_id,
         "address": member.address,
         "reachable": member.reachable,
         "lag": member.lag,
         "leaving": member.leaving,
+        "leads": member.member_id == leader,
     }
 
 

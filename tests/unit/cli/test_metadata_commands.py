@@ -92,8 +92,10 @@ def test_members_are_listed_with_who_leads() -> None:
         fields = json.loads(
             run("loom", "metadata", "list", "--json", "--cluster", vmr.address).stdout
         )
+        shown = json.loads(run("loom", "status", "--json", "--cluster", vmr.address).stdout)
     assert fields["leader_epoch"] == 9
-    assert [(m["id"], m["leads"]) for m in fields["members"]] == [(1, False), (2, True), (3, False)]
+    for members in (fields["members"], shown["members"]):
+        assert [(m["id"], m["leads"]) for m in members] == [(1, False), (2, True), (3, False)]
 
 
 def test_the_last_that_may_fail_is_not_removed_without_asking() -> None:
