@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chained_parties import Party
+from chained_parties import Node, Party
 
 from loomlog.core.chained.messages import Answer, Ask, Steps
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Call:
     """An operation that somebody has under way."""
 
-    def __init__(self, world: World, party: Party, steps: Steps[None]) -> None:
+    def __init__(self, world: World, party: Party | Node, steps: Steps[None]) -> None:
         self.world = world
         self.party = party
         self._steps = steps

@@ -70,6 +70,7 @@ class Node:
 
     def __init__(self, node_id: NodeId) -> None:
         self.node_id = node_id
+        self.name = f"node-{node_id}"
         self.up = True
         self._forget()
         self.table = MemoryTable()

@@ -23,6 +23,7 @@ from chained_parties import Client, Node, Party, Repository
 
 from loomlog.core.chained.block import Block
 from loomlog.core.chained.filling import decide_at
+from loomlog.core.chained.joining import pull
 from loomlog.core.chained.messages import (
     Answer,
     Create,
@@ -30,6 +31,7 @@ from loomlog.core.chained.messages import (
     Found,
     InForce,
     Lost,
+    Pull,
     Refused,
     Request,
     Seal,
@@ -147,13 +149,30 @@ class World:
             return
         target, request = question.ask
         if not isinstance(target, Replica):
-            self._answer(question, self._serve(target, request, question.call.party))
+            party = question.call.party
+            assert isinstance(party, Party)
+            self._answer(question, self._serve(target, request, party))
             return
         node = self.nodes[target.node_id]
-        if node.up:
-            node.ask(target, request, partial(self._answer, question))
-        else:
+        if not node.up:
             self._answer(question, Lost())
+        elif isinstance(request, Pull):
+            self._pull(node, target, request, question)
+        else:
+            node.ask(target, request, partial(self._answer, question))
+
+    def _pull(self, node: Node, replica: Replica, request: Pull, question: Question) -> None:
+        """The node asks another one; what that is about may be over when it is answered."""
+        done = partial(self._answer, question)
+        node.unanswered.append(done)
+
+        def steps() -> Steps[None]:
+            answer = yield from pull(replica, request)
+            if done in node.unanswered:
+                node.unanswered.remove(done)
+                done(answer)
+
+        self._call(node, steps())
 
     def _answer(self, question: Question, answer: Answer) -> None:
         self.answers.append((question, answer))
@@ -192,7 +211,7 @@ class World:
         )[0]
         self._call(client, operation())
 
-    def _call(self, party: Party, steps: Steps[None]) -> None:
+    def _call(self, party: Party | Node, steps: Steps[None]) -> None:
         call = Call(self, party, steps)
         self.calls.append(call)
         call.begin()
@@ -240,6 +259,7 @@ class World:
                 self.blocked.clear()
 
     def _crash(self, node: Node) -> None:
+        self._end_calls(node)
         for unanswered in node.crash(self.random):
             unanswered(Lost())
 
@@ -258,7 +278,7 @@ class World:
     def _is_sound(self, replica: Replica) -> bool:
         return replica in self.nodes[replica.node_id].table.replicas()
 
-    def _end_calls(self, party: Party) -> None:
+    def _end_calls(self, party: Party | Node) -> None:
         """It dies in the middle of what it does; what it sent may still arrive."""
         self.calls = [call for call in self.calls if call.party is not party]
 

@@ -176,7 +176,10 @@ class Term:
     def _wire_up_chained(self, placing: Placing, steps: Steps) -> None:
         settings, catalog, chained = self._settings, self.catalog, self._chained
         self.sequencers = Sequencers(self.leader.epoch)
-        driver = Driver(chained, self.sequencers, self.members, settings.failure_detection_s)
+        driver = Driver(
+            *(chained, self.sequencers, self.members, settings.failure_detection_s),
+            address_of=lambda node: catalog.nodes[node].address,
+        )
         nodes = ChainNodes(catalog, self.members, self._nodes)
         self.upkeep = Upkeep(
             *(catalog, chained, self.sequencers, driver, nodes, self._background),

@@ -24,6 +24,7 @@ from loomlog.core.chained.messages import (
     Done,
     Fetch,
     Lost,
+    Pull,
     Refused,
     Remove,
     Request,
@@ -36,11 +37,13 @@ from loomlog.core.chained.replica import NOT_HERE
 from loomlog.errors import Busy, LoomError, Unauthorized
 from loomlog.net.connection import Connection, Frame
 from loomlog.node.chain_volumes import ChainVolume, ChainVolumes
+from loomlog.node.pulling import Pulling, answer_to
 from loomlog.node.waiting_fetches import WaitingFetches
 from loomlog.storage.write_once import Answered
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import ORDERS, answer_to_wire, request_from_wire
+from loomlog.wire.codec import Codec
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class ChainedReplicas:
         node_id: NodeId,
         volumes: Callable[[], ChainVolumes],
         tell: Callable[[pb.Frame], None],
+        codec: Codec,
     ) -> None:
         """`tell` the metadata repository something, if it can be reached."""
         self._node_id = node_id
@@ -64,6 +68,7 @@ class ChainedReplicas:
         self._told: set[Replica] = set()  # of damage
         self._waiting = WaitingFetches(self._look)
         self._creations = asyncio.Lock()
+        self._pulling = Pulling(codec, self._ask)
 
     @property
     def _volumes(self) -> ChainVolumes:
@@ -108,12 +113,17 @@ class ChainedReplicas:
         done = partial(_answer, connection, request_id)
         if isinstance(request, Create):
             return self._create(replica)
+        if isinstance(request, Pull):
+            return self._pull(replica, request, message.source.address)
         if isinstance(request, Fetch) and message.wait_ms:
             wait_s = min(message.wait_ms / 1000, limits.CHAIN_WAIT_S_MAX)
             self._waiting.add(connection, replica, request, wait_s, done)
         else:
             self._ask(replica, request, done)
         return None
+
+    def stop(self) -> None:
+        self._pulling.stop()
 
     def connection_closed(self, connection: Connection) -> None:
         self._waiting.connection_closed(connection)
@@ -168,22 +178,22 @@ class ChainedReplicas:
             answer = await self._created(replica)
         if isinstance(answer, Done):
             logger.info("%s is new on this node", _name(replica))
-        message, _ = answer_to_wire(answer)
-        return pb.Frame(chain_answer=message)
+        return _frame(answer)
+
+    async def _pull(self, replica: Replica, request: Pull, address: str) -> Frame:
+        return _frame(await self._pulling.pull(replica, request, address))
 
     async def _created(self, replica: Replica) -> Answer:
         try:
             volume = self._volumes.holding(replica) or await self._volumes.place()
         except LoomError as error:
             return Refused(str(error))
-        created: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        return await answer_to(partial(volume.ask, replica, Create()))
 
-        def answered(answer: Answer) -> None:
-            if not created.done():  # else the node is about to stop
-                created.set_result(answer)
 
-        volume.ask(replica, Create(), answered)
-        return await created
+def _frame(answer: Answer) -> Frame:
+    message, _ = answer_to_wire(answer)
+    return pb.Frame(chain_answer=message)
 
 
 def _answer(connection: Connection, request_id: int, answer: Answer) -> None:

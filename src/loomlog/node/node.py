@@ -51,7 +51,10 @@ class StorageNode:
         self._rng = rng or Random()
         self._lost_below: int | None = None  # see node/copyset/losses.py
         self._chained = ChainedReplicas(
-            settings.node_id, lambda: self._disks.chains, lambda frame: self._link.tell(frame)
+            settings.node_id,
+            lambda: self._disks.chains,
+            lambda frame: self._link.tell(frame),
+            self._codec,
         )
         self.streams = Streams(
             settings.node_id,
@@ -106,6 +109,7 @@ class StorageNode:
         await self._link.stop()
         await self._orders.stop()
         await self._requests.stop()
+        self._chained.stop()
         await self._copysets.stop()
         await self.streams.stop()
         self._disks.close()

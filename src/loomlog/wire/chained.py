@@ -17,7 +17,6 @@ from loomlog.core.chained.messages import (
     Before,
     Beyond,
     Check,
-    Copy,
     Create,
     Done,
     EpochOver,
@@ -33,6 +32,8 @@ from loomlog.core.chained.messages import (
     Lost,
     Missing,
     Next,
+    Pull,
+    Pulled,
     Read,
     Refused,
     Remove,
@@ -64,7 +65,7 @@ _HANDED_OUT: Final = pb.SequencerAnswer.HANDED_OUT
 _PADDING: Final = bytes(ALIGNMENT)
 
 # Of the metadata repository, over the connection that a node made to it.
-ORDERS: Final = frozenset({_Ask.TRIM, _Ask.SEAL, _Ask.CREATE, _Ask.COPY, _Ask.REMOVE})
+ORDERS: Final = frozenset({_Ask.TRIM, _Ask.SEAL, _Ask.CREATE, _Ask.PULL, _Ask.REMOVE})
 
 
 # ---- to a replica
@@ -83,11 +84,7 @@ def request_to_wire(
         epoch=getattr(request, "epoch", 0),
         wait_ms=wait_ms,
     )
-    payload: Buffer = b""
     match request:
-        case Copy(block):
-            message.kind = _Ask.COPY
-            message.position, message.count, payload = block.first, block.count, block.batch
         case Read(_, position):
             message.kind, message.position = _Ask.READ, position
         case Before(_, position):
@@ -96,6 +93,9 @@ def request_to_wire(
             message.kind, message.position, message.limit = _Ask.LIST, position, blocks_max
         case Fetch(_, position, bytes_max):
             message.kind, message.position, message.limit = _Ask.FETCH, position, bytes_max
+        case Pull(_, source, position, bytes_max):
+            message.kind, message.position, message.limit = _Ask.PULL, position, bytes_max
+            message.source.storage_node_id, message.source.birth = source.node_id, source.birth
         case Check():
             message.kind = _Ask.CHECK
         case FindEnd():
@@ -110,7 +110,7 @@ def request_to_wire(
             message.kind = _Ask.REMOVE
         case _:
             raise InvalidArgument(f"{type(request).__name__} is nothing to ask of a replica")
-    return message, payload
+    return message, b""
 
 
 def _write_to_wire(replica: Replica, epoch: int, block: Block) -> pb.ChainRequest:
@@ -158,6 +158,10 @@ def _block(first: Glsn, count: int, batch: Buffer) -> Block:
     return Block(first, count, header.producer_id, header.sequence, batch)
 
 
+def _fetched_max(message: pb.ChainRequest) -> int:
+    return max(1, min(message.limit, FETCH_BYTES_MAX))
+
+
 _REQUESTS: Final[Mapping[int, Callable[[pb.ChainRequest, memoryview], Request]]] = {
     _Ask.WRITE: lambda message, payload: Write(message.epoch, _block_sent(message, payload)),
     _Ask.READ: lambda message, _: Read(message.epoch, message.position),
@@ -165,15 +169,20 @@ _REQUESTS: Final[Mapping[int, Callable[[pb.ChainRequest, memoryview], Request]]]
     _Ask.LIST: lambda message, _: List(
         message.epoch, message.position, max(1, min(message.limit, CHAIN_LIST_MAX))
     ),
-    _Ask.FETCH: lambda message, _: Fetch(
-        message.epoch, message.position, max(1, min(message.limit, FETCH_BYTES_MAX))
-    ),
+    _Ask.FETCH: lambda message, _: Fetch(message.epoch, message.position, _fetched_max(message)),
     _Ask.CHECK: lambda message, _: Check(message.epoch),
     _Ask.END: lambda message, _: FindEnd(message.epoch),
     _Ask.TRIM: lambda message, _: Trim(message.epoch, message.position),
     _Ask.SEAL: lambda message, _: Seal(message.epoch),
     _Ask.CREATE: lambda message, _: Create(),
-    _Ask.COPY: lambda message, payload: Copy(_block_sent(message, payload)),
+    _Ask.PULL: lambda message, _: Pull(
+        message.epoch,
+        Replica(
+            message.source.storage_node_id, message.loglet_id, message.chain, message.source.birth
+        ),
+        message.position,
+        _fetched_max(message),
+    ),
     _Ask.REMOVE: lambda message, _: Remove(),
 }
 
@@ -211,6 +220,8 @@ def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
         case Fetched(blocks, more):
             found = _extents(blocks)
             return _Tell(kind=_Tell.FETCHED, extents=found, more=more), list(_padded(blocks))
+        case Pulled(end, size, more):
+            return _Tell(kind=_Tell.PULLED, end=end, size=size, more=more), ()
         case SealedAt(end, trimmed):
             return _Tell(kind=_Tell.SEALED_AT, end=end, position=trimmed), ()
         case Beyond(end):
@@ -251,6 +262,8 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
             return Missing(message.position)
         case _Tell.TRIMMED_TO:
             return TrimmedTo(message.position)
+        case _Tell.PULLED:
+            return Pulled(message.end, message.size, message.more)
         case _Tell.SEALED_AT:
             return SealedAt(message.end, message.position)
         case _Tell.BEYOND:

@@ -1286,7 +1286,7 @@ class ChainReplica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class ChainRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms")
+    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainRequest.Kind]
@@ -1299,7 +1299,7 @@ class ChainRequest(_message.Message):
         TRIM: _ClassVar[ChainRequest.Kind]
         SEAL: _ClassVar[ChainRequest.Kind]
         CREATE: _ClassVar[ChainRequest.Kind]
-        COPY: _ClassVar[ChainRequest.Kind]
+        PULL: _ClassVar[ChainRequest.Kind]
         REMOVE: _ClassVar[ChainRequest.Kind]
         END: _ClassVar[ChainRequest.Kind]
     KIND_UNSPECIFIED: ChainRequest.Kind
@@ -1312,7 +1312,7 @@ class ChainRequest(_message.Message):
     TRIM: ChainRequest.Kind
     SEAL: ChainRequest.Kind
     CREATE: ChainRequest.Kind
-    COPY: ChainRequest.Kind
+    PULL: ChainRequest.Kind
     REMOVE: ChainRequest.Kind
     END: ChainRequest.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -1324,6 +1324,7 @@ class ChainRequest(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     kind: ChainRequest.Kind
     loglet_id: int
     chain: int
@@ -1333,10 +1334,11 @@ class ChainRequest(_message.Message):
     count: int
     limit: int
     wait_ms: int
-    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    source: ChainReplica
+    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ...) -> None: ...
 
 class ChainAnswer(_message.Message):
-    __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason")
+    __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason", "size")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainAnswer.Kind]
@@ -1352,6 +1354,7 @@ class ChainAnswer(_message.Message):
         EPOCH_OVER: _ClassVar[ChainAnswer.Kind]
         REFUSED: _ClassVar[ChainAnswer.Kind]
         BEYOND: _ClassVar[ChainAnswer.Kind]
+        PULLED: _ClassVar[ChainAnswer.Kind]
     KIND_UNSPECIFIED: ChainAnswer.Kind
     STORED: ChainAnswer.Kind
     WRITTEN: ChainAnswer.Kind
@@ -1365,6 +1368,7 @@ class ChainAnswer(_message.Message):
     EPOCH_OVER: ChainAnswer.Kind
     REFUSED: ChainAnswer.Kind
     BEYOND: ChainAnswer.Kind
+    PULLED: ChainAnswer.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
@@ -1372,6 +1376,7 @@ class ChainAnswer(_message.Message):
     EXTENTS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     kind: ChainAnswer.Kind
     position: int
     end: int
@@ -1379,7 +1384,8 @@ class ChainAnswer(_message.Message):
     extents: _containers.RepeatedCompositeFieldContainer[BlockExtent]
     more: bool
     reason: str
-    def __init__(self, kind: _Optional[_Union[ChainAnswer.Kind, str]] = ..., position: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., extents: _Optional[_Iterable[_Union[BlockExtent, _Mapping]]] = ..., more: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    size: int
+    def __init__(self, kind: _Optional[_Union[ChainAnswer.Kind, str]] = ..., position: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., extents: _Optional[_Iterable[_Union[BlockExtent, _Mapping]]] = ..., more: _Optional[bool] = ..., reason: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class BlockExtent(_message.Message):
     __slots__ = ("first", "count", "size")

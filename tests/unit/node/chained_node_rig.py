@@ -13,6 +13,7 @@ from loomlog.core.chained.messages import (
     Answer,
     Create,
     Done,
+    Pull,
     Request,
     Seal,
     SealedAt,
@@ -73,6 +74,24 @@ class ChainNodes(Nodes):
         """As a client."""
         target = target or replica()
         return await ask(await self.client(target.node_id), target, request, wait_ms=wait_ms)
+
+    async def pull(
+        self,
+        source: Replica,
+        newcomer: Replica,
+        position: int,
+        bytes_max: int,
+        *,
+        epoch: int = EPOCH,
+    ) -> Answer:
+        """As the metadata repository, which knows where the source is."""
+        message, _ = request_to_wire(newcomer, Pull(epoch, source, position, bytes_max))
+        message.source.address = self.replica(source.node_id).address
+        connection = self.metadata.nodes[newcomer.node_id]
+        answer, content = await connection.request(
+            pb.Frame(chain_request=message), timeout_s=PATIENCE_S
+        )
+        return answer_from_wire(answer.chain_answer, content)
 
     def ask_soon(self, request: Request, *, wait_ms: int) -> asyncio.Task[Answer]:
         return asyncio.create_task(self.ask(request, wait_ms=wait_ms))

@@ -16,7 +16,6 @@ from loomlog.core.chained.block import POSITION_MAX, Extent
 from loomlog.core.chained.messages import (
     Before,
     Check,
-    Copy,
     Create,
     Done,
     EpochOver,
@@ -27,6 +26,8 @@ from loomlog.core.chained.messages import (
     Listed,
     Lost,
     Missing,
+    Pull,
+    Pulled,
     Read,
     Refused,
     Remove,
@@ -69,7 +70,9 @@ async def test_blocks_are_written_read_and_trimmed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "order", [Seal(EPOCH), Create(), Copy(block(1)), Trim(EPOCH, 1), Remove()], ids=repr
+    "order",
+    [Seal(EPOCH), Create(), Pull(EPOCH, replica(2), 1, MIB), Trim(EPOCH, 1), Remove()],
+    ids=repr,
 )
 async def test_an_order_is_taken_from_the_metadata_repository_only(
     tmp_path: Path, order: Request
@@ -310,3 +313,52 @@ async def test_a_node_that_stops_does_not_wait_for_space(
         await asyncio.to_thread(under_way.wait, PATIENCE_S)
         await nodes.restart(1)
         assert given_up.is_set()
+
+
+async def test_a_newcomer_pulls_from_another_node(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 2) as nodes:
+        source, newcomer = replica(1), replica(2, birth=2)
+        await nodes.create(source)
+        assert await nodes.order_chain(Create(), newcomer) == Done()
+        blocks = [block(1, 3), block(4, size=100_000), block(5)]
+        for written in blocks:
+            assert await nodes.ask(Write(EPOCH, written)) == Stored()
+        first = await nodes.pull(source, newcomer, 1, 50_000)
+        assert isinstance(first, Pulled)
+        assert (first.end, first.more) == (5, True)
+        assert first.size == sum(len(block.batch) for block in blocks[:2])
+        assert await nodes.pull(source, newcomer, 5, MIB) == Pulled(
+            6, len(blocks[2].batch), more=False
+        )
+        assert await nodes.pull(source, newcomer, 6, MIB) == Pulled(6, 0, more=False)
+        assert await nodes.order_chain(Seal(EPOCH), newcomer) == SealedAt(6, 0)
+        assert await nodes.ask(Fetch(EPOCH, 1, MIB), newcomer) == Fetched(blocks, more=False)
+
+
+async def test_a_newcomer_tells_what_its_source_answers(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 2) as nodes:
+        source, newcomer = replica(1), replica(2, birth=2)
+        await nodes.create(source)
+        assert await nodes.order_chain(Create(), newcomer) == Done()
+        assert await nodes.ask(Write(EPOCH, block(1, 3))) == Stored()
+        assert await nodes.order_chain(Trim(EPOCH, 3)) == Done()
+        assert await nodes.pull(source, newcomer, 1, MIB) == TrimmedTo(3)
+        assert await nodes.order_chain(Seal(EPOCH + 1)) == SealedAt(4, 3)
+        assert await nodes.pull(source, newcomer, 4, MIB) == EpochOver(EPOCH + 1)
+        assert await nodes.ask(Write(EPOCH + 1, block(4))) == Stored()
+        unknown = await nodes.pull(source, replica(2, birth=9), 4, MIB, epoch=EPOCH + 1)
+        assert isinstance(unknown, Refused)
+
+
+async def test_a_source_that_is_gone_is_named(tmp_path: Path) -> None:
+    async with ChainNodes(tmp_path, 2) as nodes:
+        source, newcomer = replica(1), replica(2, birth=2)
+        await nodes.create(source)
+        assert await nodes.order_chain(Create(), newcomer) == Done()
+        assert await nodes.ask(Write(EPOCH, block(1))) == Stored()
+        assert isinstance(await nodes.pull(source, newcomer, 1, MIB), Pulled)
+        await nodes.stop(1)
+        for _ in range(2):  # its connection, and then a new one
+            answer = await nodes.pull(source, newcomer, 1, MIB)
+            assert isinstance(answer, Refused)
+            assert "node 1" in answer.reason

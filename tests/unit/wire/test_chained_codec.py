@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from loomlog.core.chained.messages import (
     Before,
     Beyond,
     Check,
-    Copy,
     Create,
     Current,
     Done,
@@ -32,6 +32,8 @@ from loomlog.core.chained.messages import (
     Lost,
     Missing,
     Next,
+    Pull,
+    Pulled,
     Read,
     Refused,
     Remove,
@@ -92,9 +94,10 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Trim, LONG, LONG),
     st.builds(Seal, LONG),
     st.builds(Create),
-    st.builds(Copy, BLOCKS),
     st.builds(Remove),
 )
+SOURCES = st.builds(Replica, SHORT, SHORT, SHORT, LONG)
+PULLS = st.builds(Pull, LONG, SOURCES, LONG, st.integers(1, chained.FETCH_BYTES_MAX))
 
 ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Stored),
@@ -104,6 +107,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(TrimmedTo, LONG),
     st.builds(Listed, st.lists(st.builds(Extent, LONG, SHORT)), st.booleans()),
     st.builds(Fetched, st.lists(BLOCKS, max_size=5), st.booleans()),
+    st.builds(Pulled, LONG, LONG, st.booleans()),
     st.builds(SealedAt, LONG, LONG),
     st.builds(Done),
     st.builds(Beyond, LONG),
@@ -122,6 +126,14 @@ def test_a_request_arrives_as_it_was_sent(replica: Replica, request: Request) ->
     message, payload = chained.request_to_wire(replica, request)
     sent = pb.ChainRequest.FromString(message.SerializeToString())
     assert chained.request_from_wire(sent, NODE, joined([payload])) == (replica, request)
+
+
+@given(REPLICAS, PULLS)
+def test_a_pull_is_from_the_same_chain(replica: Replica, request: Pull) -> None:
+    source = request.source._replace(log_id=replica.log_id, chain=replica.chain)
+    request = replace(request, source=source)
+    message, _ = chained.request_to_wire(replica, request)
+    assert chained.request_from_wire(message, NODE, joined([])) == (replica, request)
 
 
 @given(ANSWERS)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from loomlog.core.chained.filling import decide, decide_at
 from loomlog.core.chained.messages import (
+    Answer,
     Ask,
     Copy,
     Create,
@@ -15,6 +16,8 @@ from loomlog.core.chained.messages import (
     Found,
     List,
     Listed,
+    Pull,
+    Pulled,
     Steps,
     Stored,
     TrimmedTo,
@@ -24,7 +27,6 @@ from loomlog.core.chained.outcomes import (
     NotWritten,
     Stop,
     Trimmed,
-    first_stop,
     stopped,
 )
 from loomlog.core.chained.projection import Projection, Replica
@@ -109,20 +111,32 @@ def copy(
     which blocks were trimmed, and were not copied."""
     position, trimmed, more = newcomer.copied, newcomer.trimmed, True
     while more and (until is None or position < until):
-        [answer] = yield [Ask(source, Fetch(epoch, position, COPY_PART_BYTES))]
-        if isinstance(answer, TrimmedTo):
-            trimmed = answer.position
-            position = trimmed + 1
-            continue
-        if not isinstance(answer, Fetched):
-            return _as_interrupted(stopped(answer))
-        if answer.blocks:
-            stored = yield [Ask(newcomer.replica, Copy(block)) for block in answer.blocks]
-            if (stop := first_stop(stored, Stored, TrimmedTo)) is not None:
-                return _as_interrupted(stop)
-            position = answer.blocks[-1].end
-        more = answer.more
+        request = Pull(epoch, source, position, COPY_PART_BYTES)
+        [answer] = yield [Ask(newcomer.replica, request)]
+        match answer:
+            case TrimmedTo():
+                trimmed = answer.position
+                position = trimmed + 1
+            case Pulled():
+                position, more = answer.end, answer.more
+            case _:
+                return _as_interrupted(stopped(answer))
     return trimmed
+
+
+def pull(replica: Replica, request: Pull) -> Steps[Answer]:
+    """What the node of a newcomer does when it is asked to: blocks go from node to node."""
+    fetch = Fetch(request.epoch, request.position, request.bytes_max)
+    [fetched] = yield [Ask(request.source, fetch)]
+    if not isinstance(fetched, Fetched):
+        return fetched
+    blocks = fetched.blocks
+    if not blocks:
+        return Pulled(request.position, 0, fetched.more)
+    for answer in (yield [Ask(replica, Copy(block)) for block in blocks]):
+        if not isinstance(answer, Stored | TrimmedTo):
+            return answer
+    return Pulled(blocks[-1].end, sum(len(block.batch) for block in blocks), fetched.more)
 
 
 def _as_interrupted(outcome: Stop | NotWritten) -> Interrupted:

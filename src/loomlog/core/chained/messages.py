@@ -88,9 +88,20 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class Pull:
+    """Pulled: the replica, which is going to join, has what a Fetch of its source gave; or whatever
+    else the source answered."""
+
+    epoch: int  # that the source serves
+    source: Replica
+    position: Glsn
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
-    """Stored: a block of a tail, to a replica that is going to join. Without an epoch: what a tail
-    holds is decided for good."""
+    """Stored: a block of its source, to a replica that pulls. Without an epoch: what a tail holds
+    is decided for good."""
 
     block: Block
 
@@ -149,6 +160,7 @@ Request: TypeAlias = (
     | Trim
     | Seal
     | Create
+    | Pull
     | Copy
     | Remove
     | Next
@@ -206,6 +218,13 @@ class Listed:
 @dataclass(frozen=True, slots=True)
 class Fetched:
     blocks: Sequence[Block]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    end: Glsn  # it has all that its source had from the position to here
+    size: int  # of the batches
     more: bool
 
 
@@ -285,6 +304,7 @@ Answer: TypeAlias = (
     | TrimmedTo
     | Listed
     | Fetched
+    | Pulled
     | SealedAt
     | Done
     | EpochOver

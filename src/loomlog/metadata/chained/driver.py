@@ -10,14 +10,14 @@ from typing import Final, TypeVar
 from loomlog.core.chained.messages import (
     Answer,
     Ask,
-    Copy,
     InForce,
     Lost,
+    Pull,
+    Pulled,
     Refused,
     Request,
     Service,
     Steps,
-    Stored,
     Swap,
     Swapped,
 )
@@ -26,14 +26,14 @@ from loomlog.errors import Busy, InvalidArgument, LoomError, NotLeader
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.members import Members
-from loomlog.types import LogId
+from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
 
 BUSY_S: Final = 0.05  # a node that has too much to do is asked again after so long
 
 Outcome = TypeVar("Outcome")
-Copied = Callable[[Copy], None]
+Copied = Callable[[Pulled], None]
 
 
 class Driver:
@@ -43,11 +43,13 @@ class Driver:
         sequencers: Sequencers,
         members: Members,
         request_timeout_s: float,
+        address_of: Callable[[NodeId], str],
     ) -> None:
         self._catalog = catalog
         self._sequencers = sequencers
         self._members = members
         self._request_timeout_s = request_timeout_s
+        self._address_of = address_of
 
     async def drive(
         self,
@@ -56,16 +58,17 @@ class Driver:
         copied: Copied | None = None,
         bytes_per_s: int = 0,
     ) -> Outcome:
-        """What comes of it. `copied` is told every block that a newcomer has stored, which are not
-        more than so many bytes a second, unless that is 0."""
+        """What comes of it. `copied` is told whatever a newcomer has pulled, which is not more than
+        so many bytes a second, unless that is 0."""
         try:
             asks = next(steps)
             while True:
                 answers = await asyncio.gather(*(self._answer(loglet, ask) for ask in asks))
-                if copied is not None:
-                    size = _tell(asks, answers, copied)
-                    if bytes_per_s and size:
-                        await asyncio.sleep(size / bytes_per_s)
+                for answer in answers:
+                    if copied is not None and isinstance(answer, Pulled):
+                        copied(answer)
+                        if bytes_per_s:
+                            await asyncio.sleep(answer.size / bytes_per_s)
                 asks = steps.send(answers)
         except StopIteration as end:
             outcome: Outcome = end.value
@@ -82,7 +85,10 @@ class Driver:
 
     async def ask(self, replica: Replica, request: Request) -> Answer:
         """Its answer; Lost if there is none: at once, if its node is known to be silent."""
-        if not self._members.reachable(replica.node_id):
+        needed = {replica.node_id}
+        if isinstance(request, Pull):
+            needed.add(request.source.node_id)
+        if not all(self._members.reachable(node) for node in needed):
             return Lost()
         try:
             async with asyncio.timeout(self._request_timeout_s):
@@ -94,6 +100,8 @@ class Driver:
 
     async def _ask(self, replica: Replica, request: Request) -> Answer:
         message, payload = request_to_wire(replica, request)
+        if isinstance(request, Pull):
+            message.source.address = self._address_of(request.source.node_id)
         frame = pb.Frame(chain_request=message)
         while True:
             try:
@@ -116,14 +124,3 @@ class Driver:
                 return Lost()
         record = self._catalog.get(loglet)
         return Lost() if record is None else InForce(record.projection)
-
-
-def _tell(asks: list[Ask], answers: list[Answer], copied: Copied) -> int:
-    """Tell what was copied, as far as nothing is missing between: so many bytes."""
-    size = 0
-    for ask, answer in zip(asks, answers, strict=True):
-        if not isinstance(ask.request, Copy) or not isinstance(answer, Stored):
-            break
-        copied(ask.request)
-        size += len(ask.request.block.batch)
-    return size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loomlog.core.chained.joining import Newcomer, copy, create, settle
-from loomlog.core.chained.messages import Copy
+from loomlog.core.chained.messages import Pulled
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.chained.reconfigure import Goal
@@ -21,7 +21,7 @@ from loomlog.types import Glsn, LogId
 
 logger = logging.getLogger(__name__)
 
-COPIES_MAX: Final = 4  # at one time: their blocks pass through this process
+COPIES_MAX: Final = 4  # at one time: they take disks and network from appends
 ATTEMPTS: Final = 8  # without any progress; then another node is looked for
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
@@ -41,8 +41,8 @@ class Copying:
         """What it has above `copied` from an earlier time does not count: then some was open."""
         self.settled, self.reached = settled, self.newcomer.copied
 
-    def copied(self, request: Copy) -> None:
-        self.reached = request.block.end
+    def copied(self, part: Pulled) -> None:
+        self.reached = part.end
 
     def keep(self) -> None:
         """Go on from here next time."""

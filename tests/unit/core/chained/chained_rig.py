@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loomlog.core.chained.appending import Appended, append
 from loomlog.core.chained.block import Block
+from loomlog.core.chained.joining import pull
 from loomlog.core.chained.messages import (
     Answer,
     Ask,
@@ -14,6 +15,7 @@ from loomlog.core.chained.messages import (
     Lost,
     Next,
     Outcome,
+    Pull,
     Refused,
     Request,
     Seal,
@@ -67,6 +69,8 @@ class Chains:
         if isinstance(ask.target, Replica):
             if ask.target.node_id in self.silent:
                 return Lost()
+            if isinstance(ask.request, Pull):
+                return self.run(pull(ask.target, ask.request))
             return self.replica_answers(ask.target, ask.request)
         if ask.target is Service.SEQUENCER:
             return self.sequencer.answer(ask.request) if self.sequencer else Refused("gone")
