@@ -247,3 +247,21 @@ async def test_an_empty_log_is_switched_as_often_as_one_likes(local: LocalCluste
             assert (await follower).value == b"at last"
         assert (await log.read(place.position)).value == b"at last"
         assert len((await log.describe()).streams) == 2
+
+
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_what_a_trim_took_with_its_segment_is_trimmed(
+    local: LocalCluster, protocol: str
+) -> None:
+    """Whatever the protocol of the segment that is the first one now: it has never had that."""
+    cluster = await local.connect()
+    log = await cluster.create_log("events", streams=1, replicas=2)
+    last = (await log.append_many([b"a", b"b", b"c"]))[-1].position
+    await cluster.switch_log("events", protocol=protocol, replicas=3)
+    first = (await log.append(b"d")).position
+    await log.trim(last)
+    assert len((await log.describe()).segments) == 1
+    for position in range(1, last + 1):
+        with pytest.raises(Trimmed, match=f"position {position} .*the first one kept is"):
+            await log.read(position)
+    assert (await log.read(first)).value == b"d"

@@ -70,6 +70,7 @@ class Reader:
         log = await self._log.get()
         attempts = 0
         while True:
+            self._check_trimmed(log, position)  # no segment that is left knows anything of it
             stretch = ByPosition().stretch(log, position)
             if stretch.protocol == ORDERED:
                 error = await self._try(stretch.streams, position)
@@ -213,12 +214,15 @@ class Reader:
         piece = decode(payload, refers(header), index, 1)
         return piece if isinstance(piece, Referred) else piece.batch.entry(index)
 
-    def _check_bounds(self, log: pb.Log, position: Glsn, beyond: int = 0) -> None:
+    def _check_trimmed(self, log: pb.Log, position: Glsn) -> None:
         if position < log.head:
             raise Trimmed(
                 f"position {position} of log {self._log.name!r} was trimmed; "
                 f"the first one kept is {log.head}"
             )
+
+    def _check_bounds(self, log: pb.Log, position: Glsn, beyond: int = 0) -> None:
+        self._check_trimmed(log, position)
         if position > log.tail + beyond:
             raise NotYetWritten(
                 f"position {position} of log {self._log.name!r} is not written yet; "
