@@ -90,7 +90,7 @@ def reconfigure(
     seals = _seals(replicas, answers)
     chains = [_staying(chain, seals, goal) for chain in projection.chains]
     if not all(chains):
-        return Interrupted(f"no replica of chain {chains.index(())} answered, or all are to leave")
+        return Interrupted(_why_none_stays(projection, chains.index(()), seals))
     if newcomer is not None:
         index = newcomer.replica.chain
         problem = yield from _fill_up(projection.chains[index][-1], newcomer, seals, epoch)
@@ -105,6 +105,13 @@ def reconfigure(
         closed=projection.closed or goal.close,
     )
     return (yield from _swap(projection, new))
+
+
+def _why_none_stays(projection: Projection, index: int, seals: Seals) -> str:
+    silent = [str(r.node_id) for r in projection.chains[index] if r not in seals]
+    if not silent:
+        return f"all replicas of chain {index} are to leave"
+    return f"no replica of chain {index} answered that may stay: start node {' or '.join(silent)}"
 
 
 def _seals(replicas: list[Replica], answers: list[Answer]) -> Seals:

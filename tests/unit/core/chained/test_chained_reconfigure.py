@@ -54,6 +54,7 @@ def test_a_chain_without_an_answer_keeps_its_projection() -> None:
     log.silent = {1, 2, 3}
     ending = log.run(reconfigure(log.projection, Goal(), 2))
     assert isinstance(ending, Interrupted)
+    assert ending.reason == "no replica of chain 0 answered that may stay: start node 1 or 2 or 3"
     assert log.projection.epoch == 1
 
 
@@ -273,6 +274,7 @@ def test_who_is_asked_to_leave_leaves() -> None:
     assert log.run(read(projection, 1)) == Found(block)
     ending = log.run(reconfigure(projection, Goal(leaving=frozenset([1, 2])), 9))
     assert isinstance(ending, Interrupted)
+    assert ending.reason == "all replicas of chain 0 are to leave"
 
 
 # ---- the end
