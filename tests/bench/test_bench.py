@@ -150,6 +150,19 @@ def test_what_a_killed_link_of_a_chain_costs_is_measured(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_sequencer_costs_is_measured(tmp_path: Path) -> None:
+    arguments = ("--failover", "--protocol", "copyset", "--fill-megabytes", "2")
+    done = bench(*arguments, "--data", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    kills = json.loads(done.stdout)["kills"]
+    assert [kill["scenario"] for kill in kills] == ["the sequencer", "another node"]
+    for kill in kills:
+        assert kill["failed_appends"] == 0
+        assert kill["copies"] == []
+        assert 0 < kill["sealed_s"] <= kill["repaired_s"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_pause_of_a_switch_is_measured(tmp_path: Path) -> None:
     arguments = ("--switch", "--entries", "2000", "--sync", "none", "--data", str(tmp_path))
     done = bench(*arguments, "--json")
@@ -160,10 +173,15 @@ def test_the_pause_of_a_switch_is_measured(tmp_path: Path) -> None:
         ("chained", "chained"),
         ("chained", "ordered"),
         ("ordered", "ordered"),
+        ("ordered", "copyset"),
+        ("copyset", "copyset"),
+        ("copyset", "chained"),
+        ("chained", "copyset"),
+        ("copyset", "ordered"),
     ]
     for switch in switches:
         assert switch["failed_appends"] == 0
-        assert switch["entries"] >= 2000
+        assert 2000 <= switch["entries"] < 1_000_000
         assert switch["pause_s"] > 0
     assert list(tmp_path.iterdir()) == []
 

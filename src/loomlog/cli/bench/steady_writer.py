@@ -87,5 +87,8 @@ class SteadyWriter:
         took = [s.ended - s.started for s in self._samples if begin <= s.ended < end]
         return max(took, default=0.0)
 
+    def acknowledged(self, begin: float, end: float) -> int:
+        return sum(s.acknowledged for s in self._samples if begin <= s.ended < end)
+
     def failed(self, begin: float, end: float) -> int:
         return sum(not s.acknowledged for s in self._samples if begin <= s.ended < end)

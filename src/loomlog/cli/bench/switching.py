@@ -22,12 +22,16 @@ from loomlog.cli.local_processes import Plan, running
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
+    from loomlog.client.info import SegmentInfo
 
 NODES: Final = 3
 RECORD_BYTES: Final = 128
 BATCH_RECORDS: Final = 1000
 BATCHES_IN_FLIGHT: Final = 8
-PROTOCOLS: Final = ("ordered", "chained", "chained", "ordered", "ordered")
+PROTOCOLS: Final = (  # from each to each
+    *("ordered", "chained", "chained", "ordered", "ordered"),
+    *("copyset", "copyset", "chained", "copyset", "ordered"),
+)
 AFTERWARDS_S: Final = 1.0  # appends go on: the pause ends in this time
 SCENARIOS: Final = len(PROTOCOLS)
 
@@ -38,7 +42,7 @@ class Switch:
 
     protocol: str  # before
     wanted: str  # and after
-    entries: int  # of the segment that ended
+    entries: int  # of the segment that ended, when it was asked for
     pause_s: float  # longest time without any append acknowledged
     asked_s: float  # from the command to its answer
     failed_appends: int
@@ -60,17 +64,21 @@ async def measure(target: Target, entries: int, seconds: float, progress: Progre
             log = await cluster.create_log("bench-switch", PROTOCOLS[0], 1, NODES)
             for before, after in pairwise(PROTOCOLS):
                 progress.begin(f"{before} to {after}", seconds)
-                await _fill(log, entries)
-                await _switch(cluster, log, after, seconds, report)
+                filled = await _fill(log, entries)
+                await _switch(cluster, log, after, seconds, filled, report)
             return report
 
 
-async def _fill(log: Log, entries: int) -> None:
+async def _fill(log: Log, entries: int) -> int:
+    """So many records."""
     batch = min(entries, BATCH_RECORDS)
-    await appends.fill(log, RECORD_BYTES, batch, -(-entries // batch), BATCHES_IN_FLIGHT)
+    batches = -(-entries // batch)
+    return await appends.fill(log, RECORD_BYTES, batch, batches, BATCHES_IN_FLIGHT) // RECORD_BYTES
 
 
-async def _switch(cluster: Cluster, log: Log, wanted: str, seconds: float, report: Report) -> None:
+async def _switch(
+    cluster: Cluster, log: Log, wanted: str, seconds: float, filled: int, report: Report
+) -> None:
     async with SteadyWriter(log) as writer:
         begun = perf_counter()
         await asyncio.sleep(seconds)
@@ -78,22 +86,26 @@ async def _switch(cluster: Cluster, log: Log, wanted: str, seconds: float, repor
         report.longest_gap_before_s = max(
             report.longest_gap_before_s, writer.longest_gap_s(begun, asked)
         )
-        # Other streams, too: else what runs already would not be switched.
         old = (await log.describe()).segments[-1]
-        await cluster.switch_log(log.name, protocol=wanted, streams=3 - old.streams)
+        await cluster.switch_log(log.name, protocol=wanted, **_other_settings(old, wanted))
         answered = perf_counter()
         await asyncio.sleep(AFTERWARDS_S)
         await writer.all_ended(before=answered)
         end = perf_counter()
-    ended = (await log.describe()).segments[-2]
-    assert ended.end is not None
     report.switches.append(
         Switch(
-            protocol=ended.protocol,
+            protocol=old.protocol,
             wanted=wanted,
-            entries=ended.end - ended.start + 1,
+            entries=filled + writer.acknowledged(begun, asked),
             pause_s=writer.longest_gap_s(asked, end),
             asked_s=answered - asked,
             failed_appends=writer.failed(asked, end),
         )
     )
+
+
+def _other_settings(old: SegmentInfo, wanted: str) -> dict[str, int]:
+    """Than it has: else what runs already would not be switched."""
+    if wanted == "copyset":
+        return {"streams": 1, "nodeset": NODES} if old.protocol == wanted else {"streams": 1}
+    return {"streams": 3 - old.streams}
