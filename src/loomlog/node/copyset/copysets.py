@@ -36,6 +36,7 @@ from loomlog.wire.copyset import state_from_wire
 
 logger = logging.getLogger(__name__)
 
+TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
 REFRESH_S: Final = 1.0  # between questions who is alive
 
 
@@ -64,8 +65,9 @@ class Copysets:
         self._exclusions = Exclusions(ExclusionTimes())
         self._peers = Peers(codec, self._connected)
         self._epochs = EpochStore(ask_metadata, self._learned)
-        marks = Marks(self._loop.time, now_us(), copies.logs)
-        self._honest = HonestCopies(copies, self._epochs, lost_below, marks, self._spawn)
+        self._marks = Marks(self._loop.time, now_us(), copies.logs)
+        self._tidying = self._loop.call_later(TIDY_S, self._tidy)
+        self._honest = HonestCopies(copies, self._epochs, lost_below, self._marks, self._spawn)
         asker = Asker(self._ask, self._epochs.ask)
         self._means = Means(
             me,
@@ -85,6 +87,7 @@ class Copysets:
         self.serving = Serving(copies, self._honest, self._catching_up, self._forget)
 
     async def stop(self) -> None:
+        self._tidying.cancel()
         for host in self._hosts.values():
             host.stop()
         tasks = [*self._tasks, *self._recoveries.values()]
@@ -248,6 +251,10 @@ class Copysets:
         for log in [log for log, host in self._hosts.items() if not host.is_needed]:
             del self._hosts[log]
             self._epochs.forget(log)
+
+    def _tidy(self) -> None:
+        self._tidying = self._loop.call_later(TIDY_S, self._tidy)
+        self._marks.tidy()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -1,9 +1,9 @@
 """Which batches a node was asked to store, by their producers: by this a repeated append is known
 again, when the sequencer that took it first is gone.
 
-In memory only, and bounded. So a node also knows whether "not seen" means anything: not when it was
-started shortly ago, had copies of the log by then and did not look them through, nor of a producer
-that was silent for so long that others took its place.
+In memory only, and bounded, also by time. So a node also knows whether "not seen" means anything:
+not when it was started shortly ago, had copies of the log by then and did not look them through,
+nor of a producer that was silent for so long that others took its place.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from loomlog.types import Buffer, LogId
 KEPT_OF_PRODUCER: Final = 4 * APPENDS_IN_FLIGHT_MAX  # some are stored more than once
 PRODUCERS_MAX: Final = 1000  # of a log
 CERTAIN_AFTER_S: Final = 2 * APPEND_TIMEOUT_S  # nobody repeats what he sent before
+KEPT_S: Final = 3600.0  # far longer: so long marks of a log stay after the last batch
 CLOCKS_APART_S: Final = 600.0  # the clocks of nodes, which stamp records, are not further
 
 
@@ -44,11 +45,13 @@ class Marks:
         """The batch was checked before."""
         header = read_header(batch)
         if header.producer_id:
-            self._of(log).note(header.producer_id, header.sequence, lsn)
+            marks = self._of(log)
+            marks.noted_at = self._now()
+            marks.note(header.producer_id, header.sequence, lsn)
 
     def find(self, log: LogId, producer_id: int, sequence: int) -> Seen:
-        known = self._logs.get(log) or _LogMarks()
-        lsns, is_whole = known.find(producer_id, sequence)
+        known = self._logs.get(log)
+        lsns, is_whole = known.find(producer_id, sequence) if known else ([], True)
         return Seen(lsns, is_whole and not self.is_short(log))
 
     def is_short(self, log: LogId) -> bool:
@@ -62,18 +65,29 @@ class Marks:
         if found.complete:
             self._older.discard(log)
 
+    @property
+    def logs(self) -> list[LogId]:
+        """Those of which something is kept."""
+        return list(self._logs)
+
+    def tidy(self) -> None:
+        """Nobody asks for what is so old; and a node may have very many logs."""
+        over = self._now() - KEPT_S
+        self._logs = {log: marks for log, marks in self._logs.items() if marks.noted_at > over}
+
     def forget(self, log: LogId) -> None:
         self._logs.pop(log, None)
         self._older.discard(log)
 
     def _of(self, log: LogId) -> _LogMarks:
         if log not in self._logs:
-            self._logs[log] = _LogMarks()
+            self._logs[log] = _LogMarks(self._now())
         return self._logs[log]
 
 
 class _LogMarks:
-    def __init__(self) -> None:
+    def __init__(self, noted_at: float) -> None:
+        self.noted_at = noted_at
         self._by_producer: OrderedDict[int, deque[tuple[int, Lsn]]] = OrderedDict()
         self._producers_forgotten = False
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from copyset_rig import a_batch
 
-from loomlog.node.copyset.marks import CERTAIN_AFTER_S, KEPT_OF_PRODUCER, PRODUCERS_MAX, Marks, Seen
+from loomlog.node.copyset.marks import (
+    CERTAIN_AFTER_S,
+    KEPT_OF_PRODUCER,
+    KEPT_S,
+    PRODUCERS_MAX,
+    Marks,
+    Seen,
+)
 from loomlog.storage.logsdb.recent import Batch, RecentBatches
 
 LOG = 1
@@ -63,3 +70,20 @@ def test_nor_is_one_whose_place_others_took() -> None:
         note(marks, producer, 1, producer)
     assert marks.find(LOG, 1, 1) == Seen([], certain=False)
     assert marks.find(LOG, 2, 1) == Seen([2], certain=True)
+
+
+def test_a_log_that_gets_nothing_is_forgotten_after_a_while() -> None:
+    """A node may have very many."""
+    clock = Clock()
+    marks = Marks(clock, 0, [])
+    note(marks, 5, 1, 10)
+    clock.now += KEPT_S / 2
+    marks.note(LOG + 1, 11, a_batch(1, 5, 2))
+    clock.now += KEPT_S / 2
+    marks.tidy()
+    assert marks.logs == [LOG + 1]
+    assert marks.find(LOG, 5, 1) == Seen([], certain=True)
+    assert marks.find(LOG + 1, 5, 2) == Seen([11], certain=True)
+    clock.now += KEPT_S / 2
+    marks.tidy()
+    assert marks.logs == []
