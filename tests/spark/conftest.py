@@ -8,6 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pipeline_rig import PipelineRig
@@ -17,6 +18,19 @@ from spark_rig import Rig
 import loomlog
 from loomlog.spark import require_java
 from loomlog.testing import LocalCluster
+
+# Tests are over before the second compiler, or a collector with threads of its own, pays off.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+WORKER_START = str(Path(__file__).with_name("worker_start"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_start() -> Iterator[None]:
+    """For every Spark that a test starts, also in another process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", QUICK_JVM)
+        patch.setenv("PYTHONPATH", WORKER_START, prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="session")
