@@ -9,6 +9,7 @@ A failing seed prints why and the one line that replays it; the exit code is the
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import signal
 import sys
@@ -156,16 +157,25 @@ def _chunks(options: argparse.Namespace) -> Iterator[list[Choice]]:
 
 def _outcomes(chunks: Iterator[list[Choice]], jobs: int) -> Iterator[Outcome]:
     if jobs <= 1:
+        _spare_what_stays()
         for chunk in chunks:
             yield from map(run_seed, chunk)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs, _leave_ctrl_c_to_parent) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, _begin_worker) as pool:
         for chunk in chunks:
             yield from pool.imap_unordered(run_seed, chunk, chunksize=4)
 
 
-def _leave_ctrl_c_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    _spare_what_stays()
+
+
+def _spare_what_stays() -> None:
+    """Every run ends with a search for garbage: not through modules, which is most of it."""
+    workloads()
+    gc.collect()
+    gc.freeze()
 
 
 def _story(outcome: Outcome) -> str:
