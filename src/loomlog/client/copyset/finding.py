@@ -7,12 +7,14 @@ from typing import Final
 
 from loomlog.batch import read_header
 from loomlog.client.copyset.following import lost
+from loomlog.client.copyset.guessing import Guessing
 from loomlog.client.copyset.reading import Reading
 from loomlog.client.copyset.segments import Segments, View
 from loomlog.client.copyset.tails import Tails
 from loomlog.client.pieces import Referred, decode, refers
 from loomlog.core.copyset.landmarks import tail
 from loomlog.core.copyset.reader_words import Deliver, Gap, GapKind
+from loomlog.core.copyset.record import Record
 from loomlog.errors import LoomError, NotFound, NotYetWritten, Timeout, Trimmed
 from loomlog.limits import KIB
 from loomlog.types import Entry, Glsn, StreamId
@@ -26,6 +28,7 @@ class CopysetFinder:
     def __init__(self, segments: Segments, tails: Tails) -> None:
         self._segments = segments
         self._tails = tails
+        self._guessing = Guessing(segments)
         self._name = segments.log.name
         self._written: dict[StreamId, Glsn] = {}  # as far as it is known
 
@@ -41,9 +44,11 @@ class CopysetFinder:
                 self._require_written(view, position, last)
                 return None
             self._written[stream] = last
+        if (record := await self._guessing.find(view, position, ROOM_BYTES)) is not None:
+            return _entry(record, position)
         found = await self._take(view, position, deadline_s)
         if isinstance(found, Deliver):
-            return _entry(found, position)
+            return _entry(found.record, position)
         raise self._nothing(found, position)
 
     def _require_written(self, view: View, position: Glsn, last: Glsn | None) -> None:
@@ -85,8 +90,7 @@ class CopysetFinder:
         )
 
 
-def _entry(found: Deliver, position: Glsn) -> Entry | Referred:
-    batch = found.record.batch
-    index = position - found.record.first
-    piece = decode(batch, refers(read_header(batch)), index, 1)
+def _entry(record: Record, position: Glsn) -> Entry | Referred:
+    index = position - record.first
+    piece = decode(record.batch, refers(read_header(record.batch)), index, 1)
     return piece if isinstance(piece, Referred) else piece.batch.entry(index)

@@ -76,6 +76,12 @@ class Segments:
                     view = before._replace(nodes=view.nodes)
                 self._views[view.stream] = view
 
+    def connected(self, view: View, node_id: NodeId) -> Connection | None:
+        """The open connection to a node, if more can be sent over it."""
+        node = view.nodes.get(node_id)
+        connection = None if node is None else self._connections.get(node.address)
+        return None if connection is None or connection.congested else connection
+
     async def connect(self, view: View, node_id: NodeId) -> Connection:
         node = view.nodes.get(node_id)
         if node is None:
