@@ -7,14 +7,17 @@ SPARK  := $(VENV)/.installed-spark
 PROTO  := src/loomlog/wire/loomlog.proto
 
 # Workers of the test run, for two cores: many tests wait for servers. Spark's need more than a core.
-JOBS ?= 3
+JOBS ?= 4
 SPARK_JOBS ?= 2
 SEED ?= 1
 RUNS ?= 500
 MINUTES ?= 0
 ARGS ?=
 
-.PHONY: help venv java etcd demo test kills lint types sim soak bench proto clean
+# Tests start hundreds of servers: what those import is compiled once, not each time.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help venv java etcd demo test most kills lint types sim soak bench proto clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -37,10 +40,15 @@ $(SPARK): $(STAMP)
 demo: java  ## a cluster of three nodes on this machine: append, read back, look, a pipeline, stop
 	@$(BIN)/python examples/demo.py
 
-test: lint types java etcd  ## lint, types, all tests
-	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/unit tests/conformance
-	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS) tests/cluster tests/bench tests/sim
+test: lint java etcd  ## lint, types, all tests
+	@$(MAKE) --no-print-directory -j 2 types most
 	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
+
+# All but Spark's. Each worker begins elsewhere in the list, so that there is always one that computes
+# (sim) beside those that wait (cluster), and takes from the others when it is done.
+most: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS) \
+		tests/cluster tests/bench tests/sim tests/conformance tests/unit
 
 kills: java  ## Spark pipelines under 22 kills, sites that freeze, its bench: about six minutes
 	$(BIN)/python -m pytest -q -m long $(ARGS) tests/spark
