@@ -17,7 +17,7 @@ SIZE = 100_000
 
 def damage(chains: Path) -> None:
     """Flip a bit of every batch that is there."""
-    files = list(chains.glob("*.blob"))
+    files = list(chains.glob("batches/*/*"))
     assert files
     for file in files:
         content = bytearray(file.read_bytes())

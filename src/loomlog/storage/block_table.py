@@ -13,8 +13,12 @@ from loomlog.core.chained.replica import Blocks, Change, Standing
 from loomlog.types import Glsn
 
 
+class TrimmedMeanwhileError(Exception):
+    """What was found cannot be loaded any more: look again."""
+
+
 class StoredReplica(Blocks, Protocol):
-    """A replica as of one commit."""
+    """A replica as of one commit. To load may raise TrimmedMeanwhileError."""
 
     @property
     def standing(self) -> Standing | None:

@@ -3,15 +3,18 @@
     block:     "B" replica last(8) count(4)  →  batch, then version(1) producer(8) sequence(8)
     extent:    "E" replica last(8) count(4)  →  nothing: a walk over blocks would read their batches
     standing:  "S" replica                   →  version(1) epoch(8) trimmed(8)
+    file:      "F" replica number(8)         →  version(1) highest(8) size(8): see block_files.py
     replica:   log(4) chain(4) birth(8)
+    a large block, of version 2, has instead of its batch: number(8) offset(8) size(4) crc(4)
 
 All numbers are big-endian and unsigned, so keys are in the order of positions. A block is kept by
 its LAST position: the first key at or behind a position is then the block that covers it or comes
 next, its extent is in the key, and to trim is to delete one range, without a look at any value.
 
-Batches have checksums of their own, RocksDB one for each of its blocks and log records. Large
-batches go to blob files, which compactions leave alone. What a killed process wrote without a sync
-is made durable when RocksDB opens, before anybody sees it.
+Batches have checksums of their own, RocksDB one for each of its blocks and log records. Batches of
+4 KiB and more go to blob files, which compactions leave alone; large ones to files of our own,
+which are synced before the rows that name them are written. What a killed process wrote without a
+sync is made durable when RocksDB opens, before anybody sees it.
 """
 
 from __future__ import annotations
@@ -24,20 +27,29 @@ from typing import Final
 
 from rocksdict import Rdict, WriteBatch
 
-from loomlog.core.chained.block import Block, Extent
+from loomlog.core.chained.block import POSITION_MAX, Block, Extent
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Change, Gone, Put, Standing
 from loomlog.errors import Corrupt, VersionMismatch
-from loomlog.storage import rocks
-from loomlog.types import Glsn, NodeId
+from loomlog.storage import block_files, rocks
+from loomlog.storage.block_files import BlockFiles, Content, Contents, Place, needless
+from loomlog.storage.block_table import TrimmedMeanwhileError
+from loomlog.storage.disk import RealFiles
+from loomlog.storage.files import File
+from loomlog.types import Buffer, Glsn, NodeId
 
 VERSION: Final = 1
+VERSION_IN_FILE: Final = 2  # of a block
 
 _REPLICA: Final = Struct(">cIIQ")
 _PLACE: Final = Struct(">QI")
 _KEY: Final = Struct(">cIIQQI")  # both of them
 _BLOCK: Final = Struct(">BQQ")
+_PLACE_IN_FILE: Final = Struct(">QQII")
 _STANDING: Final = Struct(">BQQ")
+_FILE_KEY: Final = Struct(">cIIQQ")
+_FILE: Final = Struct(">BQQ")
+_FILES: Final = b"F"
 _BLOCKS: Final = b"B"
 _EXTENTS: Final = b"E"
 _STANDINGS: Final = b"S"
@@ -58,9 +70,11 @@ def _prefix(kind: bytes, replica: Replica) -> bytes:
 class RocksReplica:
     """A replica as of one commit: a trim does not take away what was just found."""
 
-    def __init__(self, cursor: rocks.Cursor, replica: Replica) -> None:
+    def __init__(self, cursor: rocks.Cursor, replica: Replica, files: BlockFiles) -> None:
         self._cursor = cursor
         self._replica = replica
+        self._files = files
+        self._open: dict[int, File] = {}
         self._prefix = _prefix(_EXTENTS, replica)
 
     @property
@@ -93,8 +107,19 @@ class RocksReplica:
             raise Corrupt(f"the block at {extent.first} is not where it was found: check the disk")
         batch, written_by = memoryview(value)[: -_BLOCK.size], value[-_BLOCK.size :]
         version, producer_id, sequence = _BLOCK.unpack(written_by)
-        _check_version(version)
+        if version == VERSION_IN_FILE:
+            batch = self._read(Place._make(_PLACE_IN_FILE.unpack(batch)))
+        else:
+            _check_version(version)
         return Block(extent.first, extent.count, producer_id, sequence, batch)
+
+    def _read(self, place: Place) -> memoryview:
+        try:
+            if place.number not in self._open:
+                self._open[place.number] = self._files.open(self._replica, place.number)
+        except FileNotFoundError as error:
+            raise TrimmedMeanwhileError("all in the file of a block was trimmed") from error
+        return memoryview(block_files.read(self._open[place.number], place))
 
     def _before(self, key: bytes) -> Extent | None:
         return self._extent(self._cursor.seek_back(key))
@@ -115,6 +140,7 @@ class RocksTable:
     def __init__(self, path: str, node_id: NodeId) -> None:
         self._db = Rdict(path, rocks.options())
         self._node_id = node_id
+        self._files = self._open_files(path)
         self._committing = Lock()  # nobody looks while what was written is not synced yet
         self._batch: WriteBatch | None = None  # for the next commit: to make it takes longest
 
@@ -129,19 +155,43 @@ class RocksTable:
             key = cursor.next()
         return found
 
+    def _open_files(self, path: str) -> BlockFiles:
+        contents: Contents = {}
+        cursor = rocks.Cursor(self._db)
+        key = cursor.seek(_FILES)
+        while key is not None and key.startswith(_FILES):
+            _, log_id, chain, birth, number = _FILE_KEY.unpack(key)
+            version, *content = _FILE.unpack(cursor.value)
+            _check_version(version)
+            replica = Replica(self._node_id, log_id, chain, birth)
+            contents.setdefault(replica, {})[number] = Content._make(content)
+            key = cursor.next()
+        for replica, number in list(needless(contents, self.replicas())):
+            del contents[replica][number]
+            self._forget_files(replica, [number])
+        return BlockFiles(RealFiles(), path, contents)
+
     def look(self, replica: Replica) -> RocksReplica:
         with self._committing:
-            return RocksReplica(rocks.Cursor(self._db), replica)
+            return RocksReplica(rocks.Cursor(self._db), replica, self._files)
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
         self.get_ready()
         batch, self._batch = self._batch, None
         assert batch is not None
+        any_large = False
         for replica, change in changes:
-            if isinstance(change, Put):
-                _put(batch, replica, change.block)
-            else:
+            if not isinstance(change, Put):
                 _change(batch, replica, change)
+            elif self._files.takes(replica, change.block):
+                any_large = True
+                place = _PLACE_IN_FILE.pack(*self._files.add(replica, change.block))
+                _put(batch, replica, change.block, place, VERSION_IN_FILE)
+            else:
+                _put(batch, replica, change.block, change.block.batch, VERSION)
+        if any_large:
+            for (replica, number), content in self._files.flush(sync=sync).items():
+                batch.put(_file_key(replica, number), _FILE.pack(VERSION, *content))
         with self._committing:
             rocks.write(self._db, batch, sync=sync)
 
@@ -150,28 +200,44 @@ class RocksTable:
             self._batch = WriteBatch(raw_mode=True)
 
     def stored_bytes(self) -> int:
-        return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
+        in_table = sum(self._db.property_int_value(name) or 0 for name in _SIZES)
+        return in_table + self._files.stored_bytes
 
     def reclaim(self, replica: Replica, position: Glsn) -> None:
+        standing = self.look(replica).standing
+        trimmed = POSITION_MAX if standing is None else standing.trimmed
+        self._forget_files(replica, self._files.remove(replica, trimmed))
         for kind in (_BLOCKS, _EXTENTS):
             prefix = _prefix(kind, replica)
             self._db.compact_range(prefix, prefix + _PLACE.pack(position, 0))
+
+    def _forget_files(self, replica: Replica, numbers: Sequence[int]) -> None:
+        """If that is lost with the power, it is found out at the next start."""
+        batch = WriteBatch(raw_mode=True)
+        for number in numbers:
+            batch.delete(_file_key(replica, number))
+        self._db.write(batch)
 
     def interrupt(self) -> None:
         self._db.cancel_all_background(False)
 
     def close(self) -> None:
+        self._files.close()
         with suppress(Exception):  # what it cannot flush any more is in its log
             self._db.close()
 
 
-def _put(batch: WriteBatch, replica: Replica, block: Block) -> None:
+def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, version: int) -> None:
     _, log_id, chain, birth = replica
-    first, count, producer_id, sequence, content = block
-    key = _KEY.pack(_BLOCKS, log_id, chain, birth, first + count - 1, count)
+    key = _KEY.pack(_BLOCKS, log_id, chain, birth, block.last, block.count)
     # The batch comes first: copies of what is not aligned are slow.
-    batch.put(key, b"".join((content, _BLOCK.pack(VERSION, producer_id, sequence))))
+    written_by = _BLOCK.pack(version, block.producer_id, block.sequence)
+    batch.put(key, b"".join((content, written_by)))
     batch.put(_EXTENTS + key[1:], b"")
+
+
+def _file_key(replica: Replica, number: int) -> bytes:
+    return _FILE_KEY.pack(_FILES, replica.log_id, replica.chain, replica.birth, number)
 
 
 def _change(batch: WriteBatch, replica: Replica, change: Standing | Gone) -> None:

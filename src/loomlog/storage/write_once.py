@@ -44,7 +44,7 @@ from loomlog.core.chained.replica import (
 )
 from loomlog.errors import Busy
 from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB, MIB
-from loomlog.storage.block_table import BlockTable
+from loomlog.storage.block_table import BlockTable, TrimmedMeanwhileError
 from loomlog.storage.files import Worker
 from loomlog.storage.memory_table import MemoryReplica
 from loomlog.types import Glsn
@@ -175,9 +175,15 @@ class WriteOnceStore:
         answers: list[Answer] = []
         self._looking += 1
 
-        def step() -> None:
+        def look() -> Answer:
             stored = self._table.look(asked.replica)
-            answers.append(look_up(asked.request, stored.standing, stored))
+            return look_up(asked.request, stored.standing, stored)
+
+        def step() -> None:
+            try:
+                answers.append(look())
+            except TrimmedMeanwhileError:
+                answers.append(look())
 
         def finished(error: BaseException | None) -> None:
             self._looking -= 1

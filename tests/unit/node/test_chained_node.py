@@ -221,14 +221,17 @@ async def test_a_node_that_stops_while_its_disk_fails_stops(
         await nodes.ask(Write(EPOCH, block(1)))
 
 
-async def test_a_replica_that_cannot_be_read_says_that_it_is_not_fit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "where"), [(10_000, "*.blob"), (100_000, "batches/*/1")])
+async def test_a_replica_that_cannot_be_read_says_that_it_is_not_fit(
+    tmp_path: Path, size: int, where: str
+) -> None:
     """Also the metadata repository hears of it, and may give the chain another one."""
     async with ChainNodes(tmp_path, 1) as nodes:
         await nodes.create()
-        await nodes.ask(Write(EPOCH, block(1, size=100_000)))
-        await nodes.ask(Write(EPOCH, block(2, size=100_000)))
+        await nodes.ask(Write(EPOCH, block(1, size=size)))
+        await nodes.ask(Write(EPOCH, block(2, size=size)))
         await nodes.restart(1)  # they are in a file now
-        [file] = nodes.chains().glob("*.blob")
+        [file] = nodes.chains().glob(where)
         content = bytearray(file.read_bytes())
         content[1000] ^= 1
         file.write_bytes(content)
@@ -240,7 +243,7 @@ async def test_a_replica_that_cannot_be_read_says_that_it_is_not_fit(tmp_path: P
         assert (report.loglet_id, report.epoch, report.storage_node_id) == (LOGLET, EPOCH, 1)
         assert await nodes.ask(Check(EPOCH)) == DAMAGED
         # Until then it does what it can.
-        assert await nodes.ask(Read(EPOCH, 2)) == Found(block(2, size=100_000))
+        assert await nodes.ask(Read(EPOCH, 2)) == Found(block(2, size=size))
         assert await nodes.ask(Write(EPOCH, block(3))) == Stored()
 
 

@@ -48,7 +48,7 @@ from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Change, Put, Standing
 from loomlog.errors import Busy
 from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
-from loomlog.storage import write_once
+from loomlog.storage import block_files, write_once
 from loomlog.storage.block_table import BlockTable
 from loomlog.storage.disk import ThreadWorker
 from loomlog.storage.memory_table import MemoryTable
@@ -399,14 +399,15 @@ import sys
 from test_write_once import NODE, Rig, RocksTable, batch
 rig = Rig(RocksTable(sys.argv[1], NODE)).sealed()
 for first in range(1, 1 << 30):
-    rig.write(batch(first, content=bytes(5000)))
+    rig.write(batch(first, content=first.to_bytes(4) * int(sys.argv[2])))
     print(first, flush=True)
 """
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [5000, 50_000])  # in the table, and in files
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, size: int) -> None:
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path / "db")],
+        [sys.executable, "-c", WRITER, str(tmp_path / "db"), str(size // 4)],
         stdout=subprocess.PIPE,
         env=ENVIRONMENT,
     )
@@ -421,17 +422,30 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     found = rig.ask(List(EPOCH, 1, 1 << 20))
     assert isinstance(found, Listed)
     assert len(found.extents) >= acknowledged
+    for extent in found.extents:
+        content = extent.first.to_bytes(4) * (size // 4)
+        assert rig.ask(Read(EPOCH, extent.first)) == Found(batch(extent.first, content=content))
     rig.table.close()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_both_tables_answer_alike(tmp_path: Path, seed: int) -> None:
+def test_both_tables_answer_alike(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_files, "LARGE_BYTES", 100)
+    monkeypatch.setattr(block_files, "FILE_BYTES", 1000)
     random = Random(seed)
     rocks, memory = Rig(RocksTable(str(tmp_path / "db"), NODE)), Rig(MemoryTable())
     rocks.sealed(), memory.sealed()
     makers: list[Callable[[], Request]] = [
         lambda: Write(
-            EPOCH, batch(random.randint(1, 90), random.randint(1, 4), random.randint(1, 2))
+            EPOCH,
+            batch(
+                random.randint(1, 90),
+                random.randint(1, 4),
+                random.randint(1, 2),
+                bytes(random.choice((5, 200))),
+            ),
         ),
         lambda: Write(EPOCH, junk(random.randint(1, 90), random.randint(1, 4))),
         lambda: Read(EPOCH, random.randint(1, 99)),
@@ -444,6 +458,11 @@ def test_both_tables_answer_alike(tmp_path: Path, seed: int) -> None:
     for _ in range(500):
         request = random.choice(makers)()
         assert rocks.ask(request) == memory.ask(request), request
+        if random.random() < 0.05:
+            rocks.table.reclaim(HERE, memory.store.replicas[HERE].trimmed)
+        if random.random() < 0.01:
+            rocks.table.close()
+            rocks = Rig(RocksTable(str(tmp_path / "db"), NODE))
     rocks.table.close()
 
 
@@ -543,11 +562,15 @@ def test_what_a_killed_process_left_is_durable_when_it_is_seen_again(tmp_path: P
 
 
 def size_of(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.iterdir())
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("size", [1000, 10_000])  # small batches, and those in files of their own
-def test_the_space_of_what_was_trimmed_is_freed(tmp_path: Path, size: int) -> None:
+# small batches, those in files of RocksDB, and those in our own
+@pytest.mark.parametrize("size", [1000, 10_000, 50_000])
+def test_the_space_of_what_was_trimmed_is_freed(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_files, "FILE_BYTES", MIB)
     path = tmp_path / "db"
     rig = Rig(RocksTable(str(path), NODE)).sealed(HERE, THERE)
     blocks = [batch(first, content=os.urandom(size)) for first in range(1, 1001)]

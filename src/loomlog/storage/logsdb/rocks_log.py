@@ -15,9 +15,9 @@ from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import LogStanding
 from loomlog.errors import Corrupt
+from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.files import File
 from loomlog.storage.logsdb import rows
-from loomlog.storage.logsdb.batch_files import BatchFiles
 from loomlog.storage.logsdb.partitions import Beginnings, PartitionId, Share, expired, runs
 from loomlog.storage.logsdb.table import TimeRange
 from loomlog.storage.rocks import Cursor

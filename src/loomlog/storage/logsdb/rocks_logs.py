@@ -27,9 +27,9 @@ from loomlog.core.copyset.storage import Change, LogStanding
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
 from loomlog.storage import rocks
+from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.logsdb import rows
-from loomlog.storage.logsdb.batch_files import BatchFiles
 from loomlog.storage.logsdb.partitions import (
     Beginnings,
     PartitionId,
@@ -247,7 +247,7 @@ class RocksLogs:
         del starts_us[partition], tables[partition]
         self._set_partitions(starts_us, tables)
         self._db.drop_column_family(_family_name(partition))
-        self._files.remove_partition(partition)
+        self._files.remove_folder(partition)
 
     def _compact(self, partition: PartitionId) -> None:
         table = self._partitions.tables.get(partition)

@@ -14,8 +14,8 @@ from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import Record
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, Rewrite
 from loomlog.errors import Corrupt
+from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.logsdb import rows
-from loomlog.storage.logsdb.batch_files import BatchFiles
 from loomlog.storage.logsdb.partitions import PartitionId, Share, share_of
 from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions
 from loomlog.storage.rocks import Cursor

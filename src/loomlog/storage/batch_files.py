@@ -1,11 +1,14 @@
-"""Large batches, beside RocksDB: a file for each log in each partition.
+"""Large batches, beside RocksDB, in files that are numbered.
 
-    <path>/batches/<partition>/<log>
+    <path>/batches/<folder>/<number>
 
 RocksDB writes what it is given twice, each time with a checksum that takes longer than the write.
-A large batch is written once, here, and its head says where; it is synced before anybody can find
-that head. Files are only appended to: what has no head any more, or never got one because the
-process ended, takes space until the file goes with what its log had in the partition.
+A large batch is written once, here, and a row says where; it is synced before anybody can find
+that row. Files are only appended to: what has no row any more, or never got one because the
+process ended, takes space until its file goes.
+
+    LogsDB     a folder for each partition, a file for each log in it
+    chains     a folder for each replica, a new file when the last one is large enough
 
 One thread appends, removes and closes. Others may read beside it: each opens what it reads.
 """
@@ -19,8 +22,7 @@ from typing import Final
 
 from loomlog.limits import ALIGNMENT
 from loomlog.storage.files import File, Files
-from loomlog.storage.logsdb.partitions import PartitionId
-from loomlog.types import Buffer, LogId
+from loomlog.types import Buffer
 
 _FILES_OPEN_MAX: Final = 64  # that are appended to
 _PADDING: Final = bytes(ALIGNMENT)
@@ -53,8 +55,8 @@ class BatchFiles:
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = f"{path}/batches"
-        self._open: OrderedDict[tuple[PartitionId, LogId], _Appended] = OrderedDict()
-        self._changed: dict[tuple[PartitionId, LogId], _Appended] = {}  # since the last flush
+        self._open: OrderedDict[tuple[int, int], _Appended] = OrderedDict()
+        self._changed: dict[tuple[int, int], _Appended] = {}  # since the last flush
         self._directories: set[str] = set()  # that have new files
 
     # ---- appending
@@ -64,12 +66,12 @@ class BatchFiles:
         """Files that the next flush writes."""
         return len(self._changed)
 
-    def is_changed(self, partition: PartitionId, log: LogId) -> bool:
-        return (partition, log) in self._changed
+    def is_changed(self, folder: int, number: int) -> bool:
+        return (folder, number) in self._changed
 
-    def add(self, partition: PartitionId, log: LogId, batch: Buffer) -> int:
+    def add(self, folder: int, number: int, batch: Buffer) -> int:
         """Where in its file it is going to be; it is there after the next flush."""
-        key = partition, log
+        key = folder, number
         appended = self._changed[key] = self._opened(key)
         return appended.add(batch)
 
@@ -85,7 +87,7 @@ class BatchFiles:
                 self._files.sync_directory(directory)
             self._directories.clear()
 
-    def _opened(self, key: tuple[PartitionId, LogId]) -> _Appended:
+    def _opened(self, key: tuple[int, int]) -> _Appended:
         found = self._open.get(key)
         if found is None:
             found = self._open[key] = _Appended(self._create(*key))
@@ -94,8 +96,8 @@ class BatchFiles:
         self._open.move_to_end(key)
         return found
 
-    def _create(self, partition: PartitionId, log: LogId) -> File:
-        path, directory = self._file(partition, log), self._directory(partition)
+    def _create(self, folder: int, number: int) -> File:
+        path, directory = self._file(folder, number), self._directory(folder)
         if not self._files.exists(path):
             self._files.make_directory(directory)
             self._directories |= {directory, self._path, self._path.rpartition("/")[0]}
@@ -103,33 +105,33 @@ class BatchFiles:
 
     # ---- reading, in any thread
 
-    def open(self, partition: PartitionId, log: LogId) -> File:
-        """FileNotFoundError: it went with what the log had there."""
-        return self._files.open(self._file(partition, log))
+    def open(self, folder: int, number: int) -> File:
+        """FileNotFoundError: it was removed."""
+        return self._files.open(self._file(folder, number))
 
     # ---- removing
 
-    def remove(self, partition: PartitionId, log: LogId) -> None:
-        """No head says any more that anything is there."""
-        self._open.pop((partition, log), None)
+    def remove(self, folder: int, number: int) -> None:
+        """No row says any more that anything is there."""
+        self._open.pop((folder, number), None)
         with suppress(FileNotFoundError):
-            self._files.remove(self._file(partition, log))
+            self._files.remove(self._file(folder, number))
 
-    def remove_partition(self, partition: PartitionId) -> None:
-        for key in [key for key in self._open if key[0] == partition]:
+    def remove_folder(self, folder: int) -> None:
+        for key in [key for key in self._open if key[0] == folder]:
             del self._open[key]
         with suppress(FileNotFoundError):
-            self._files.remove_tree(self._directory(partition))
+            self._files.remove_tree(self._directory(folder))
 
-    def remove_others(self, used: Container[tuple[PartitionId, LogId]]) -> None:
+    def remove_others(self, used: Container[tuple[int, int]]) -> None:
         """Files that a process which ended could not remove any more."""
-        for partition in self._numbers(self._path):
-            logs = self._numbers(self._directory(partition))
-            unused = [log for log in logs if (partition, log) not in used]
-            if len(unused) == len(logs):
-                self.remove_partition(partition)
-            for log in unused:
-                self.remove(partition, log)
+        for folder in self._numbers(self._path):
+            numbers = self._numbers(self._directory(folder))
+            unused = [number for number in numbers if (folder, number) not in used]
+            if len(unused) == len(numbers):
+                self.remove_folder(folder)
+            for number in unused:
+                self.remove(folder, number)
 
     def close(self) -> None:
         self._open.clear()
@@ -141,11 +143,11 @@ class BatchFiles:
         except FileNotFoundError:
             return []
 
-    def _directory(self, partition: PartitionId) -> str:
-        return f"{self._path}/{partition}"
+    def _directory(self, folder: int) -> str:
+        return f"{self._path}/{folder}"
 
-    def _file(self, partition: PartitionId, log: LogId) -> str:
-        return f"{self._directory(partition)}/{log}"
+    def _file(self, folder: int, number: int) -> str:
+        return f"{self._directory(folder)}/{number}"
 
 
 def _aligned(size: int) -> int:

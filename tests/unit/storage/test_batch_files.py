@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from loomlog.limits import ALIGNMENT
-from loomlog.storage.logsdb.batch_files import BatchFiles
+from loomlog.storage.batch_files import BatchFiles
 from loomlog.testing.sim.disk import SimDisk, SimFiles
 from loomlog.testing.sim.world import World
 
@@ -62,7 +62,7 @@ class Story:
             self.files.remove(*key)
         elif chance < 0.2:
             self.heads = {each: kept for each, kept in self.heads.items() if each[0] != key[0]}
-            self.files.remove_partition(key[0])
+            self.files.remove_folder(key[0])
         else:
             self.add(key)
 
