@@ -10,7 +10,6 @@ import pytest
 from chained_node_rig import EPOCH, ChainNodes, block, replica
 
 from loomlog.core.chained.messages import (
-    Copy,
     EpochOver,
     Fetch,
     Fetched,
@@ -47,7 +46,7 @@ async def test_a_fetch_waits_for_what_comes_next(tmp_path: Path) -> None:
         assert await nodes.ask(Write(EPOCH, block(2))) == Stored()
         assert await asyncio.gather(*waiting) == [Fetched([block(2)], False)] * 3
         assert not far.done()
-        assert await nodes.order_chain(Copy(block(12))) == Stored()
+        assert await nodes.ask(Write(EPOCH, block(12))) == Stored()
         assert await far == Fetched([block(12)], False)
 
 
