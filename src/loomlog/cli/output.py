@@ -157,6 +157,8 @@ def _segment_table(info: LogInfo) -> Table:
     for segment in info.segments:
         active = segment.end is None
         last = "" if segment.end is None else _position(info, segment.end)
+        if segment.end is not None and segment.end < segment.start:
+            last = "(empty)"
         state = (info.switching or "active") if active else "sealed"
         numbers = _numbers(segment.streams, segment.replicas)
         numbers.append(_position(info, segment.start))

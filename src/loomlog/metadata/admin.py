@@ -203,7 +203,8 @@ class Admin:
         tail = await self._tails.find_tail(log)
         if position > tail:
             raise InvalidArgument(
-                f"log {name!r} ends at position {tail}: it cannot be trimmed up to {position}"
+                f"log {name!r} ends at position {tail}, so it cannot be trimmed up to {position}: "
+                "name a position that is written"
             )
         return await self._trim(name, position)
 
