@@ -143,8 +143,8 @@ def _log_table(logs: Sequence[LogInfo]) -> Table:
     if retained:
         table.add_column("entries stay")
     for info in logs:
-        running = sum(stream.state == "running" for stream in info.active_streams)
-        streams = f"{running}/{len(info.active_streams)} running"
+        there = [stream.state for stream in info.active_streams for _ in stream.chains or (None,)]
+        streams = f"{there.count('running')}/{len(there)} running"
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
         numbers = [f"{info.replicas:,}", _position(info, info.head), _position(info, info.tail)]
         stay = [age(info.retention_s) if info.retention_s else "for ever"] if retained else []
