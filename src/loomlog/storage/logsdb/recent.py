@@ -27,7 +27,8 @@ class RecentBatches(NamedTuple):
 
 
 def recent_batches(stored: StoredLog, since_us: int) -> RecentBatches:
-    """Those that are not older than this; not complete if they are too many, or one is damaged."""
+    """Those that are not older than this; not complete if they are too many, one is damaged, or
+    some may be trimmed by now."""
     batches: list[Batch] = []
     first, complete = _first(stored, since_us)
     size = 0
@@ -57,4 +58,6 @@ def _first(stored: StoredLog, since_us: int) -> tuple[Lsn, bool]:
         if count >= RECENT_RECORDS_MAX:
             return first, False
         first = head.first
+    else:  # all that is left; what was trimmed may have been as young
+        return first, not stored.standing.trimmed
     return first, True

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from logsdb_rig import COPYSET, LOG, ME, OTHER, SMALL, Rig, record
 
+from loomlog.batch import build
 from loomlog.core.copyset.lsn import LSN_MAX, make
 from loomlog.core.copyset.messages import (
     Amend,
@@ -44,6 +45,7 @@ from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB
 from loomlog.storage.logsdb.memory_logs import MemoryLogs
+from loomlog.storage.logsdb.recent import Batch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.table import LogsTable, StoredLog
 from loomlog.testing.copyset_node import CopysetNode
@@ -270,6 +272,41 @@ def test_where_a_time_begins(rig: Rig) -> None:
     assert find_time(rig, 99)[0] >= make(1, 40)
     rig.trim(30)
     assert find_time(rig, 20) == (make(1, 30), make(1, 31))
+
+
+def recent(rig: Rig, since_s: float) -> object:
+    found: list[object] = []
+    rig.store.recent(LOG, int(since_s * 1e6), found.append)
+    rig.work()
+    [answer] = found
+    return answer
+
+
+def sent(offset: int, at_s: float) -> Record:
+    batch = build(
+        b"x",
+        codec=0,
+        flags=0,
+        count=1,
+        raw_size=1,
+        producer_id=9,
+        sequence=offset,
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+    )
+    return record(offset, at_s=at_s, batch=bytes(batch))
+
+
+def test_of_recent_batches_some_may_be_trimmed(rig: Rig) -> None:
+    rig.put(*(sent(offset, at_s=10 * offset) for offset in (1, 2, 3)))
+    batches = [Batch(9, offset, make(1, offset)) for offset in (3, 2, 1)]
+    assert recent(rig, 0) == RecentBatches(batches, complete=True)
+    assert recent(rig, 15) == RecentBatches(batches[:2], complete=True)
+    rig.trim(1)
+    assert recent(rig, 15) == RecentBatches(batches[:2], complete=False)
+    assert recent(rig, 25) == RecentBatches(batches[:1], complete=True), "all before 2 is older"
+    rig.trim(3)
+    assert recent(rig, 99) == RecentBatches([], complete=False)
 
 
 # ---- nonsense, overload, a disk that fails
