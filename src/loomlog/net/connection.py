@@ -70,6 +70,16 @@ class Handler(Protocol):
         """Called once, after every open request has been told."""
 
 
+class OnlyAnswers:
+    """A handler, where the peer only answers."""
+
+    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        """It asks nothing."""
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        """Requests under way are told."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """A connection from the moment it is made until it is lost."""
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from loomlog import limits
 from loomlog.errors import LoomError, Timeout, Unavailable
-from loomlog.net.connection import Connection, Frame
+from loomlog.net.connection import Connection, Frame, OnlyAnswers
 from loomlog.net.endpoints import connect
 from loomlog.node.reading import Reader
 from loomlog.node.replica import ReplicaDriver
@@ -92,7 +92,7 @@ class Copy:
             )
 
     async def _copy(self) -> None:
-        connection = await connect(self._address, self._codec, self)
+        connection = await connect(self._address, self._codec, OnlyAnswers())
         try:
             next_llsn = await self._begin(connection)
             self._copied_llsn = next_llsn - 1
@@ -163,11 +163,3 @@ class Copy:
 
         connection.call(pb.Frame(sync_batches=message), [part.buffer], on_reply)
         return answer
-
-    # ---- Handler
-
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """The destination only answers."""
-
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        """Requests under way are told."""

@@ -10,8 +10,8 @@ from loomlog.core.chained.joining import pull
 from loomlog.core.chained.messages import Answer, Ask, Pull, Refused, Request
 from loomlog.core.chained.projection import Replica
 from loomlog.errors import Busy, LoomError
-from loomlog.net.connection import Connection, Frame
-from loomlog.net.endpoints import connect
+from loomlog.net.connection import OnlyAnswers
+from loomlog.net.links import Links
 from loomlog.storage.write_once import Answered
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
@@ -24,10 +24,8 @@ class Pulling:
     """For all replicas of one node. Stays connected to the nodes that it pulled from."""
 
     def __init__(self, codec: Codec, ask_here: AskHere) -> None:
-        self._codec = codec
         self._ask_here = ask_here
-        self._connections: dict[str, Connection] = {}
-        self._connecting = asyncio.Lock()
+        self._links = Links(codec, OnlyAnswers())
 
     async def pull(self, replica: Replica, request: Pull, address: str) -> Answer:
         """From its source, which is at this address. Busy: one of the two has too much to do."""
@@ -42,8 +40,7 @@ class Pulling:
             return answer
 
     def stop(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
+        self._links.close()
 
     async def _answer(self, replica: Replica, ask: Ask, address: str) -> Answer:
         assert isinstance(ask.target, Replica)
@@ -51,29 +48,13 @@ class Pulling:
             return await answer_to(lambda done: self._ask_here(replica, ask.request, done))
         message, _ = request_to_wire(ask.target, ask.request)
         try:
-            connection = await self._connect(address)
+            connection = await self._links.connect(address)
             reply, content = await connection.request(pb.Frame(chain_request=message))
         except Busy:
             raise
         except LoomError as error:
             return Refused(f"node {ask.target.node_id}: {error}")
         return answer_from_wire(reply.chain_answer, content)
-
-    async def _connect(self, address: str) -> Connection:
-        async with self._connecting:
-            connection = self._connections.get(address)
-            if connection is None or connection.closed:
-                connection = await connect(address, self._codec, self)
-                self._connections[address] = connection
-            return connection
-
-    # ---- Handler
-
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """A source only answers."""
-
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        """Requests under way are told."""
 
 
 async def answer_to(ask: Callable[[Answered], None]) -> Answer:

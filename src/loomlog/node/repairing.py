@@ -13,7 +13,7 @@ from functools import partial
 
 from loomlog import batch, limits
 from loomlog.errors import LoomError, NotFound
-from loomlog.net.connection import Connection, Frame
+from loomlog.net.connection import OnlyAnswers
 from loomlog.net.endpoints import connect
 from loomlog.node.replica import ReplicaDriver
 from loomlog.node.workers import off_loop
@@ -72,7 +72,7 @@ class Repairer:
         return False
 
     async def _fetch(self, broken: Broken, address: str) -> memoryview:
-        connection = await connect(address, self._codec, self)
+        connection = await connect(address, self._codec, OnlyAnswers())
         try:
             question = pb.FetchBatches(
                 log_stream_id=self._driver.stream_id,
@@ -88,11 +88,3 @@ class Repairer:
                     batch.assign_position(view, 0)
                 return view
         raise NotFound(f"no batch that begins with LLSN {broken.llsn}")
-
-    # ---- Handler
-
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """The peer only answers."""
-
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        """Requests under way are told."""

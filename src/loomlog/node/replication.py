@@ -6,12 +6,11 @@ the streams replicated over it seal themselves.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from loomlog.errors import LoomError, Timeout
 from loomlog.net.connection import Connection, Frame
-from loomlog.net.endpoints import connect
+from loomlog.net.links import Links
 from loomlog.types import Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -23,18 +22,16 @@ class Backups:
     """All peers that this node replicates to."""
 
     def __init__(self, codec: Codec, on_failure: OnFailure) -> None:
-        self._codec = codec
         self._on_failure = on_failure
-        self._connections: dict[str, Connection] = {}
+        self._links = Links(codec, self)
         self._streams: dict[str, set[StreamId]] = {}  # that run over the connection
-        self._connecting: dict[str, asyncio.Lock] = {}
 
     async def open(
         self, stream_id: StreamId, epoch: int, next_llsn: Llsn, addresses: Sequence[str]
     ) -> None:
         """Every backup agrees to take this stream's entries from `next_llsn` on."""
         for address in addresses:
-            connection = await self._connect(address)
+            connection = await self._links.connect(address)
             question = pb.OpenReplication(
                 log_stream_id=stream_id, seal_epoch=epoch, next_llsn=next_llsn
             )
@@ -49,25 +46,15 @@ class Backups:
         self, stream_id: StreamId, epoch: int, addresses: Sequence[str], batches: list[memoryview]
     ) -> None:
         for address in addresses:
-            connection = self._connections.get(address)
-            if connection is None or connection.closed:
+            connection = self._links.get(address)
+            if connection is None:
                 self._on_failure(stream_id, f"the backup at {address} is gone")
                 continue
             message = pb.Replicate(log_stream_id=stream_id, seal_epoch=epoch)
             connection.send(pb.Frame(replicate=message), batches)
 
     def close(self) -> None:
-        connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            connection.close()
-
-    async def _connect(self, address: str) -> Connection:
-        async with self._connecting.setdefault(address, asyncio.Lock()):
-            connection = self._connections.get(address)
-            if connection is None or connection.closed:
-                connection = await connect(address, self._codec, self)
-                self._connections[address] = connection
-            return connection
+        self._links.close()
 
     # ---- Handler
 
@@ -77,8 +64,7 @@ class Backups:
             self._on_failure(refused.log_stream_id, refused.reason)
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        for address, known in list(self._connections.items()):
-            if known is connection:
-                del self._connections[address]
-                for stream_id in sorted(self._streams.pop(address, ())):
-                    self._on_failure(stream_id, str(error))
+        address = self._links.forget(connection)
+        if address is not None:
+            for stream_id in sorted(self._streams.pop(address, ())):
+                self._on_failure(stream_id, str(error))

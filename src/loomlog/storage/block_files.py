@@ -97,6 +97,8 @@ class BlockFiles:
 
     def flush(self, *, sync: bool) -> dict[tuple[Replica, int], Content]:
         """Write what was added. What rows have to say now."""
+        if not self._changed:
+            return {}
         with self._lock:
             self._files.flush(sync=sync)
             changed, self._changed = self._changed, {}
