@@ -17,7 +17,7 @@ ARGS ?=
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd demo test most kills lint types sim soak bench proto clean
+.PHONY: help venv java etcd demo test most long kills lint types sim soak attack bench proto clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -47,8 +47,11 @@ test: lint java etcd  ## lint, types, all tests
 # All but Spark's. Each worker begins elsewhere in the list, so that there is always one that computes
 # (sim) beside those that wait (cluster), and takes from the others when it is done.
 most: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS) \
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS) \
 		tests/cluster tests/bench tests/sim tests/conformance tests/unit
+
+long: etcd  ## the other tests that take long: a bad network, 750 more seeds of takeovers
+	$(BIN)/python -m pytest -q -n $(JOBS) -m long $(ARGS) tests/cluster tests/bench tests/sim tests/conformance tests/unit
 
 kills: java  ## Spark pipelines under 22 kills, sites that freeze, its bench: about six minutes
 	$(BIN)/python -m pytest -q -m long $(ARGS) tests/spark
@@ -78,6 +81,11 @@ sim: $(STAMP)  ## simulate RUNS clusters with faults, from SEED on: make sim SEE
 soak: SEED = $(shell date +%s)
 soak: $(STAMP)  ## the same for MINUTES, or until Ctrl-C; seeds nobody ran before: make soak MINUTES=60
 	$(BIN)/python -m loomlog.testing.sim --jobs $(JOBS) --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+attack: MINUTES = 5
+attack: SEED = $(shell date +%s)
+attack: etcd  ## kills, stops, disk faults, lost disks, clock jumps, damaged frames: make attack MINUTES=60
+	$(BIN)/python tests/cluster/chaos/attack.py --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 bench: $(STAMP)  ## measure a private cluster on this machine: make bench ARGS="--seconds 2"
 	$(BIN)/loom bench --up 3 $(ARGS)

@@ -14,53 +14,53 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingCluster as BlockingCluster
     from loomlog.client.blocking import BlockingLog as BlockingLog
     from loomlog.client.blocking import connect_sync as connect_sync
-    from loomlog.client.blocking_landmarks import BlockingCheckpoint as BlockingCheckpoint
-    from loomlog.client.blocking_registers import BlockingLease as BlockingLease
-    from loomlog.client.blocking_registers import BlockingRegister as BlockingRegister
-    from loomlog.client.blocking_writer import BlockingWriter as BlockingWriter
-    from loomlog.client.checkpoints import Checkpoint as Checkpoint
-    from loomlog.client.checkpoints import CheckpointInfo as CheckpointInfo
+    from loomlog.client.blocking.handles import BlockingCheckpoint as BlockingCheckpoint
+    from loomlog.client.blocking.handles import BlockingLease as BlockingLease
+    from loomlog.client.blocking.handles import BlockingRegister as BlockingRegister
+    from loomlog.client.blocking.handles import BlockingWriter as BlockingWriter
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
     from loomlog.client.info import ClusterStatus as ClusterStatus
     from loomlog.client.info import LogInfo as LogInfo
-    from loomlog.client.leases import Lease as Lease
-    from loomlog.client.leases import LeaseInfo as LeaseInfo
+    from loomlog.client.kv.checkpoints import Checkpoint as Checkpoint
+    from loomlog.client.kv.checkpoints import CheckpointInfo as CheckpointInfo
+    from loomlog.client.kv.leases import Lease as Lease
+    from loomlog.client.kv.leases import LeaseInfo as LeaseInfo
+    from loomlog.client.kv.registers import Register as Register
+    from loomlog.client.kv.registers import Versioned as Versioned
     from loomlog.client.log import Log as Log
     from loomlog.client.operator import Change as Change
-    from loomlog.client.publishing import Published as Published
-    from loomlog.client.publishing import Writer as Writer
-    from loomlog.client.registers import Register as Register
-    from loomlog.client.registers import Versioned as Versioned
-    from loomlog.client.staging import Staged as Staged
+    from loomlog.client.publish.stager import Staged as Staged
+    from loomlog.client.publish.writer import Published as Published
+    from loomlog.client.publish.writer import Writer as Writer
     from loomlog.types import Entry as Entry
     from loomlog.types import Gap as Gap
     from loomlog.types import Position as Position
 
 _HOMES = {
-    "BlockingCheckpoint": "loomlog.client.blocking_landmarks",
+    "BlockingCheckpoint": "loomlog.client.blocking.handles",
     "BlockingCluster": "loomlog.client.blocking",
-    "BlockingLease": "loomlog.client.blocking_registers",
+    "BlockingLease": "loomlog.client.blocking.handles",
     "BlockingLog": "loomlog.client.blocking",
-    "BlockingRegister": "loomlog.client.blocking_registers",
-    "BlockingWriter": "loomlog.client.blocking_writer",
+    "BlockingRegister": "loomlog.client.blocking.handles",
+    "BlockingWriter": "loomlog.client.blocking.handles",
     "Change": "loomlog.client.operator",
-    "Checkpoint": "loomlog.client.checkpoints",
-    "CheckpointInfo": "loomlog.client.checkpoints",
+    "Checkpoint": "loomlog.client.kv.checkpoints",
+    "CheckpointInfo": "loomlog.client.kv.checkpoints",
     "Cluster": "loomlog.client.cluster",
     "ClusterStatus": "loomlog.client.info",
     "Entry": "loomlog.types",
     "Gap": "loomlog.types",
-    "Lease": "loomlog.client.leases",
-    "LeaseInfo": "loomlog.client.leases",
+    "Lease": "loomlog.client.kv.leases",
+    "LeaseInfo": "loomlog.client.kv.leases",
     "Log": "loomlog.client.log",
     "LogInfo": "loomlog.client.info",
     "Position": "loomlog.types",
-    "Published": "loomlog.client.publishing",
-    "Register": "loomlog.client.registers",
-    "Staged": "loomlog.client.staging",
-    "Versioned": "loomlog.client.registers",
-    "Writer": "loomlog.client.publishing",
+    "Published": "loomlog.client.publish.writer",
+    "Register": "loomlog.client.kv.registers",
+    "Staged": "loomlog.client.publish.stager",
+    "Versioned": "loomlog.client.kv.registers",
+    "Writer": "loomlog.client.publish.writer",
     "connect": "loomlog.client.cluster",
     "connect_sync": "loomlog.client.blocking",
 }

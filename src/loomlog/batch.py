@@ -1,14 +1,13 @@
 """The record batch as servers see it: a header of fixed size and the integrity of all its bytes.
 
-A batch is the unit of an append, a disk write, a replication message and a read. Servers never
-look inside: they check it, fill in positions and renew the CRC of the header. What the body
-means is columns.py's matter; docs/batch-format.md describes every byte.
+A batch is the unit of an append, a disk write, a replication message and a read. Servers never look
+at its records: they verify it, fill in positions and update the header's CRC. columns/ encodes the
+body; docs/batch-format.md describes every byte.
 
-pyarrow may not enter here: servers import this module and must stay small.
+Do not import pyarrow here: servers import this module and must stay small.
 
-Invariants: every byte of a batch is covered by one of two CRCs, so no truncation and no flipped
-bit goes unnoticed; `Corrupt` and `VersionMismatch` are all that reading can raise; a batch that
-was written here passes `check`.
+Invariants: two CRCs cover every byte of a batch, so truncation and flipped bits are detected;
+reading raises only `Corrupt` and `VersionMismatch`; a batch that was written here passes `check`.
 """
 
 from __future__ import annotations
@@ -37,12 +36,10 @@ CODEC_ZSTD: Final = 2
 
 FLAG_KEYS: Final = 1
 FLAG_ATTRIBUTES: Final = 2
-FLAG_REFERENCE: Final = (
-    4  # stands for records of another log (references.py); no other flag with it
-)
+FLAG_REFERENCE: Final = 4  # refers to records of another log (references.py); excludes other flags
 
 _MAGIC: Final = int.from_bytes(b"LMB1", "little")
-_CHECKED_BYTES: Final = HEADER_BYTES - 4  # the CRC of the header stands behind what it covers
+_CHECKED_BYTES: Final = HEADER_BYTES - 4  # the header's CRC follows the bytes that it covers
 _FLAGS: Final = FLAG_KEYS | FLAG_ATTRIBUTES
 _COUNT_MAX: Final = {
     **dict.fromkeys(range(_FLAGS + 1), BATCH_RECORDS_MAX),
@@ -60,7 +57,7 @@ _CRC: Final = Struct("<I")
 
 
 class Header(NamedTuple):
-    """What a batch says about itself, in the order of its bytes."""
+    """The header of a batch, in the order of its bytes."""
 
     codec: int
     flags: int
@@ -80,17 +77,17 @@ class Header(NamedTuple):
 
     @property
     def last_llsn(self) -> Llsn:
-        """0 while the batch has no LLSNs."""
+        """The LLSN of the last record; 0 while the batch has no LLSNs."""
         return self.first_llsn + self.count - 1 if self.first_llsn else 0
 
     @property
     def last_position(self) -> Glsn:
-        """0 while the batch has no positions."""
+        """The position of the last record; 0 while the batch has no positions."""
         return self.first_position + self.count - 1 if self.first_position else 0
 
 
 def aligned(size: int) -> int:
-    """`size` with the padding that follows it."""
+    """Return `size` rounded up to the alignment of batches."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -98,7 +95,7 @@ def aligned(size: int) -> int:
 
 
 def read_header(buffer: Buffer, offset: int = 0) -> Header:
-    """The checked header of the batch at `offset`; the body is not looked at and may be missing."""
+    """Return the verified header of the batch at `offset`. The body may be missing."""
     try:
         fields = _HEADER.unpack_from(buffer, offset)
     except StructError:
@@ -119,7 +116,7 @@ def read_header(buffer: Buffer, offset: int = 0) -> Header:
 
 
 def _is_sane(header: Header) -> bool:
-    # Guards allocations and arithmetic of readers against a writer that got its CRC right only.
+    # Protects readers' allocations and arithmetic from a header with a valid CRC and bad fields.
     codec, flags, size, count, body_size, raw_size, *_, position, llsn, stream, _ = header
     return (
         codec <= CODEC_ZSTD
@@ -136,7 +133,7 @@ def _is_sane(header: Header) -> bool:
 
 
 def check(buffer: Buffer) -> Header:
-    """The header of `buffer`, which must be exactly one whole and sound batch."""
+    """Return the header of `buffer`, which must be exactly one complete, valid batch."""
     header = read_header(buffer)
     if len(buffer) != header.size:
         raise Corrupt(f"batch of {header.size} bytes: {len(buffer)} bytes are here")
@@ -145,7 +142,7 @@ def check(buffer: Buffer) -> Header:
 
 
 def split(buffer: Buffer) -> list[tuple[Header, memoryview]]:
-    """The batches joined in `buffer`, all checked; nothing else may be in it."""
+    """Return the concatenated batches of `buffer`, verified; it may contain nothing else."""
     view = memoryview(buffer)
     batches = []
     offset = 0
@@ -165,19 +162,19 @@ def _check_body(header: Header, view: memoryview) -> None:
         raise Corrupt(f"batch of {header.size} bytes: the body does not match its checksum")
 
 
-# ---- what servers fill in ---------------------------------------------------------
+# ---- filled in by servers ---------------------------------------------------------
 
 
 def assign_llsn(
     view: bytearray | memoryview, stream_id: StreamId, epoch: int, first_llsn: Llsn
 ) -> None:
-    """Give the batch its place in its log stream."""
+    """Set the batch's position in its log stream."""
     _LLSN.pack_into(view, _LLSN_AT, first_llsn, stream_id, epoch)
     _renew_header_crc(view)
 
 
 def assign_position(view: bytearray | memoryview, first_position: Glsn) -> None:
-    """Give the batch its place in its log."""
+    """Set the batch's position in its log."""
     _POSITION.pack_into(view, _POSITION_AT, first_position)
     _renew_header_crc(view)
 
@@ -185,7 +182,7 @@ def assign_position(view: bytearray | memoryview, first_position: Glsn) -> None:
 def assign_place(
     view: bytearray | memoryview, stream_id: StreamId, epoch: int, first: Glsn
 ) -> None:
-    """The same, of a batch whose LLSNs are its positions."""
+    """Set both, for a batch whose LLSNs equal its positions."""
     _LLSN.pack_into(view, _LLSN_AT, first, stream_id, epoch)
     _POSITION.pack_into(view, _POSITION_AT, first)
     _renew_header_crc(view)
@@ -210,7 +207,7 @@ def build(
     min_timestamp_us: int,
     max_timestamp_us: int,
 ) -> bytearray:
-    """A batch around a body that is already encoded (and compressed)."""
+    """Return a batch with a body that is already encoded (and compressed)."""
     buffer = allocate(len(body))
     memoryview(buffer)[HEADER_BYTES : HEADER_BYTES + len(body)] = body
     write_header(
@@ -229,7 +226,7 @@ def build(
 
 
 def allocate(body_size: int) -> bytearray:
-    """Zeros for a batch whose body is then written in place, from HEADER_BYTES on."""
+    """Return a zeroed batch; the caller writes the body in place, from HEADER_BYTES on."""
     size = aligned(HEADER_BYTES + body_size)
     if size > BATCH_BYTES_MAX:
         raise InvalidArgument(
@@ -252,7 +249,7 @@ def write_header(
     min_timestamp_us: int,
     max_timestamp_us: int,
 ) -> None:
-    """Complete a batch whose body and padding are in place; positions are left open."""
+    """Write the header of a batch whose body and padding are in place, without positions."""
     header = Header(
         codec=codec,
         flags=flags,

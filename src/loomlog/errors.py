@@ -1,28 +1,14 @@
-"""Every error a user of loomlog can meet.
+"""Every error that users of loomlog can meet, and the number of each on the wire.
 
     LoomError
-    ├── Retryable            try again, here or elsewhere: nothing happened
-    │   ├── NotLeader        ask the metadata repository that leads: `leader`, if known
-    │   ├── Busy             the server is at a bound; back off
-    │   ├── Unavailable      nobody who could answer was reached
-    │   └── Timeout          no answer in time (of something without side effects)
-    ├── NotFound             no such log, stream or node
-    ├── AlreadyExists
-    ├── Sealed               the stream takes no appends; nothing was appended
-    ├── Trimmed              the position was dropped by a trim
-    ├── NotYetWritten        the position has no entry yet
-    ├── DataLoss             an entry that was acknowledged cannot be read any more
-    ├── InvalidArgument      the caller must change the request
-    ├── Unauthorized
-    ├── VersionMismatch      the two sides speak different versions
-    ├── Corrupt              bytes do not match their checksum or their format
-    ├── AppendUnknown        an append may or may not have happened
-    ├── Conflict             somebody else changed it first: read it again, then decide
-    ├── Fenced               another holder has the lease by now: stop
-    └── SwapUnknown          a change of metadata may or may not have happened
+    ├── Retryable: NotLeader, Busy, Unavailable, Timeout
+    ├── the request: InvalidArgument, NotFound, AlreadyExists, Unauthorized, VersionMismatch
+    ├── reading: NotYetWritten, Trimmed, DataLoss, Corrupt
+    ├── appending: Sealed, AppendUnknown
+    └── shared state: Conflict, Fenced, SwapUnknown, RolledBack, DiskFailed
 
-Messages are one line: what happened and what to do. `code` is the number on the wire
-(loomlog.proto, ErrorCode); numbers never change their meaning.
+A message is one line: what happened and what to do. `code` is the number in loomlog.proto
+(ErrorCode); numbers never change their meaning.
 """
 
 from __future__ import annotations
@@ -31,7 +17,7 @@ from typing import ClassVar
 
 
 class LoomError(Exception):
-    """The root of all errors of loomlog."""
+    """Base class of all errors of loomlog."""
 
     code: ClassVar[int] = 1
 
@@ -43,90 +29,138 @@ class Retryable(LoomError):  # noqa: N818 - the public names are fixed
 
 
 class NotLeader(Retryable):
+    """Another metadata repository leads; `leader` is its address, if known."""
+
     code: ClassVar[int] = 3
 
     def __init__(self, message: str = "", leader: str = "") -> None:
         super().__init__(message)
-        self.leader = leader  # its address, if known
+        self.leader = leader
 
 
 class Busy(Retryable):
+    """The server has reached a limit: back off and retry."""
+
     code: ClassVar[int] = 4
 
 
 class Unavailable(Retryable):
+    """No server that could answer was reached."""
+
     code: ClassVar[int] = 5
 
 
 class Timeout(Retryable):
+    """No answer arrived in time, to a request without side effects."""
+
     code: ClassVar[int] = 6
 
 
 class NotFound(LoomError):
+    """There is no such log, stream, node, register or lease."""
+
     code: ClassVar[int] = 7
 
 
 class AlreadyExists(LoomError):
+    """The name or number is taken."""
+
     code: ClassVar[int] = 8
 
 
 class Sealed(LoomError):
+    """The stream takes no appends; nothing was appended."""
+
     code: ClassVar[int] = 9
 
 
 class Trimmed(LoomError):
+    """The position was removed by a trim."""
+
     code: ClassVar[int] = 10
 
 
 class NotYetWritten(LoomError):
+    """The position has no entry yet."""
+
     code: ClassVar[int] = 11
 
 
 class DataLoss(LoomError):
+    """An acknowledged entry cannot be read any more: all its copies are gone."""
+
     code: ClassVar[int] = 12
 
 
 class InvalidArgument(LoomError):
+    """The request is wrong: the caller must change it."""
+
     code: ClassVar[int] = 13
 
 
 class Unauthorized(LoomError):
+    """The peer belongs to another cluster or presents the wrong secret."""
+
     code: ClassVar[int] = 14
 
 
 class VersionMismatch(LoomError):
+    """The two sides use different versions of a protocol or format."""
+
     code: ClassVar[int] = 15
 
 
 class Corrupt(LoomError):
+    """Bytes do not match their checksum or their format."""
+
     code: ClassVar[int] = 16
 
 
 class AppendUnknown(LoomError):
+    """The append may or may not have happened."""
+
     code: ClassVar[int] = 17
 
 
 class Conflict(LoomError):
+    """Someone else changed it first: read it again, then decide."""
+
     code: ClassVar[int] = 18
 
 
 class Fenced(LoomError):
+    """Another holder has taken the lease: stop."""
+
     code: ClassVar[int] = 19
 
 
 class SwapUnknown(LoomError):
+    """A change of metadata may or may not have happened."""
+
     code: ClassVar[int] = 20
 
 
+class RolledBack(LoomError):
+    """The metadata is older than what storage nodes know; nothing happened."""
+
+    code: ClassVar[int] = 21
+
+
+class DiskFailed(LoomError):
+    """A metadata repository cannot write to its disk: free space or repair it."""
+
+    code: ClassVar[int] = 22
+
+
 def _tree(root: type[LoomError]) -> list[type[LoomError]]:
-    return [root, *(found for child in root.__subclasses__() for found in _tree(child))]
+    return [root, *(kind for child in root.__subclasses__() for kind in _tree(child))]
 
 
 _BY_CODE = {kind.code: kind for kind in _tree(LoomError)}
 
 
 def from_code(code: int, message: str, leader: str = "") -> LoomError:
-    """The error that a peer sent; an unknown code (a newer peer) becomes a LoomError."""
+    """Return the error that a peer sent. A code of a newer peer becomes a plain LoomError."""
     if code == NotLeader.code:
         return NotLeader(message, leader)
     return _BY_CODE.get(code, LoomError)(message)

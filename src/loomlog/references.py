@@ -1,11 +1,11 @@
-"""The body of a reference: a batch that stands for records of another log.
+"""The body of a reference: a batch that refers to records of another log.
 
-Rows are staged in a staging log, as many batches in any of its streams; one reference in the target
-log then takes as many positions as it names rows, all at once. Servers carry it unread, like any
-body. docs/batch-format.md describes every byte.
+Rows are staged in a staging log, as many batches in any of its streams. One reference in the target
+log then takes as many positions as it names rows, atomically. Servers never decode it.
+docs/batch-format.md describes every byte. Do not import pyarrow here.
 
-pyarrow may not enter here. Invariants: `decode` accepts what `encode` made; of anything else it
-raises `Corrupt` or `VersionMismatch`; the ranges of a reference have exactly its count of rows.
+Invariants: `decode` accepts what `encode` returns and raises `Corrupt` or `VersionMismatch` for
+anything else; the ranges of a reference contain exactly as many rows as its header counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STREAM_MAX: Final = (1 << 31) - 1
 
 
 class Range(NamedTuple):
-    """Neighbouring rows of one stream of a staging log."""
+    """Consecutive rows of one stream of a staging log."""
 
     stream: StreamId
     first: Llsn
@@ -34,14 +34,14 @@ class Range(NamedTuple):
 
     @property
     def end(self) -> Llsn:
-        """The LLSN behind its last row."""
+        """The LLSN after the last row."""
         return self.first + self.rows
 
 
 class Reference(NamedTuple):
-    """Which rows, in which order, and who published them."""
+    """The referenced rows in order, and the writer that published them."""
 
-    staging: str  # the name of their log
+    staging: str  # the name of the staging log
     writer: str
     sequence: int
     needed_from: Glsn  # no reference at or after this one needs an earlier position of `staging`
@@ -52,7 +52,7 @@ class Reference(NamedTuple):
         return sum(piece.rows for piece in self.ranges)
 
     def clipped(self, skip: int, rows: int) -> Iterator[Range]:
-        """The ranges of `rows` rows after the first `skip`."""
+        """Yield the ranges of `rows` rows after the first `skip`."""
         for piece in self.ranges:
             if skip >= piece.rows:
                 skip -= piece.rows
@@ -65,7 +65,7 @@ class Reference(NamedTuple):
 
 
 def joined(ranges: Iterable[Range]) -> Iterator[Range]:
-    """The same rows in the same order, with ranges that touch made one."""
+    """Yield the same rows in the same order, with adjacent ranges merged."""
     last: Range | None = None
     for piece in ranges:
         if last is not None and (piece.stream, piece.first) == (last.stream, last.end):
@@ -84,7 +84,7 @@ def joined(ranges: Iterable[Range]) -> Iterator[Range]:
 def encode(
     reference: Reference, *, producer_id: int, min_timestamp_us: int, max_timestamp_us: int
 ) -> bytearray:
-    """The batch; the timestamps are those of the rows."""
+    """Return the batch; the timestamps are those of the rows."""
     rows = reference.rows
     if not 0 < rows <= REFERENCE_RECORDS_MAX:
         raise InvalidArgument(
@@ -137,7 +137,7 @@ def _put_signed(out: bytearray, number: int) -> None:
 
 
 def decode(buffer: Buffer) -> tuple[Header, Reference]:
-    """The reference that `buffer` is, with its header."""
+    """Return the header and the reference in `buffer`."""
     header = batch.check(buffer)
     if header.flags != batch.FLAG_REFERENCE or header.codec != batch.CODEC_NONE:
         raise Corrupt("the batch is no reference")
@@ -178,7 +178,7 @@ def decode_body(body: Buffer) -> Reference:
 
 
 class _Source:
-    """The parts of a body, one after the other, behind its version."""
+    """Reads the fields of a body, after its version byte."""
 
     __slots__ = ("_at", "_body")
 

@@ -1,4 +1,4 @@
-"""Which log is the staging log of which: its name says so."""
+"""Names of staging logs."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def staging_name(log: str) -> str:
 
 
 def staged_log(name: str) -> str | None:
-    """The log whose staging log this is; None: it is a log of its own."""
+    """Return the log that `name` stages rows for, or None if it is not a staging log."""
     return name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else None

@@ -1,7 +1,7 @@
-"""The words of the domain as Python types.
+"""The domain's vocabulary as Python types, without behaviour.
 
-GLSN: an entry's place in its log. LLSN: its place in its log stream. Both begin with 1 and only
-grow; how dense they are is the protocol's. In both, 0 means "none". No behaviour lives here.
+A GLSN is an entry's position in its log, an LLSN its position in its log stream. Both start at 1
+and only grow; each protocol decides how dense they are. 0 means "none".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Position(NamedTuple):
-    """Where an appended entry stands."""
+    """The position of an appended entry."""
 
     position: Glsn
     stream: StreamId
@@ -40,30 +40,31 @@ class Entry(NamedTuple):
 
     @property
     def timestamp(self) -> datetime:
-        """When the writer appended it, in UTC."""
+        """When the writer appended the entry, in UTC."""
         return _UNIX_EPOCH + timedelta(microseconds=self.timestamp_us)
 
 
 class Gap(NamedTuple):
-    """Positions without entry, for good: from `first` to `last` inclusive."""
+    """Positions `first` to `last` (inclusive) that will never have an entry."""
 
     first: Glsn
     last: Glsn
-    # "hole": a writer was given them and never wrote; "bridge": an epoch ended before them;
-    # "trim": there was something, and its time is over; "dataloss": all copies of it are gone
+    # "hole": a writer reserved them and never wrote; "bridge": the epoch ended before them;
+    # "trim": entries were there and have been trimmed; "dataloss": all copies are gone
     kind: str
+    exact: bool = True  # False: how far the lost entries reached is unknown
 
 
 class SyncMode(StrEnum):
-    """What "written" means on a storage node."""
+    """When a storage node counts data as written."""
 
     ALWAYS = "always"  # fdatasync before anything is reported: survives power loss
-    INTERVAL = "interval"  # fdatasync now and then: power loss may take the last moments
-    NONE = "none"  # the kernel decides: power loss may take what it had not written back
+    INTERVAL = "interval"  # fdatasync periodically: power loss may take the last moments
+    NONE = "none"  # the kernel decides: power loss takes what it has not written back
 
 
 class ReplicaState(StrEnum):
-    """The states of a replica of a log stream (spec 1, "States of a replica")."""
+    """The states of a replica of a log stream (docs/design/ordered.md)."""
 
     SEALING = "sealing"
     SEALED = "sealed"
@@ -73,7 +74,7 @@ class ReplicaState(StrEnum):
 class CommitContext(NamedTuple):
     """A commit as a replica stores it: entries [llsn, llsn + length) became [glsn, glsn + length).
 
-    With length 0 it only says that nothing else of the log up to `high_watermark` is here.
+    With length 0 it says that the stream has no other entry up to `high_watermark`.
     """
 
     high_watermark: Glsn
@@ -85,12 +86,12 @@ class CommitContext(NamedTuple):
 
     @property
     def last_llsn(self) -> Llsn:
-        """The last entry committed in the stream once this commit is applied."""
+        """The last committed entry of the stream once this commit is applied."""
         return self.llsn + self.length - 1
 
 
 class Report(NamedTuple):
-    """What a replica tells the metadata repository."""
+    """A replica's report to the metadata repository."""
 
     stream_id: StreamId
     uncommitted_llsn_offset: Llsn

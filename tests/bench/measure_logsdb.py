@@ -1,4 +1,4 @@
-"""What docs/adr/0016-logsdb.md weighs, measured on the disk of the folder given:
+"""What docs/design/logsdb.md weighs, measured on the disk of the folder given:
 
 python tests/bench/measure_logsdb.py FOLDER [--partitions 20 200 700] [--seconds 3]
 """
@@ -173,7 +173,7 @@ class Running:
         self.table = RocksLogs(str(path), 0)
         self.workers = [ThreadWorker(self.loop, name) for name in ("commits", "looks", "upkeep")]
         commits, look_ups, upkeep = self.workers
-        self.store = LogsStore(1, self.table, commits, look_ups, upkeep, lambda: 1 << 40)
+        self.store = LogsStore(1, self.table, commits, look_ups, upkeep, lambda: False)
 
     async def ask(self, request: NodeRequest) -> NodeAnswer:
         answer: asyncio.Future[NodeAnswer] = self.loop.create_future()
@@ -246,7 +246,7 @@ async def measure_many(path: Path, partitions: int) -> None:
     running = Running(path)
     opened = (perf_counter() - start) * 1000
     log = running.table.look(1)
-    found = timed_ms(lambda: log.find_time(partitions * PARTITION_US // 3))
+    found = timed_ms(lambda: running.table.ages(1, partitions * PARTITION_US // 3))
     scanned = timed_ms(lambda: list(log.scan(0, LSN_MAX)))
     print(
         f"LogsDB, {partitions} partitions: begin one {median(begun[-10:]):.1f} ms, start"

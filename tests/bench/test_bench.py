@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loomlog.cli.bench import measuring
+from loomlog.cli.bench import measure
 from loomlog.cli.bench.machine import fdatasync_ms
-from loomlog.cli.bench.measuring import Window, percentile_ms
+from loomlog.cli.bench.measure import Window, percentile_ms
 
 TINY = ("--seconds", "0.2", "--sizes", "128", "--batch", "1,50", "--concurrency", "16")
 SCENARIOS = {
@@ -88,7 +88,7 @@ def test_percentiles() -> None:
 
 
 def test_a_window_counts_only_what_ends_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "perf_counter", lambda: 100.0)
+    monkeypatch.setattr(measure, "perf_counter", lambda: 100.0)
     window = Window(10)
     assert (window.begin, window.end) == (101, 111)
     for ended in (100.5, 101.5, 110.5, 111.5):
@@ -195,6 +195,7 @@ def test_many_logs_are_measured(tmp_path: Path, protocol: str) -> None:
     assert (report["protocol"], report["logs"], report["nodes"]) == (protocol, 20, 3)
     assert (report["appends"], report["failed"]) == (20, 0)
     assert 0 < report["p50_ms"] <= report["p99_ms"] <= report["longest_ms"]
+    assert 0 < report["disk_mb"] < 5 + 20 * 3 * 0.5, "a small log takes little space"
     assert list(tmp_path.iterdir()) == []
 
 

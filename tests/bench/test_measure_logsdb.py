@@ -1,4 +1,4 @@
-"""The program that measures what docs/adr/0016-logsdb.md weighs runs. No speed is asserted."""
+"""The program that measures what docs/design/logsdb.md weighs runs. No speed is asserted."""
 
 from __future__ import annotations
 

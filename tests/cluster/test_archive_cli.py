@@ -12,7 +12,7 @@ from archive_rig import ArchiveRig, local_cluster
 from cli_rig import Loom
 
 import loomlog
-from loomlog.cli import archives
+from loomlog.cli.commands import archive
 from loomlog.errors import Corrupt
 from loomlog.spark import archive_job
 
@@ -86,15 +86,15 @@ def test_what_makes_no_sense_is_told(rig: ArchiveRig, loom: Loom, tmp_path: Path
 def test_a_damaged_file_is_a_failure_of_verify(
     rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(archives, "_tasks", lambda master: nullcontext(archive_job.in_turn))
+    monkeypatch.setattr(archive, "_tasks", lambda master: nullcontext(archive_job.in_turn))
     rig.fill(40)
     rig.archive()
-    archives.verify(rig.address, rig.log.name, spark_master="", as_json=False)
+    archive.verify(rig.log.name, spark_master="", cluster=rig.address)
     assert "is whole" in capsys.readouterr().out
     damaged = rig.files[1]
     damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(Corrupt, match=damaged.name):
-        archives.verify(rig.address, rig.log.name, spark_master="", as_json=True)
+        archive.verify(rig.log.name, "", rig.address, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [bool(file["problem"]) for file in found] == [False, True]
 

@@ -22,16 +22,16 @@ from loomlog.errors import (
     VersionMismatch,
 )
 from loomlog.net.address import split_address
-from loomlog.net.connection import Connection
 from loomlog.net.endpoints import connect
-from loomlog.net.service import Service
 from loomlog.testing import LocalCluster
 from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.announcement import signed
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Service
 
 
-class Rig:
+class BadInputRig:
     """A cluster with one log, and raw connections to its servers."""
 
     def __init__(self, servers: LocalCluster, cluster: Cluster, log: Log) -> None:
@@ -54,17 +54,17 @@ class Rig:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+async def rig() -> AsyncIterator[BadInputRig]:
     servers = LocalCluster(nodes=3)
     async with servers as cluster:
-        yield Rig(servers, cluster, await cluster.create_log("events"))
+        yield BadInputRig(servers, cluster, await cluster.create_log("events"))
 
 
 def append_to(stream: int, epoch: int) -> pb.Frame:
     return pb.Frame(append=pb.Append(log_stream_id=stream, seal_epoch=epoch))
 
 
-async def test_what_does_not_exist(rig: Rig) -> None:
+async def test_what_does_not_exist(rig: BadInputRig) -> None:
     nix = rig.cluster.log("nix")
     for call in (nix.append(b"x"), nix.append_many([b"x"]), nix.read(1), nix.tail(), nix.trim(1)):
         with pytest.raises(NotFound, match="nix"):
@@ -78,7 +78,7 @@ async def test_what_does_not_exist(rig: Rig) -> None:
     await rig.still_serves()
 
 
-async def test_positions_that_cannot_be_read(rig: Rig) -> None:
+async def test_positions_that_cannot_be_read(rig: BadInputRig) -> None:
     await rig.log.append_many([b"a", b"b", b"c"])
     with pytest.raises(NotYetWritten, match="4"):
         await rig.log.read(4)
@@ -95,7 +95,7 @@ async def test_positions_that_cannot_be_read(rig: Rig) -> None:
     assert (await rig.log.read(3)).value == b"c"
 
 
-async def test_records_over_the_limit(rig: Rig) -> None:
+async def test_records_over_the_limit(rig: BadInputRig) -> None:
     just_right = bytes(limits.RECORD_BYTES_MAX)
     at = await rig.log.append(just_right)
     assert (await rig.log.read(at.position)).value == just_right
@@ -113,7 +113,7 @@ async def test_records_over_the_limit(rig: Rig) -> None:
     [("ordered", 0, 3), ("ordered", 1, 0), ("ordered", 1, 4), ("quantum", 1, 3)],
 )
 async def test_logs_that_cannot_be_made(
-    rig: Rig, protocol: str, streams: int, replicas: int
+    rig: BadInputRig, protocol: str, streams: int, replicas: int
 ) -> None:
     with pytest.raises(InvalidArgument):
         await rig.cluster.create_log("other", protocol, streams, replicas)
@@ -122,7 +122,7 @@ async def test_logs_that_cannot_be_made(
     assert [log.name for log in await rig.cluster.logs()] == ["events"]
 
 
-async def test_damaged_batches_are_refused_and_not_stored(rig: Rig) -> None:
+async def test_damaged_batches_are_refused_and_not_stored(rig: BadInputRig) -> None:
     connection, stream, epoch = await rig.primary()
     good = columns.encode([b"x"] * 3, timestamps_us=1)
     flipped = bytearray(good)
@@ -134,7 +134,7 @@ async def test_damaged_batches_are_refused_and_not_stored(rig: Rig) -> None:
     await rig.still_serves()
 
 
-async def test_messages_to_the_wrong_server(rig: Rig) -> None:
+async def test_messages_to_the_wrong_server(rig: BadInputRig) -> None:
     connection, stream, epoch = await rig.primary()
     with pytest.raises(InvalidArgument, match="does not take"):
         await connection.request(pb.Frame(seal=pb.Seal(log_stream_id=stream, seal_epoch=99)))
@@ -151,7 +151,7 @@ async def test_messages_to_the_wrong_server(rig: Rig) -> None:
     await rig.still_serves()
 
 
-async def test_garbage_closes_only_its_own_connection(rig: Rig) -> None:
+async def test_garbage_closes_only_its_own_connection(rig: BadInputRig) -> None:
     stream = (await rig.log.describe()).streams[0]
     for address in (rig.servers.address, *(replica.address for replica in stream.replicas)):
         reader, writer = await asyncio.open_connection(*split_address(address))
@@ -161,11 +161,12 @@ async def test_garbage_closes_only_its_own_connection(rig: Rig) -> None:
     await rig.still_serves()
 
 
-async def test_a_client_that_leaves_in_the_middle_of_an_append(rig: Rig) -> None:
+async def test_a_client_that_leaves_in_the_middle_of_an_append(rig: BadInputRig) -> None:
     stream = (await rig.log.describe()).streams[0]
     payload = columns.encode([bytes(1000)] * 100, timestamps_us=1)
-    whole = b"".join(frames.encode(append_to(stream.id, stream.epoch), [payload]))
-    hello = b"".join(frames.encode(Codec("client").greeting()))
+    encode = frames.FrameWriter().encode
+    hello = b"".join(encode(Codec("client").greeting()))
+    whole = b"".join(encode(append_to(stream.id, stream.epoch), [payload]))
     _, writer = await asyncio.open_connection(*split_address(stream.replicas[0].address))
     writer.write(hello + whole[: len(whole) // 2])
     await writer.drain()
@@ -174,7 +175,7 @@ async def test_a_client_that_leaves_in_the_middle_of_an_append(rig: Rig) -> None
     assert await rig.log.tail() == 1  # half an append is none
 
 
-async def test_another_version_is_told_so(rig: Rig) -> None:
+async def test_another_version_is_told_so(rig: BadInputRig) -> None:
     class Newer(Codec):
         def greeting(self) -> pb.Frame:
             frame = super().greeting()
@@ -189,7 +190,7 @@ async def test_another_version_is_told_so(rig: Rig) -> None:
 
 
 async def test_subscriptions_that_failed_do_not_count(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: BadInputRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
     await rig.log.append_many([b"a", b"b", b"c"])
@@ -201,3 +202,30 @@ async def test_subscriptions_that_failed_do_not_count(
                 pb.Frame(subscribe=pb.Subscribe(log_stream_id=stream, first_glsn=1))
             )
     connection.close()
+
+
+async def test_nobody_but_the_cluster_says_who_leads(rig: BadInputRig) -> None:
+    """A beat that is not signed must neither end a node nor make it hand its secrets over."""
+    visitors: list[object] = []
+
+    class Visited(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            visitors.append(transport)
+
+    trap = await asyncio.get_running_loop().create_server(Visited, "127.0.0.1", 0)
+    host, port = trap.sockets[0].getsockname()
+    node = rig.servers.nodes[1]
+    before = node._link._connection
+    connection = await rig.raw(node.address)
+    for address in (f"{host}:{port}", "no address", rig.servers.address):
+        beat = pb.LeaderBeat(epoch=1 << 40, leader=1, address=address, heard=True)
+        connection.send(pb.Frame(leader_beat=beat))
+        connection.send(pb.Frame(leader_beat=signed(beat, "another secret")))
+    with pytest.raises(NotFound):  # the node has taken all that came before
+        await connection.request(pb.Frame(read=pb.Read(log_stream_id=77, glsn=1)))
+    await asyncio.sleep(0)
+    assert node._link._connection is before
+    assert not visitors
+    assert not node.failed.done()
+    trap.close()
+    await rig.still_serves()

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from loglets_of import chains_of
 
 import loomlog
 from loomlog import Gap
-from loomlog.client.chained.writing import next_ticket
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
+from loomlog.client.loglets.chained.fixed_append import FixedAppend
 from loomlog.errors import NotFound, NotYetWritten, Trimmed
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry, Glsn
@@ -38,9 +39,8 @@ async def chained(
 async def leave_hole(log: Log, count: int = 1) -> Glsn:
     """Be given a place and never write there."""
     stream = (await log.describe()).active_streams[0].id
-    chains = log.protocols.chains
-    ticket, _ = await next_ticket(chains, chains.view(stream), count)
-    return ticket.first
+    fixed = await FixedAppend(chains_of(log)).reserve(stream, count)
+    return fixed.above + 1
 
 
 async def values(log: Log, first: Glsn, last: Glsn) -> dict[Glsn, bytes]:
@@ -289,7 +289,7 @@ async def test_writers_and_readers_cross_switches_unaware(tmp_path: Path) -> Non
         assert [s.protocol for s in info.segments] == [
             *("chained", "ordered", "chained", "chained", "ordered")
         ]
-        assert await values(log, 1, info.tail) == appended
+        assert await values(log, 1, info.reached) == appended
         await check_places(log, appended)
 
 
@@ -297,7 +297,7 @@ async def check_places(log: Log, appended: dict[Glsn, bytes]) -> None:
     """Every way to find an entry finds the same."""
     info = await log.describe()
     for segment in info.segments:
-        inside = [p for p in appended if p >= segment.start and p <= (segment.end or info.tail)]
+        inside = [p for p in appended if p >= segment.start and p <= (segment.end or info.reached)]
         for position in (min(inside), max(inside)):
             entry = await log.read(position)
             assert entry.value == appended[position]
@@ -306,7 +306,7 @@ async def check_places(log: Log, appended: dict[Glsn, bytes]) -> None:
             assert found == entry
     by_stream = {
         entry.position: entry.value
-        for stream, end in (await log.locate(info.tail + 1)).items()
+        for stream, end in (await log.locate(info.reached + 1)).items()
         for begin in [(await log.locate(1))[stream]]
         if begin < end
         async for entry in log.subscribe_stream(stream, begin, end - 1)
@@ -367,9 +367,8 @@ async def test_a_publication_whose_place_was_filled_goes_elsewhere_once(tmp_path
         decided = await writer._decide(await writer._load(), 1, staged)
         intent = decided[0].intent
         assert intent is not None
-        assert intent.ticket is not None
         await log.append(b"after")
-        hole = intent.ticket.first
+        hole = intent.fixed.above + 1
         assert list(await values(log, 1, hole + 2)) == [1, hole + 2]
         async with (
             await loomlog.connect(local.address) as one,

@@ -9,16 +9,16 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from loglets_of import chains_of
 
 import loomlog
 from loomlog import columns
-from loomlog.client.chained.chains import View
-from loomlog.client.chained.following import STALL_S
-from loomlog.client.chained.writing import next_ticket, placed, write
 from loomlog.client.log import Log
-from loomlog.core.chained.appending import Appended
-from loomlog.core.chained.block import block_of
-from loomlog.core.chained.messages import Answer, Request, Ticket
+from loomlog.client.loglets.chained.chains import View
+from loomlog.client.loglets.chained.fixed_append import FixedAppend
+from loomlog.client.loglets.chained.part import STALL_S
+from loomlog.client.loglets.contract import Fixed
+from loomlog.core.chained.messages import Answer, Request
 from loomlog.core.chained.projection import Replica
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry
@@ -38,18 +38,15 @@ async def one_chain(
             yield local, client.log("events")
 
 
-async def take_ticket(log: Log) -> tuple[View, Ticket]:
+async def take_ticket(log: Log) -> Fixed:
     stream = (await log.describe()).active_streams[0].id
-    chains = log.protocols.chains
-    ticket, view = await next_ticket(chains, await chains.learn(stream), 1)
-    return view, ticket
+    return await FixedAppend(chains_of(log)).reserve(stream, 1)
 
 
-async def use_ticket(log: Log, view: View, ticket: Ticket, value: bytes) -> None:
-    batch = columns.encode([value], timestamps_us=1, producer_id=9, sequence=ticket.first)
-    block = placed(block_of(bytearray(batch)), view.stream, ticket)
-    outcome, _ = await write(log.protocols.chains, view, ticket, block)
-    assert isinstance(outcome, Appended)
+async def use_ticket(log: Log, fixed: Fixed, value: bytes) -> None:
+    batch = columns.encode([value], timestamps_us=1, producer_id=9, sequence=fixed.above + 1)
+    first = await FixedAppend(chains_of(log)).append(fixed, bytearray(batch))
+    assert first == fixed.above + 1
 
 
 async def test_who_is_a_little_late_is_not_waited_for_longer_than_it_takes(tmp_path: Path) -> None:
@@ -61,7 +58,7 @@ async def test_who_is_a_little_late_is_not_waited_for_longer_than_it_takes(tmp_p
             first = asyncio.ensure_future(anext(entries))
             done, _ = await asyncio.wait([first], timeout=0.2)
             assert not done
-            await use_ticket(log, *late, b"late")
+            await use_ticket(log, late, b"late")
             assert (await first).value == b"late"
             assert (await anext(entries)).value == b"quick"
 
@@ -76,14 +73,14 @@ async def all_late(log: Log, entries: AsyncGenerator[Entry]) -> None:
     first = asyncio.ensure_future(anext(entries))
     done, _ = await asyncio.wait([first], timeout=0.2)
     assert not done
-    for view, ticket in late:
-        await use_ticket(log, view, ticket, b"late")
+    for fixed in late:
+        await use_ticket(log, fixed, b"late")
     assert (await first).position == 1
 
 
 def questions_to_replicas(log: Log) -> list[str]:
     """What the log's client asks from now on."""
-    chains = log.protocols.chains
+    chains = chains_of(log)
     ask = chains.ask_replica
     asked: list[str] = []
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 import loomlog
-from loomlog.client.chained.carrying import ChainedCarrier
+from loomlog.client.append.carriers import Carrier
 from loomlog.client.log import Log
-from loomlog.client.sending import Carrier
+from loomlog.client.loglets.chained.carrier import ChainedCarrier
 from loomlog.core.chained.messages import Refused
 from loomlog.errors import Timeout, Unavailable
 from loomlog.node import StorageNode
-from loomlog.storage.block_table import BlockTable
+from loomlog.storage.chained.block_table import BlockTable
 from loomlog.testing import LocalCluster
+from loomlog.testing.services import chained_on
 
 FOREVER_S = 1000.0
 
@@ -73,7 +74,7 @@ async def test_who_reads_is_told_at_once_that_the_client_was_closed(tmp_path: Pa
 
 def fail_disk(node: StorageNode) -> None:
     """All that it is asked about chains is refused from now on."""
-    (volume,) = node._disks.chains._volumes
+    (volume,) = chained_on(node)._volumes._volumes
     assert volume._store is not None
     volume._open_table = _cannot_open
     volume._store.failed = Refused("the disk failed")
@@ -84,4 +85,4 @@ def _cannot_open(path: str) -> BlockTable:
 
 
 def carriers(log: Log) -> Collection[Carrier]:
-    return log.appender._delivery._carriers.values()
+    return log._parts.appender._delivery._carriers.values()

@@ -28,6 +28,7 @@ async def test_a_reader_goes_on_where_it_was() -> None:
 async def test_it_moves_back_only_if_asked_to() -> None:
     async with LocalCluster(nodes=1) as cluster:
         log = await cluster.create_log("events", replicas=1)
+        await log.append_many([b"x"] * 9)
         first, second = log.checkpoint("reader"), log.checkpoint("reader")
         assert await first.set(5) == 5
         assert await second.set(9) == 9
@@ -41,6 +42,8 @@ async def test_all_checkpoints_of_a_log_and_of_no_other() -> None:
     async with LocalCluster(nodes=1) as cluster:
         log = await cluster.create_log("events", replicas=1)
         other = await cluster.create_log("events2", replicas=1)
+        await log.append_many([b"x"] * 3)
+        await other.append_many([b"x"] * 3)
         await log.checkpoint("b").set(2)
         await log.checkpoint("a/with a slash").set(1)
         await other.checkpoint("a").set(3)
@@ -58,6 +61,7 @@ async def test_all_checkpoints_of_a_log_and_of_no_other() -> None:
 async def test_they_go_with_their_log() -> None:
     async with LocalCluster(nodes=1) as cluster:
         log = await cluster.create_log("events", replicas=1)
+        await log.append_many([b"x"] * 7)
         checkpoint = log.checkpoint("reader")
         await checkpoint.set(7)
         leftover = await cluster.registers("checkpoint/")
@@ -69,12 +73,14 @@ async def test_they_go_with_their_log() -> None:
         again = await cluster.create_log("events", replicas=1)
         assert await again.checkpoint("reader").get() is None
         assert await again.checkpoints() == {}
+        await again.append(b"x")
         assert await again.checkpoint("reader").set(1) == 1
 
 
 async def test_many_at_once_end_at_the_furthest() -> None:
     async with LocalCluster(nodes=1) as cluster:
         log = await cluster.create_log("events", replicas=1)
+        await log.append_many([b"x"] * 20)
         await asyncio.gather(*(log.checkpoint("reader").set(n) for n in range(1, 21)))
         assert await log.checkpoint("reader").get() == 20
 
@@ -85,6 +91,16 @@ async def test_what_is_no_position_is_refused(position: object) -> None:
         log = await cluster.create_log("events", replicas=1)
         with pytest.raises(errors.InvalidArgument, match="position"):
             await log.checkpoint("reader").set(position)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_a_position_that_is_not_written_is_refused(protocol: str) -> None:
+    async with LocalCluster(nodes=1) as cluster:
+        log = await cluster.create_log("events", protocol, replicas=1)
+        last = (await log.append_many([b"a", b"b"]))[-1].position
+        with pytest.raises(errors.InvalidArgument, match=f"events ends at {last}"):
+            await log.checkpoint("reader").set(last + 1)
+        assert await log.checkpoint("reader").set(last) == last
 
 
 async def test_names_and_logs_that_are_none() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -60,7 +61,7 @@ def test_gaps_are_told_where_they_are_asked_for(loom: Loom) -> None:
     assert [entry["position"] for entry in entries] == [first, first + 1]
     told = loom.run("tail", "gappy", "--gaps", "--max", "1")
     assert told.stdout == b"a\n"
-    assert told.stderr.decode() == f"positions 1 to {first - 1} have no entry: bridge\n"
+    assert told.stderr.decode() == f"positions 1 to {first - 1:,} have no entry: bridge\n"
 
 
 def test_a_log_is_switched_and_shows_its_segments(loom: Loom) -> None:
@@ -84,6 +85,21 @@ def test_text_output_says_how_many_and_where(loom: Loom) -> None:
     )
     assert loom.says("tail", "few", "--positions") == "1\ta\n2\tb\n"
     assert "no lines" in loom.says("append", "few")
+    assert loom.says("append", "few", given="c\n") == "appended 1 entry at position 3\n"
+    assert "no log 'missing'" in loom.fails("append", "missing")
+    assert loom.says("tail", "few", "--from", "earliest", "--max", "1") == "a\n"
+    assert loom.says("tail", "few", "--from", "latest") == ""
+
+
+def test_closed_descriptors_and_names_that_are_not_utf_8(loom: Loom) -> None:
+    loom.says("log", "create", "closed")
+    command = shlex.join(program("loom", "append", "closed", "--cluster", loom.cluster))
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        done = subprocess.run(f"{command} {closed}", shell=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, closed
+    refused = loom.run("tail", b"\xff".decode(errors="surrogateescape"))
+    assert refused.returncode == 1
+    assert refused.stderr == b"loom: a log's name must be valid UTF-8, not '\\udcff'\n"
 
 
 def test_keys_and_bytes_that_are_not_text(loom: Loom) -> None:
@@ -101,7 +117,7 @@ def test_a_line_without_a_key_fails_and_says_what_went_before(loom: Loom) -> Non
     arguments = ("append", "half-keyed", "--key-separator", "=", "--batch", "1")
     error = loom.fails(*arguments, given="a=1\nnothing\n")
     assert "line 2 has no key" in error
-    assert "appended 1 entries" in error
+    assert "appended 1 entry" in error
 
 
 def test_a_log_from_creation_to_deletion(loom: Loom) -> None:
@@ -246,7 +262,7 @@ def test_a_node_refuses_data_that_is_there_when_told_to(tmp_path: Path) -> None:
 
 
 def test_a_node_of_another_cluster_is_refused(up: Up, tmp_path: Path) -> None:
-    """Spec 1, Identity: a mismatch says what was expected and what was found."""
+    """A mismatch of identities says what was expected and what was found."""
     with loom_up(tmp_path, "--nodes", "1"):
         pass
     error = server_error(*vsn_start(tmp_path / "vsn-1", up.mr, 1))

@@ -117,7 +117,7 @@ def test_a_replica_moves(loom: Loom) -> None:
 
 
 def test_a_replica_leaves_and_comes_again(loom: Loom) -> None:
-    """Spec 1: unregistering leaves the data; the same stream is refused until it is deleted."""
+    """Unregistering leaves the data; the same stream is refused until it is deleted."""
     stream = make_log(loom, "thinner")
     number, leaver = str(stream["id"]), str(nodes_of(stream)[-1])
     loom.says("stream", "unregister", number, "--node", leaver, "--yes")
@@ -212,7 +212,7 @@ def replaced(name: str, dead: int) -> Callable[[dict[str, Any]], bool]:
 
 
 def test_a_dead_node_is_replaced_and_comes_back_as_a_spare(tmp_path: Path) -> None:
-    """Spec 1: detect, seal, choose a spare, synchronise, unseal; a zombie does no harm."""
+    """Detect, seal, choose a spare, synchronise, unseal; a zombie does no harm."""
     arguments = ("--nodes", "4", "--heartbeat-timeout", "1", "--sync", "none")
     with loom_up(tmp_path, *arguments) as up:
         loom = Loom(up.mr)

@@ -27,7 +27,10 @@ async def test_a_reader_that_goes_on_behind_its_checkpoint() -> None:
         assert loom.says(*tail) == "3\n4\n5\n"
         (found,) = loom.json("checkpoint", "list", "events")
         assert (found["name"], found["position"]) == ("printer", 5)
+        assert (found["tail"], found["behind"]) == (5, 0)
         assert loom.json("checkpoint", "set", "events", "printer", "3")["position"] == 3
+        assert loom.json("checkpoint", "list", "events")[0]["behind"] == 2
+        assert "events ends at 5" in loom.fails("checkpoint", "set", "events", "printer", "6")
         assert "printer" in loom.says("checkpoint", "list", "events")
         assert loom.says(*tail) == "4\n5\n"
         assert loom.json("checkpoint", "delete", "events", "printer")["deleted"] == "printer"

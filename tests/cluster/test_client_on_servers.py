@@ -121,7 +121,7 @@ async def test_the_cluster_describes_itself(tmp_path: Path) -> None:
         described = await log.describe()
         assert [len(stream.replicas) for stream in described.streams] == [2, 2]
         assert {stream.state for stream in described.streams} == {"running"}
-        assert sum(stream.entries for stream in described.streams) == 3
+        assert sum(stream.last_llsn for stream in described.streams) == 3
         status = await cluster.status()
         assert [node.alive for node in status.nodes] == [True, True, True]
         await cluster.delete_log("events")

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from test_exactly_once_on_servers import Servers, servers
+from loglets_of import copysets_of
+from test_exactly_once_on_servers import ExactlyOnceServers, servers
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
@@ -82,10 +83,10 @@ async def test_who_reads_does_not_believe_what_was_asked_before(local: LocalClus
         place = await log.append(b"one")
         [stream] = (await log.describe()).active_streams
         asked_before = asyncio.ensure_future(asyncio.Event().wait())
-        log.cached._refreshing = asked_before  # type: ignore[assignment]
-        view = log.protocols._segments.view(stream.id)
-        found = await asyncio.wait_for(log.protocols._tails.find(view), 10)
-        log.cached._refreshing = None
+        log._parts.cached._refreshing = asked_before  # type: ignore[assignment]
+        view = copysets_of(log).segments.view(stream.id)
+        found = await asyncio.wait_for(copysets_of(log).tails.find(view), 10)
+        log._parts.cached._refreshing = None
         asked_before.cancel()
         assert found == place.position
 
@@ -114,7 +115,9 @@ async def test_a_reader_that_holds_little_gets_everything(local: LocalCluster) -
         await asyncio.gather(*(log.append_many([value]) for value in values))
     async with await local.connect() as cluster:
         log = cluster.log("events")
-        subscription = log.open_stored_stream(1, 1, await log.tail(), read_ahead_bytes=100_000)
+        subscription = log._parts.pieces.stored_stream(
+            1, 1, await log.tail(), read_ahead_bytes=100_000
+        )
         rows = 0
         while (piece := await subscription.next()) is not None:
             assert not isinstance(piece, Gap)
@@ -143,19 +146,21 @@ async def test_places_and_times_can_be_read_without_payloads(local: LocalCluster
 # ---- trim
 
 
-async def test_what_was_trimmed_is_passed_over_or_a_gap_for_who_asks_for_gaps(
-    local: LocalCluster,
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_what_was_trimmed_raises_or_is_a_gap_for_readers_that_ask_for_gaps(
+    local: LocalCluster, protocol: str
 ) -> None:
     async with await local.connect() as cluster:
-        log = await copyset(cluster)
+        log = await cluster.create_log(f"trimmed-{protocol}", protocol, replicas=2)
         places = [(await log.append(b"%d" % number)).position for number in range(6)]
         await log.trim(places[2])
         with pytest.raises(Trimmed):
             await log.read(places[2])
         found = [entry.value async for entry in log.subscribe("earliest", places[-1])]
         assert found == [b"3", b"4", b"5"]
-        assert [entry.value async for entry in log.subscribe(1, places[-1])] == found
-        assert [entry async for entry in log.subscribe(1, places[1])] == []
+        for start in (1, places[2]):
+            with pytest.raises(Trimmed, match=str(places[2] + 1)):
+                await anext(log.subscribe(start, places[-1]))
         items = [item async for item in log.subscribe(1, places[-1], gaps=True)]
         assert items[0] == Gap(1, places[2], "trim")
         assert [item.value for item in items if not isinstance(item, Gap)] == found
@@ -168,7 +173,9 @@ async def test_a_reader_that_is_overtaken_by_a_trim_is_told(local: LocalCluster)
         log = await copyset(cluster)
         values = [bytes([number]) * 200_000 for number in range(40)]
         places = [(await log.append_many([value]))[0].position for value in values]
-        reader = cluster.log("events").open_stored_stream(1, 1, None, read_ahead_bytes=100_000)
+        reader = cluster.log("events")._parts.pieces.stored_stream(
+            1, 1, None, read_ahead_bytes=100_000
+        )
         assert await reader.next() is not None
         await log.trim(places[-2])
 
@@ -236,7 +243,7 @@ async def test_what_a_dead_sequencer_took_is_found_by_the_next_one(tmp_path: Pat
         assert await values_of(log) == [b"before", b"once", b"after"]
 
 
-async def lose_answer(cluster: Servers, log: Log) -> asyncio.Future[object]:
+async def lose_answer(cluster: ExactlyOnceServers, log: Log) -> asyncio.Future[object]:
     """An append that the sequencer took; its answer is lost, and the sequencer dies."""
     sequencer = await sequencer_of(log)
     proxy = cluster.proxies[sequencer]

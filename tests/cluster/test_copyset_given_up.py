@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from loomlog.client.append.delivery import Delivery
 from loomlog.client.cluster import Cluster
-from loomlog.client.copyset.carrying import CopysetCarrier
-from loomlog.client.delivery import Delivery
 from loomlog.client.log import Log
-from loomlog.client.outgoing import Batch
-from loomlog.client.targets import Stream
+from loomlog.client.loglets.copyset.carrier import CopysetAttempt, CopysetCarrier
 from loomlog.errors import Unavailable
 from loomlog.testing import LocalCluster
 
@@ -31,14 +30,17 @@ async def test_a_batch_that_goes_elsewhere_before_it_is_carried_is_sent_once(
     log = await cluster.create_log("events", protocol="copyset", replicas=2)
     await log.append(b"one")
     delivery, carrier = parts_of(log)
-    dispatch = carrier.dispatch
+    run = carrier.run
 
-    def dispatch_in_vain(batch: Batch, target: Stream) -> None:
-        carrier.dispatch = dispatch  # type: ignore[method-assign]
-        dispatch(batch, target)
-        delivery.refused(batch, Unavailable("the stream is slow"))
+    def run_in_vain(attempt: CopysetAttempt) -> asyncio.Task[None]:
+        carrier.run = run  # type: ignore[method-assign]
+        asyncio.get_running_loop().call_soon(refuse, attempt)  # before its task begins
+        return run(attempt)
 
-    carrier.dispatch = dispatch_in_vain  # type: ignore[method-assign]
+    def refuse(attempt: CopysetAttempt) -> None:
+        delivery.refused(attempt, Unavailable("the stream is slow"))
+
+    carrier.run = run_in_vain  # type: ignore[method-assign]
     second = await log.append(b"two")
     assert (await log.append(b"three")).position == second.position + 1
     values = [entry.value async for entry in log.subscribe(stop=await log.tail())]
@@ -46,7 +48,7 @@ async def test_a_batch_that_goes_elsewhere_before_it_is_carried_is_sent_once(
 
 
 def parts_of(log: Log) -> tuple[Delivery, CopysetCarrier]:
-    delivery = log.appender._delivery
+    delivery = log._parts.appender._delivery
     carrier = delivery._carriers["copyset"]
     assert isinstance(carrier, CopysetCarrier)
     return delivery, carrier

@@ -4,7 +4,6 @@ that was acknowledged is read."""
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,10 +42,6 @@ async def sequencer(log: Log) -> int:
     return stream.copyset.sequencer
 
 
-def wipe(directory: Path, node: int) -> None:
-    shutil.rmtree(directory / f"vsn-{node}")
-
-
 async def test_another_node_sequences_when_one_is_gone(tmp_path: Path) -> None:
     async with copyset(tmp_path) as (local, log):
         appended = await append(log, range(100))
@@ -75,8 +70,7 @@ async def test_nothing_is_lost_with_one_disk(tmp_path: Path) -> None:
     async with copyset(tmp_path, nodes=3) as (local, log):
         appended = await append(log, range(100))
         node = 3 if await sequencer(log) != 3 else 2
-        await local.stop_node(node)
-        wipe(tmp_path, node)
+        await local.wipe_node(node)
         await local.start_node(node)
         assert await entries(log) == appended
         appended |= await append(log, range(100, 200))
@@ -87,8 +81,7 @@ async def test_the_disk_of_the_sequencer_is_lost_with_it(tmp_path: Path) -> None
     async with copyset(tmp_path, nodes=4) as (local, log):
         appended = await append(log, range(100))
         node = await sequencer(log)
-        await local.stop_node(node)
-        wipe(tmp_path, node)
+        await local.wipe_node(node)
         appended |= await append(log, range(100, 150))
         await local.start_node(node)
         appended |= await append(log, range(150, 200))

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 import loomlog
-from loomlog.cli import logs
+from loomlog.cli.commands import log as log_commands
 from loomlog.client.log import Log
 from loomlog.errors import Sealed, Unavailable
-from loomlog.metadata.copyset import segments
+from loomlog.metadata.copyset import keeper
 from loomlog.testing import LocalCluster
 
 DETECTION_S = 2.5  # two heartbeats and more: nobody is missed who is there
@@ -22,7 +22,7 @@ DETECTION_S = 2.5  # two heartbeats and more: nobody is missed who is there
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "SEAL_WAIT_S", 3.5)
+    monkeypatch.setattr(keeper, "SEAL_WAIT_S", 3.5)
 
 
 @asynccontextmanager
@@ -66,8 +66,10 @@ async def test_so_does_who_asks_for_the_end(tmp_path: Path) -> None:
 
 async def test_what_needs_no_end_goes_on(tmp_path: Path) -> None:
     async with stuck(tmp_path) as (local, log, _):
-        await log.checkpoint("billing").set(1)
-        assert await log.checkpoint("billing").get() == 1
+        async with aclosing(log.subscribe()) as found:
+            entry = await anext(found)
+        await log.checkpoint("billing").set(entry.position)
+        assert await log.checkpoint("billing").get() == entry.position
         async with await loomlog.connect(local.address) as client:
             await client.delete_log("events")
             assert await client.logs() == []
@@ -77,7 +79,7 @@ async def test_the_command_line_shows_what_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with stuck(tmp_path) as (local, _, words):
-        await logs.describe(local.address, "events", as_json=True)
+        await asyncio.to_thread(log_commands.describe, "events", local.address, as_json=True)
         shown = capsys.readouterr()
         assert words in shown.out
         assert "may end further on" in shown.err

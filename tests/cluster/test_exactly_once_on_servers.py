@@ -22,15 +22,15 @@ from loomlog.errors import AppendUnknown, Sealed, Unavailable
 from loomlog.limits import APPENDS_IN_FLIGHT_MAX
 from loomlog.metadata import MetadataRepository
 from loomlog.net import endpoints
-from loomlog.net.connection import Connection
-from loomlog.net.service import Service
 from loomlog.node import StorageNode
+from loomlog.testing.services import ordered_on
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Service
 
 
-class Servers:
+class ExactlyOnceServers:
     """A cluster whose clients reach each storage node through a proxy."""
 
     def __init__(self, directory: Path) -> None:
@@ -92,8 +92,8 @@ class Servers:
 
 
 @asynccontextmanager
-async def servers(directory: Path, nodes: int) -> AsyncIterator[Servers]:
-    cluster = Servers(directory)
+async def servers(directory: Path, nodes: int) -> AsyncIterator[ExactlyOnceServers]:
+    cluster = ExactlyOnceServers(directory)
     try:
         await cluster.start(nodes)
         yield cluster
@@ -164,14 +164,14 @@ async def test_a_repeat_of_what_is_still_under_way_gets_its_answer(tmp_path: Pat
         stream = (await log.append(b"before")).stream
         node = cluster.nodes[await primary_of(log, stream)]
         proxy = cluster.proxies[await primary_of(log, stream)]
-        driver = node.streams.held[stream].driver
+        driver = ordered_on(node).held[stream].driver
         held: list[Any] = []
         commit, driver.commit = driver.commit, held.append  # type: ignore
         append = asyncio.ensure_future(log.append(b"once"))
         await until(lambda: bool(held))
-        sent_first = driver._waiting[0].connection
+        sent_first = driver._waiting._appends[0].connection
         proxy.cut()
-        await until(lambda: driver._waiting[0].connection is not sent_first)
+        await until(lambda: driver._waiting._appends[0].connection is not sent_first)
         driver.commit = commit  # type: ignore[method-assign]
         for one in held:
             driver.commit(one)
@@ -306,7 +306,7 @@ async def test_appends_over_a_bad_network(tmp_path: Path, seed: int) -> None:
 class Raw:
     """A producer that sends what it wants to the one stream of a log."""
 
-    def __init__(self, cluster: Servers, log: Log) -> None:
+    def __init__(self, cluster: ExactlyOnceServers, log: Log) -> None:
         self._cluster = cluster
         self._log = log
         self.epoch = 0
@@ -344,7 +344,7 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(directory: Path) -> AsyncIterator[tuple[Servers, Log, Raw]]:
+async def raw(directory: Path) -> AsyncIterator[tuple[ExactlyOnceServers, Log, Raw]]:
     async with servers(directory, nodes=1) as cluster:
         log = await (await cluster.client()).create_log("events", streams=1, replicas=1)
         producer = Raw(cluster, log)

@@ -29,11 +29,11 @@ def minutes(*after_noon: float) -> list[datetime]:
 async def by_hand(log: Log, moment: datetime) -> int:
     """The same, by reading everything."""
     info = await log.describe()
-    if info.head <= info.tail:
-        async for entry in log.subscribe(info.head, info.tail):
+    if info.head <= info.reached:
+        async for entry in log.subscribe(info.head, info.reached):
             if entry.timestamp >= moment:
                 return entry.position
-    return info.tail + 1
+    return info.reached + 1
 
 
 @pytest.mark.parametrize("protocol", ["ordered", "chained"])

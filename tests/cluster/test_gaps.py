@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from archive_rig import ArchiveRig, local_cluster
+from loglets_of import chains_of
 
 import loomlog
 from loomlog import Gap
-from loomlog.client.chained.writing import next_ticket
+from loomlog.client.loglets.chained.fixed_append import FixedAppend
 from loomlog.columns import SCHEMA
 from loomlog.errors import NotFound, Trimmed
 from loomlog.spark.options import ReadOptions, read_options
@@ -58,8 +59,7 @@ def leave_hole(rig: ArchiveRig, count: int) -> None:
         async with await loomlog.connect(rig.address) as cluster:
             log = cluster.log(rig.log.name)
             [stream] = (await log.describe()).active_streams
-            chains = log.protocols.chains
-            await next_ticket(chains, chains.view(stream.id), count)
+            await FixedAppend(chains_of(log)).reserve(stream.id, count)
 
     asyncio.run(take())
 

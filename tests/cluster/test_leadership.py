@@ -11,9 +11,14 @@ import pytest
 
 from loomlog import connect, errors
 from loomlog.client.cluster import Cluster
-from loomlog.metadata import leadership
+from loomlog.metadata import MetadataRepository
+from loomlog.metadata.leader import leadership
+from loomlog.metadata.ordered.keeper import OrderedKeeper
+from loomlog.net import endpoints
 from loomlog.testing import LocalCluster
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import OnlyAnswers
 
 PATIENCE_S = 30.0
 
@@ -131,7 +136,9 @@ async def test_nothing_of_a_term_goes_on_when_another_one_leads() -> None:
         replaced._leadership.beat = lambda: forgets  # type: ignore[method-assign]
         await until(lambda: replaced.term is None)
         await until(ended.is_set)
-        await until(lambda: not term.committer.logs)
+        ordered = term.keepers["ordered"]
+        assert isinstance(ordered, OrderedKeeper)
+        await until(lambda: not ordered.committer.logs)
 
 
 async def test_one_that_lost_its_disk_is_filled_and_counts_again(tmp_path: Path) -> None:
@@ -230,3 +237,52 @@ async def members_are(cluster: Cluster, *numbers: int) -> None:
 def _role(local: LocalCluster, number: int) -> bool:
     status = local.repositories[number].status()
     return status["role"] == "leader" or bool(status["hears_leader"])
+
+
+async def test_no_peer_can_seal_a_member_for_an_epoch_that_was_not_granted() -> None:
+    """Such a seal stopped the cluster for good: no real epoch could ever be higher."""
+    local = LocalCluster(nodes=1, metadata=3)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        epoch = (await cluster.status()).leader_epoch
+        codec = Codec("client")
+        for number, repository in local.repositories.items():
+            peer = await endpoints.connect(repository.address, codec, OnlyAnswers())
+            for bad_epoch in (epoch, epoch + 1, (1 << 63) - 1, (1 << 64) - 1):
+                seal = pb.RoundSeal(epoch=bad_epoch, leader=9, address="evil:1", member=number)
+                with pytest.raises(errors.Unavailable, match="knows no leader"):
+                    await peer.request(pb.Frame(round_seal=seal))
+            peer.close()
+        await log.append(b"x")
+        leader = local.leader
+        assert leader is not None
+        assert (await cluster.status()).leader_epoch == epoch
+        await local.stop_metadata(leader)
+        await log.append(b"y")  # a takeover is still possible
+
+
+async def test_what_a_peer_says_of_the_leader_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local = LocalCluster(nodes=1, metadata=3)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        leader = local.repositories[local.leader or 0]
+        beat = leader._beat()
+        lie = pb.LeaderBeat(epoch=(1 << 64) - 1, leader=9, address="evil:1", heard=True)
+        monkeypatch.setattr(leader, "_beat", lambda: lie)
+        followers = [other for other in local.repositories.values() if other is not leader]
+        asked = [await _opinion(other) for other in followers for _ in range(3)]
+        await log.append(b"x")
+        await local.stop_metadata(local.leader or 0)
+        await log.append(b"y")
+        assert (await cluster.status()).leader_epoch < beat.epoch + 20
+        assert all(opinion.epoch <= beat.epoch for opinion in asked)
+
+
+async def _opinion(repository: MetadataRepository) -> pb.LeaderBeat:
+    peer = await endpoints.connect(repository.address, Codec("client"), OnlyAnswers())
+    answer, _ = await peer.request(pb.Frame(ask_leader=pb.AskLeader()))
+    peer.close()
+    beat: pb.LeaderBeat = answer.leader_beat
+    return beat

@@ -61,7 +61,7 @@ def server(name: str, *arguments: str) -> Iterator[None]:
         yield
 
 
-class Rig:
+class MetadataRig:
     """Two storage nodes and a client that stay, while metadata repositories come and go."""
 
     def __init__(self, directory: Path, etcd: LocalEtcd) -> None:
@@ -131,13 +131,13 @@ def _free_addresses(count: int) -> list[str]:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, etcd: LocalEtcd) -> Iterator[Rig]:
-    rig = Rig(tmp_path, etcd)
+def rig(tmp_path: Path, etcd: LocalEtcd) -> Iterator[MetadataRig]:
+    rig = MetadataRig(tmp_path, etcd)
     with rig.nodes():
         yield rig
 
 
-def test_metadata_moves_from_one_vmr_to_three_and_back(rig: Rig) -> None:
+def test_metadata_moves_from_one_vmr_to_three_and_back(rig: MetadataRig) -> None:
     loom, there, back = rig.loom, rig.path("there.loom"), rig.path("back.loom")
     with rig.one_vmr("embedded"):
         rig.append(100)
@@ -170,7 +170,7 @@ def test_metadata_moves_from_one_vmr_to_three_and_back(rig: Rig) -> None:
         rig.append(1)
 
 
-def test_a_vmr_that_lost_its_rounds_goes_on_after_a_rebuild(rig: Rig) -> None:
+def test_a_vmr_that_lost_its_rounds_goes_on_after_a_rebuild(rig: MetadataRig) -> None:
     data, loom = rig.path("embedded"), rig.loom
     with rig.one_vmr("embedded"):
         rig.append(100)
@@ -186,7 +186,7 @@ def test_a_vmr_that_lost_its_rounds_goes_on_after_a_rebuild(rig: Rig) -> None:
         rig.append(50)
 
 
-def test_three_vmr_that_lost_their_rounds_go_on_after_a_rebuild(rig: Rig) -> None:
+def test_three_vmr_that_lost_their_rounds_go_on_after_a_rebuild(rig: MetadataRig) -> None:
     lost = ("metadata", "rebuild", "--listen", rig.alone, *rig.etcd)
     with rig.three_vmr():
         rig.append(100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
@@ -11,20 +12,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from dying_writers import Crash, Dying
+from dying_writers import Crash, Dying, own_loglet
 
 from loomlog import connect, connect_sync
-from loomlog.client import staging
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
-from loomlog.client.publishing import Published, Writer
-from loomlog.client.staging import Staged
+from loomlog.client.log_parts import LogParts
+from loomlog.client.publish import stager, trim
+from loomlog.client.publish.stager import Staged
+from loomlog.client.publish.writer import Published, Writer
 from loomlog.errors import DataLoss, Fenced, InvalidArgument, NotFound, Trimmed, Unavailable
-from loomlog.node.producers import ProducerTable
+from loomlog.node.ordered.producers import ProducerTable
 from loomlog.testing import LocalCluster
+from loomlog.testing.services import ordered_on
 from loomlog.types import Entry
 
 WAIT_S = 20.0
+DAY_S = 86_400
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:
@@ -195,7 +199,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
     await published(log, 100)
     first = await log.writer("w")
     staged = await log.stage(rows(101, 50))
-    Dying(first, "pinned", step, after=after)
+    Dying(first, step, after=after)
     with pytest.raises(Crash):
         await first.publish(2, staged)
 
@@ -211,7 +215,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
 async def test_what_was_decided_is_what_counts(log: Log, step: int) -> None:
     """A replay may compute something else: nobody gets to see both, or a mixture."""
     dying = await log.writer("w")
-    Dying(dying, "pinned", step, after=False)
+    Dying(dying, step, after=False)
     with pytest.raises(Crash):
         await dying.publish(1, await log.stage(rows(1, 50)))
     writer = await log.writer("w")
@@ -222,7 +226,7 @@ async def test_what_was_decided_is_what_counts(log: Log, step: int) -> None:
 async def test_a_writer_says_how_far_it_is_once_that_is_certain(log: Log) -> None:
     dying = await log.writer("w")
     assert await dying.sequence() == 0
-    Dying(dying, "pinned", 2, after=False)
+    Dying(dying, 2, after=False)
     with pytest.raises(Crash):
         await dying.publish(5, await log.stage(rows(1, 3)))
     writer = await log.writer("w")
@@ -264,14 +268,15 @@ async def test_a_zombie_that_wakes_up_late_adds_nothing(log: Log) -> None:
     """It was about to append when others went on without it."""
     zombie = await log.writer("w")
     frozen, thawed = asyncio.Event(), asyncio.Event()
-    append = zombie._ways.pinned.append
+    loglet = own_loglet(zombie, "ordered")
+    append = loglet.append_fixed
 
     async def late(*given: Any) -> Any:
         frozen.set()
         await thawed.wait()
         return await append(*given)
 
-    zombie._ways.pinned.append = late  # type: ignore[method-assign,assignment]
+    loglet.append_fixed = late
     work = asyncio.create_task(zombie.publish(1, await log.stage(rows(1, 10))))
     await asyncio.wait_for(frozen.wait(), WAIT_S)
     writer = await log.writer("w")
@@ -288,14 +293,15 @@ async def test_a_zombie_adds_nothing_where_all_memory_of_it_is_gone(
     """What it was about to append was appended by another, trimmed, and forgotten."""
     zombie = await log.writer("w")
     frozen, thawed = asyncio.Event(), asyncio.Event()
-    find = zombie._ways.pinned._find
+    appends = own_loglet(zombie, "ordered")._fixed
+    find = appends._find
 
     async def late(stream: int) -> Any:
         frozen.set()
         await thawed.wait()
         return await find(stream)
 
-    zombie._ways.pinned._find = late  # type: ignore[method-assign]
+    appends._find = late
     work = asyncio.create_task(zombie.publish(1, await log.stage(rows(1, 10))))
     await asyncio.wait_for(frozen.wait(), WAIT_S)
     writer = await log.writer("w")
@@ -323,7 +329,7 @@ async def test_no_trim_takes_a_reference_that_nobody_has_noted_yet(
 def forget_producers(local: LocalCluster) -> None:
     """As replicas do that come in when the batches are trimmed."""
     for node in local.nodes.values():
-        for held in node.streams.held.values():
+        for held in ordered_on(node).held.values():
             held.driver.producers = ProducerTable()
 
 
@@ -345,12 +351,12 @@ async def test_who_lost_the_lease_publishes_nothing(cluster: Cluster, log: Log) 
 async def left_intent(log: Log, staged: pa.RecordBatch, step: int = 2) -> int:
     """A writer died with this decided, as its first; the stream to which it goes."""
     dying = await log.writer("w")
-    Dying(dying, "pinned", step, after=False)
+    Dying(dying, step, after=False)
     with pytest.raises(Crash):
         await dying.publish(1, await log.stage(staged))
     intent = (await dying._load())[0].intent
     assert intent is not None
-    return intent.stream
+    return intent.fixed.stream
 
 
 async def test_a_stream_that_was_sealed_by_hand_is_waited_for_and_then_named(
@@ -386,7 +392,7 @@ async def test_a_segment_may_go_while_a_reference_is_searched_in_it(
 ) -> None:
     """Somebody else carried it out, and all of its segment was trimmed then."""
     await left_intent(log, rows(1, 10), step=3)
-    open_stored_stream = log.open_stored_stream
+    open_stored_stream = log._parts.pieces.stored_stream
 
     def open_and_lose(*given: Any) -> Any:
         monkeypatch.undo()
@@ -405,7 +411,7 @@ async def test_a_segment_may_go_while_a_reference_is_searched_in_it(
         monkeypatch.setattr(pieces, "next", next_when_it_is_gone)
         return pieces
 
-    monkeypatch.setattr(log, "open_stored_stream", open_and_lose)
+    monkeypatch.setattr(log._parts.pieces, "stored_stream", open_and_lose)
     writer = await asyncio.wait_for(log.writer("w"), WAIT_S)
     assert await writer.publish(2, await log.stage(rows(11, 5))) == Published(11, 15)
     assert values(await read(log, 11)) == list(range(11, 16))
@@ -414,14 +420,14 @@ async def test_a_segment_may_go_while_a_reference_is_searched_in_it(
 async def test_rows_are_staged_elsewhere_when_their_stream_takes_none(
     cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(stager, "PATIENCE_S", 0.2)
     writer = await log.writer("w")
     streams = [stream.id for stream in (await cluster.log("events.staged").describe()).streams]
-    stagers = [await log.stager() for _ in range(8)]
+    stagers = [await log._stager() for _ in range(8)]
     await cluster.seal_stream(streams[0])
-    for number, stager in enumerate(stagers):
-        await stager.add(rows(1 + 10 * number, 10))
-    staged = [await asyncio.wait_for(stager.finish(), WAIT_S) for stager in stagers]
+    for number, one in enumerate(stagers):
+        await one.add(rows(1 + 10 * number, 10))
+    staged = [await asyncio.wait_for(one.finish(), WAIT_S) for one in stagers]
     assert {piece.stream for part in staged for run in part.parts for piece in run} == {streams[1]}
     assert await writer.publish(1, sum(staged, start=Staged("events"))) == Published(1, 80)
     await cluster.unseal_stream(streams[0])
@@ -491,6 +497,57 @@ async def test_what_others_have_staged_and_not_published_is_kept(
     assert values(await read(log, 1001)) == list(range(5000, 5010))
 
 
+async def with_a_fast_clock(local: LocalCluster) -> Cluster:
+    """A client to which all others have been silent for days."""
+    return await connect(local.address, clock=lambda: time.time() + 2 * DAY_S)
+
+
+async def publish_again(log: Log, writer: Writer, number: int, batch: pa.RecordBatch) -> None:
+    """After rows were refused that may be gone."""
+    staged = await log.stage(batch)
+    assert (await writer.publish(number, staged)).last
+
+
+async def test_whose_rows_may_be_gone_publishes_them_not(
+    local: LocalCluster, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However wrong the clock is by which somebody took the writer for dead."""
+    await log.append(b"0")
+    slow = await log.writer("slow")
+    staged = await log.stage(rows(5000, 10))
+    first_needed = trim._first_needed
+
+    async def publish_meanwhile(log_: LogParts, otherwise: int) -> int:
+        found = await first_needed(log_, otherwise)
+        with pytest.raises(Trimmed, match="stage them again"):
+            await slow.publish(1, staged)
+        return found
+
+    monkeypatch.setattr(trim, "_first_needed", publish_meanwhile)
+    async with await with_a_fast_clock(local) as late:
+        await late.log("events").trim(1)
+    await publish_again(log, slow, 1, rows(5000, 10))
+    assert values(await read(log, 2)) == list(range(5000, 5010))
+
+
+async def test_a_publication_takes_no_rows_of_a_writer_that_counts_as_dead(
+    local: LocalCluster, log: Log
+) -> None:
+    await log.append(b"0")
+    slow = await log.writer("slow")
+    staged = await log.stage(rows(5000, 10))
+    async with await with_a_fast_clock(local) as late:
+        quick = await late.log("events").writer("quick")
+        await quick.publish(1, await log.stage(rows(1, 10)))
+        with pytest.raises(Trimmed, match="stage them again"):
+            await slow.publish(1, staged)
+        await publish_again(log, slow, 1, rows(5000, 10))
+        await quick.publish(2, await log.stage(rows(11, 10)))
+    await log.trim(1)
+    expected = [*range(1, 11), *range(5000, 5010), *range(11, 21)]
+    assert values(await read(log, 2)) == expected
+
+
 async def test_what_is_decided_is_kept(cluster: Cluster, log: Log) -> None:
     await left_intent(log, rows(1, 10))
     other = await log.writer("other")
@@ -519,7 +576,7 @@ async def test_a_reader_who_is_overtaken_by_a_trim_hears_of_a_trim(
     assert (await anext(reading)).position == 1
     await log.trim(1000)
     await cluster.log("events.staged").trim(1000)
-    fresh = log.open_stored(1, 1000)
+    fresh = log._parts.pieces.stored(1, 1000)
     with pytest.raises(Trimmed):
         await fresh.next()
     await reading.aclose()

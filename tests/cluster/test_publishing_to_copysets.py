@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from dying_writers import Crash, Dying
+from dying_writers import Crash, Dying, own_loglet
 
-from loomlog.client import writer_state
 from loomlog.client.log import Log
-from loomlog.client.publishing import Published, writers_prefix
+from loomlog.client.publish import writer_state
+from loomlog.client.publish.writer import Published, writers_prefix
 from loomlog.core.copyset.lsn import epoch_of
 from loomlog.testing import LocalCluster
 
@@ -40,7 +40,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 
 async def values(log: Log) -> list[int]:
-    found = [entry async for entry in log.subscribe(stop=await log.tail())]
+    found = [entry async for entry in log.subscribe("earliest", stop=await log.tail())]
     places = [entry.position for entry in found]
     assert places == sorted(set(places))
     return [int(entry.value) for entry in found]
@@ -77,7 +77,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
     first = await log.writer("w")
     await first.publish(1, await log.stage(rows(1, 100)))
     staged = await log.stage(rows(101, 50))
-    Dying(first, "in_epochs", step, after=after)
+    Dying(first, step, after=after)
     with pytest.raises(Crash):
         await first.publish(2, staged)
     if epoch_ends:
@@ -100,7 +100,7 @@ async def test_a_process_that_slept_while_another_published_adds_nothing(
     """It wakes with the batch in its hand, past all questions."""
     zombie = await log.writer("w")
     asleep, awake = asyncio.Event(), asyncio.Event()
-    sequencers = zombie._ways.in_epochs._sequencers
+    sequencers = own_loglet(zombie, "copyset")._sequencers
     ask = sequencers.ask
 
     async def late(view: Any, frame: Any, timeout_s: float, payload: Any = ()) -> Any:
@@ -109,7 +109,7 @@ async def test_a_process_that_slept_while_another_published_adds_nothing(
             await awake.wait()
         return await ask(view, frame, timeout_s, payload)
 
-    sequencers.ask = late  # type: ignore[method-assign]
+    sequencers.ask = late
     work = asyncio.create_task(zombie.publish(1, await log.stage(rows(1, 10))))
     await asyncio.wait_for(asleep.wait(), WAIT_S)
     async with await local.connect() as client:
@@ -130,7 +130,7 @@ async def test_what_was_decided_for_an_epoch_that_is_over_goes_to_another(
 ) -> None:
     writer = await log.writer("w")
     before = await writer.publish(1, await log.stage(rows(1, 3)))
-    Dying(writer, "in_epochs", 1, after=True)
+    Dying(writer, 1, after=True)
     with pytest.raises(Crash):
         await writer.publish(2, await log.stage(rows(4, 3)))
     await end_epoch(local, log)
@@ -147,7 +147,7 @@ async def test_a_switch_between_decision_and_end_doubles_nothing(
 ) -> None:
     writer = await log.writer("w")
     staged = await log.stage(rows(1, 9))
-    Dying(writer, "in_epochs", step, after=True)
+    Dying(writer, step, after=True)
     with pytest.raises(Crash):
         await writer.publish(1, staged)
     async with await local.connect() as cluster:
@@ -164,7 +164,7 @@ async def test_what_is_decided_is_in_the_register_with_its_epoch(
 ) -> None:
     writer = await log.writer("w")
     staged = await log.stage(rows(1, 3))
-    Dying(writer, "in_epochs", 1, after=True)
+    Dying(writer, 1, after=True)
     with pytest.raises(Crash):
         await writer.publish(1, staged)
     async with await local.connect() as cluster:
@@ -173,12 +173,12 @@ async def test_what_is_decided_is_in_the_register_with_its_epoch(
         intent = writer_state.decode(found.value).intent
         assert intent is not None
         place = await cluster.log("events").append(b"in the same epoch")
-        assert intent.epoch == epoch_of(place.position) > 0
+        assert intent.fixed.place == epoch_of(place.position) > 0
 
 
 async def test_a_trim_carries_out_what_is_decided_below(local: LocalCluster, log: Log) -> None:
     writer = await log.writer("w")
-    Dying(writer, "in_epochs", 1, after=True)
+    Dying(writer, 1, after=True)
     with pytest.raises(Crash):
         await writer.publish(1, await log.stage(rows(1, 3)))
     place = (await log.append(b"4")).position

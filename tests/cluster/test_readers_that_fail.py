@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import pytest
 
-from loomlog.client.chained import following as chained
-from loomlog.client.copyset import guessing
-from loomlog.client.copyset import reading as copyset
 from loomlog.client.log import Log
+from loomlog.client.loglets.chained import part as chained
+from loomlog.client.loglets.copyset import likely_holders
+from loomlog.client.loglets.copyset import reader_driver as copyset
 from loomlog.core.copyset.reader import Reader
 from loomlog.testing import LocalCluster
 
@@ -55,6 +55,6 @@ async def of_copysets(log: Log, place: int, monkeypatch: pytest.MonkeyPatch) -> 
         await fails(log, "latest")
         broken.setattr(Reader, "answered", fail)
         await fails(log)
-        broken.setattr(guessing, "GUESSES_MAX", 0)
+        broken.setattr(likely_holders, "GUESSES_MAX", 0)
         with pytest.raises(UnexpectedError):
             await log.read(place)

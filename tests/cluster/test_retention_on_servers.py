@@ -15,12 +15,16 @@ from loomlog import Log, errors
 from loomlog.archive.record import ArchiveInfo, register_name
 from loomlog.config import StorageSettings
 from loomlog.limits import KIB, MIB
-from loomlog.node.copyset import storing
+from loomlog.node import StorageNode
+from loomlog.node import node as node_module
+from loomlog.node.copyset import logs_volume
 from loomlog.storage.logsdb.partitions import PartitionSettings
+from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.testing import LocalCluster
+from loomlog.testing.services import copyset_on
 
 PATIENCE_S = 20.0
-SMALL = StorageSettings(segment_bytes=16 * KIB, commit_segment_bytes=16 * KIB)
+SMALL = StorageSettings(data_file_bytes=16 * KIB, commit_file_bytes=16 * KIB)
 
 
 def rows(count: int, hours_old: float, size: int = 100) -> pa.RecordBatch:
@@ -95,6 +99,21 @@ async def test_over_a_switch(protocols: tuple[str, str]) -> None:
         assert await log.find_time(0.0) == 21
 
 
+@pytest.mark.parametrize("protocol", ["ordered", "chained"])
+async def test_a_writer_with_a_slow_clock_does_not_take_the_others_along(protocol: str) -> None:
+    servers = LocalCluster(nodes=2, retention_interval_s=0.02)
+    async with servers as cluster:
+        log = await cluster.create_log("events", protocol, streams=2, replicas=2)
+        for hours_old in (5, 5, 1, 5, 5):
+            await log.append_arrow(rows(10, hours_old))
+        await log.set_retention("2h")
+        await head_is(log, 21)
+        assert servers.metadata is not None
+        assert servers.metadata.term is not None
+        await servers.metadata.term.retention.trim_all()
+        assert await log.head() == 21
+
+
 async def test_an_idle_chained_log_becomes_empty_but_for_its_last_blocks() -> None:
     async with LocalCluster(nodes=2, retention_interval_s=0.02) as cluster:
         log = await cluster.create_log("events", "chained", streams=1, replicas=2)
@@ -105,11 +124,17 @@ async def test_an_idle_chained_log_becomes_empty_but_for_its_last_blocks() -> No
         assert await log.is_empty()
 
 
+async def is_recovered(log: Log) -> bool:
+    """Whether its first epoch is."""
+    found = (await log.describe()).streams[0].copyset
+    return found is not None and found.last_clean >= 1
+
+
 async def test_an_idle_copyset_log_becomes_empty_also_behind_the_end_of_an_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(PartitionSettings.__init__, "__defaults__", (0.05, 6144 * MIB, 32 * KIB))
-    monkeypatch.setattr(storing, "TEND_S", 0.02)
+    monkeypatch.setattr(logs_volume, "TEND_S", 0.02)
     servers = LocalCluster(nodes=3, retention_interval_s=0.02, failure_detection_s=2.5)
     async with servers as cluster:
         log = await cluster.create_log("events", "copyset", replicas=2)
@@ -120,14 +145,61 @@ async def test_an_idle_copyset_log_becomes_empty_also_behind_the_end_of_an_epoch
         await servers.stop_node(state.sequencer)  # so that a mark ends its epoch
         await servers.start_node(state.sequencer)
 
-        async def is_recovered() -> bool:
-            found = (await log.describe()).streams[0].copyset
-            return found is not None and found.last_clean >= 1
-
-        await until(is_recovered)
+        await until(lambda: is_recovered(log))
         await log.set_retention("1s")
         await head_is(log, last + 1)
         assert await log.is_empty()
+
+
+async def are_over(servers: LocalCluster) -> bool:
+    """Whether the partitions with copies of the log have ended."""
+    tables = [copyset_on(node)._copies.volume._table for node in servers.nodes.values()]
+    found = [table for table in tables if isinstance(table, RocksLogs) and table.logs()]
+    return bool(found) and not any(
+        table._partitions.beginnings.newest in entry.shares
+        for table in found
+        for entry in table._entries.values()
+    )
+
+
+def set_sequencer_clock(node: StorageNode, now_us: Callable[[], int]) -> None:
+    object.__setattr__(copyset_on(node)._context, "now_us", now_us)
+
+
+async def test_nodes_with_slow_clocks_keep_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their partitions seem to be over long ago, and the next sequencer's clock is behind, too."""
+
+    def now_us() -> int:
+        return time.time_ns() // 1000
+
+    def an_hour_ago_us() -> int:
+        return now_us() - 3_600_000_000
+
+    monkeypatch.setattr(PartitionSettings.__init__, "__defaults__", (0.05, 6144 * MIB, 32 * KIB))
+    monkeypatch.setattr(logs_volume, "TEND_S", 0.02)
+    monkeypatch.setattr(node_module, "_now_us", an_hour_ago_us)
+    servers = LocalCluster(nodes=3, retention_interval_s=0.02)
+    async with servers as cluster:
+        for node in servers.nodes.values():
+            set_sequencer_clock(node, now_us)
+        log = await cluster.create_log("events", "copyset", replicas=2, retention="5m")
+        first = (await log.append(b"young")).position
+        await until(lambda: are_over(servers))
+        state = (await log.describe()).streams[0].copyset
+        assert state is not None
+        assert state.sequencer is not None
+        await servers.stop_node(state.sequencer)
+        for node in servers.nodes.values():
+            set_sequencer_clock(node, an_hour_ago_us)
+        last = (await log.append(b"young, too")).position
+        await until(lambda: is_recovered(log))
+        await until(lambda: are_over(servers))
+        await log.set_retention("4m")  # so that it is looked at now
+        assert servers.metadata is not None
+        assert servers.metadata.term is not None
+        await servers.metadata.term.retention.trim_all()
+        assert await log.head() <= first
+        assert [e.position async for e in log.subscribe(first, last)] == [first, last]
 
 
 async def test_who_publishes_looks_after_a_log_with_staged_rows() -> None:

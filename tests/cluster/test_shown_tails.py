@@ -10,10 +10,11 @@ import pytest
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import StreamInfo
 from loomlog.core.chained.messages import HandedOut, Next
+from loomlog.metadata.chained.keeper import ChainedKeeper
 from loomlog.testing import LocalCluster
 
 
-async def shown(cluster: Cluster, name: str) -> int:
+async def shown(cluster: Cluster, name: str) -> int | None:
     """In a list of all logs."""
     return next(log.tail for log in await cluster.logs() if log.name == name)
 
@@ -58,7 +59,8 @@ async def test_who_begins_at_the_latest_misses_nothing_that_comes(tmp_path: Path
 async def begun(cluster: Cluster) -> None:
     """The only subscription knows where it begins."""
     async with asyncio.timeout(10):
-        while not any(s._next for s in cluster._subscriptions):  # noqa: ASYNC110 - nobody tells
+        subscriptions = cluster._client.subscriptions
+        while not any(s._next for s in subscriptions._open):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
 
 
@@ -66,5 +68,7 @@ def hand_out(local: LocalCluster, stream: StreamInfo, count: int) -> None:
     """To somebody who never writes there."""
     assert local.metadata is not None
     assert local.metadata.term is not None
-    answer = local.metadata.term.sequencers.answer(stream.segment, Next(stream.epoch, count))
+    keeper = local.metadata.term.keepers["chained"]
+    assert isinstance(keeper, ChainedKeeper)
+    answer = keeper.sequencers.answer(stream.segment, Next(stream.epoch, count))
     assert isinstance(answer, HandedOut)

@@ -13,8 +13,8 @@ from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
 from loomlog.core.segments import Settings
 from loomlog.errors import InvalidArgument, NotFound, Trimmed
-from loomlog.metadata import embedded
-from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.offline import embedded
 from loomlog.testing import LocalCluster
 
 WRITERS = 3
@@ -174,14 +174,14 @@ async def test_who_leads_next_finishes_a_switch(
     await local.stop_metadata()
     async with embedded.opened(str(tmp_path / "vmr")) as store:
         catalog = await Catalog.load(store, "local", str)
-        before = catalog.log("events").chain
+        before = catalog.log("events").layout
         prepared = before.prepare(await catalog.new_loglet(), Settings("ordered", 2, 2))
-        await catalog.swap_chain("events", before, prepared)
+        await catalog.swap_layout("events", before, prepared)
         assert prepared.successor is not None
-        for _ in range(0 if stopped == "prepared" else 2):
-            await catalog.add_stream("events", (1, 2), prepared.successor.loglet)
+        if stopped != "prepared":
+            await catalog.add_streams("events", prepared.successor.loglet, [(1, 2)] * 2)
         if stopped == "ready":
-            await catalog.swap_chain("events", prepared, prepared.ready())
+            await catalog.swap_layout("events", prepared, prepared.ready())
     await local.start_metadata()
     async with asyncio.timeout(30):
         while len((await log.describe()).segments) == 1:  # noqa: ASYNC110 - it can only be asked
@@ -199,7 +199,7 @@ async def test_streams_of_a_switch_that_was_given_up_are_gone(
     await local.stop_metadata()
     async with embedded.opened(str(tmp_path / "vmr")) as store:
         catalog = await Catalog.load(store, "local", str)
-        await catalog.add_stream("events", (1, 2), await catalog.new_loglet())
+        await catalog.add_streams("events", await catalog.new_loglet(), [(1, 2)])
     await local.start_metadata()
     assert len((await log.describe()).streams) == 1
     assert (await log.append(b"a")).position == 1

@@ -14,7 +14,7 @@ from loomlog.limits import KIB
 from loomlog.testing import LocalCluster
 
 PATIENCE_S = 60.0
-SMALL_FILES = StorageSettings(segment_bytes=256 * KIB, commit_segment_bytes=8 * KIB)
+SMALL_FILES = StorageSettings(data_file_bytes=256 * KIB, commit_file_bytes=8 * KIB)
 
 
 async def until_unsealed(log: Log, epoch: int) -> None:

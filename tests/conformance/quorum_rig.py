@@ -8,14 +8,13 @@ from pathlib import Path
 
 from loomlog.core.quorum.majority import Configuration, MemberId
 from loomlog.core.quorum.member import Leader
-from loomlog.metadata.member_link import Connect
-from loomlog.metadata.quorum_member import QuorumMember
-from loomlog.metadata.quorum_round_log import QuorumRoundLog
-from loomlog.net.connection import Connection, Frame, Handler
-from loomlog.net.endpoints import Server, connect
-from loomlog.net.service import Route, Service
+from loomlog.metadata.rounds.member_link import Connect
+from loomlog.metadata.rounds.quorum_member import QuorumMember
+from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
+from loomlog.net.endpoints import connect
 from loomlog.storage.disk import RealFiles, ThreadWorker
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Handler, Route, Server, Service
 
 CODEC = Codec("vmr")
 

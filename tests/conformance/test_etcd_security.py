@@ -15,9 +15,9 @@ import trustme
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Unauthorized, Unavailable
-from loomlog.metadata.etcd import EtcdStore
-from loomlog.metadata.etcd.connection import rpc
-from loomlog.metadata.store import Change, Versioned
+from loomlog.metadata.store.contract import Change, Versioned
+from loomlog.metadata.store.etcd import EtcdStore
+from loomlog.metadata.store.etcd.connection import rpc
 from loomlog.testing import LocalEtcd
 
 USER, PASSWORD, PREFIX = "loomlog", "a secret", "clusters/mine"

@@ -12,10 +12,11 @@ import pytest
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Corrupt, NotLeader, Unavailable, VersionMismatch
-from loomlog.metadata.etcd import EtcdStore
-from loomlog.metadata.memory import MemoryStore
-from loomlog.metadata.sqlite import SqliteStore
-from loomlog.metadata.store import Change, MetaStore, Versioned
+from loomlog.metadata.store.contract import Change, MetaStore, Versioned
+from loomlog.metadata.store.etcd import EtcdStore
+from loomlog.metadata.store.etcd.connection import rpc
+from loomlog.metadata.store.memory import MemoryStore
+from loomlog.metadata.store.sqlite import SqliteStore
 from loomlog.storage.disk import ThreadWorker
 from loomlog.testing import LocalEtcd
 
@@ -30,12 +31,37 @@ class Place:
         self.worker = ThreadWorker(asyncio.get_running_loop())
         self.memory = MemoryStore()
 
+    async def damage(self, key: str) -> None:
+        """Flip a bit of a stored value, behind the store's back."""
+        if self.kind == "memory":
+            stored, version = self.memory._items[key]
+            self.memory._items[key] = Versioned(flipped(stored), version)
+        elif self.kind == "sqlite":
+            connection = self.sqlite._connection
+            query = "SELECT value FROM items WHERE key = ?"
+            (stored,) = connection.execute(query, (key,)).fetchone()
+            connection.execute("UPDATE items SET value = ? WHERE key = ?", (flipped(stored), key))
+        else:
+            store = await EtcdStore.open(self.etcd)
+            found = await store._connection.ask_now(
+                lambda e: e.kv.Range, rpc.RangeRequest(key=store._keys.key(key))
+            )
+            stored = flipped(found.kvs[0].value)
+            put = rpc.PutRequest(key=store._keys.key(key), value=stored)
+            await store._connection.ask_now(lambda e: e.kv.Put, put)
+            await store.close()
+
     async def open(self) -> MetaStore:
         if self.kind == "memory":
             return self.memory
         if self.kind == "etcd":
             return await EtcdStore.open(self.etcd)
-        return await SqliteStore.open(self.path, self.worker)
+        self.sqlite = await SqliteStore.open(self.path, self.worker)
+        return self.sqlite
+
+
+def flipped(stored: bytes) -> bytes:
+    return stored[:-1] + bytes([stored[-1] ^ 1])
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +101,24 @@ async def test_what_was_swapped_in_is_read_back_with_its_version(store: MetaStor
     version = await store.compare_and_swap("log/a", 0, b"one")
     assert version > 0
     assert await store.get("log/a") == Versioned(b"one", version)
+
+
+async def test_a_damaged_value_is_neither_returned_nor_absent(
+    place: Place, store: MetaStore
+) -> None:
+    await store.compare_and_swap("log/a", 0, b"one")
+    intact = await store.compare_and_swap("log/b", 0, b"two")
+    await place.damage("log/a")
+    found = await store.get("log/a")
+    assert found is not None
+    with pytest.raises(Corrupt, match="'log/a' is damaged"):
+        _ = found.value
+    listed = await store.list("log/")
+    assert listed["log/b"] == Versioned(b"two", intact)
+    with pytest.raises(Corrupt, match="'log/a' is damaged"):
+        _ = listed["log/a"].value
+    with pytest.raises(Conflict):
+        await store.compare_and_swap("log/a", 0, b"new")
 
 
 async def test_only_the_expected_version_is_replaced(store: MetaStore) -> None:

@@ -13,9 +13,9 @@ from quorum_rig import QuorumRig
 
 from loomlog.core.quorum.majority import Configuration
 from loomlog.errors import LoomError, NotLeader
-from loomlog.metadata.quorum_round_log import QuorumRoundLog
-from loomlog.net.connection import Connection, Handler
+from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection, Handler
 
 WAIT_S = 20.0
 
@@ -136,7 +136,7 @@ async def test_a_leader_that_was_replaced_learns_it_and_can_do_nothing(rig: Quor
 async def test_a_leader_learns_that_it_was_replaced_from_any_member(rig: QuorumRig) -> None:
     """Its own was not asked by the new one."""
     old = Values(await rig.lead(1))
-    await old.until(lambda: rig.members[1].leader.epoch == 1)  # a majority was enough
+    await come_true(lambda: rig.members[1].leader.epoch == 1)  # a majority was enough to lead
     configuration = Configuration(frozenset({2, 3}))
     await rig.lead(2, configuration)
     assert rig.members[1].leader.epoch == 1

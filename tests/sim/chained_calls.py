@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from chained_parties import Node, Party
 
-from loomlog.core.chained.messages import Answer, Ask, Steps
+from loomlog.core.chained.messages import Answer, ChainedAsk, Steps
 
 if TYPE_CHECKING:
-    from chained_world import World
+    from chained_world import ChainedWorld
 
 
 class Call:
     """An operation that somebody has under way."""
 
-    def __init__(self, world: World, party: Party | Node, steps: Steps[None]) -> None:
+    def __init__(self, world: ChainedWorld, party: Party | Node, steps: Steps[None]) -> None:
         self.world = world
         self.party = party
         self._steps = steps
@@ -35,7 +35,7 @@ class Call:
         if len(answers) == len(self.turn):
             self._ask(partial(self._steps.send, answers))
 
-    def _ask(self, go_on: Callable[[], list[Ask]]) -> None:
+    def _ask(self, go_on: Callable[[], list[ChainedAsk]]) -> None:
         try:
             asks = go_on()
         except StopIteration:
@@ -51,7 +51,7 @@ class Question:
     call: Call
     turn: list[Answer | None]
     index: int
-    ask: Ask
+    ask: ChainedAsk
 
     def answer(self, answer: Answer) -> None:
         """To whoever asked, unless it went on without."""

@@ -12,33 +12,32 @@ from random import Random
 
 from chained_judge import Judge
 
-from loomlog.core.chained.appending import Appended, Overtaken, append
+from loomlog.core.chained.append import Appended, Overtaken, append
 from loomlog.core.chained.block import Block
-from loomlog.core.chained.filling import decide_at, fill
-from loomlog.core.chained.joining import catch_up, create
+from loomlog.core.chained.fill import decide_at, fill
+from loomlog.core.chained.join import catch_up, create
 from loomlog.core.chained.messages import (
     Answer,
-    Ask,
     Current,
     Found,
     HandedOut,
     InForce,
     Next,
     Request,
-    Service,
     Steps,
     Ticket,
 )
 from loomlog.core.chained.outcomes import Interrupted, NotWritten, Reading, Trimmed
 from loomlog.core.chained.projection import Projection, Replica
-from loomlog.core.chained.reading import find_end, find_tail, read, read_at
+from loomlog.core.chained.read import find_end, find_tail, read, read_at
 from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, reconfigure
-from loomlog.core.chained.resolving import resolve
+from loomlog.core.chained.resolve import resolve
 from loomlog.core.chained.sequencer import Sequencer
-from loomlog.core.chained.trimming import trim
+from loomlog.core.chained.trim import trim
+from loomlog.core.requests import Ask, Service
+from loomlog.storage.chained.memory_table import MemoryTable
+from loomlog.storage.chained.write_once import Answered, WriteOnceStore
 from loomlog.storage.files import Finished, Step
-from loomlog.storage.memory_table import MemoryTable
-from loomlog.storage.write_once import Answered, WriteOnceStore
 from loomlog.types import Glsn, NodeId
 
 TRIES = 6

@@ -22,29 +22,28 @@ from chained_judge import Judge, Violation
 from chained_parties import Client, Node, Party, Repository
 
 from loomlog.core.chained.block import Block
-from loomlog.core.chained.filling import decide_at
-from loomlog.core.chained.joining import pull
+from loomlog.core.chained.fill import decide_at
+from loomlog.core.chained.join import pull
 from loomlog.core.chained.messages import (
     Answer,
     Create,
     Current,
     Found,
     InForce,
-    Lost,
     Pull,
     Refused,
     Request,
     Seal,
-    Service,
     Steps,
     Swap,
     Swapped,
 )
 from loomlog.core.chained.outcomes import NotWritten, Trimmed
 from loomlog.core.chained.projection import Projection, Replica, first_projection
-from loomlog.core.chained.reading import find_end, find_tail
+from loomlog.core.chained.read import find_end, find_tail
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.sequencer import Sequencer
+from loomlog.core.requests import Lost, Service
 from loomlog.types import Glsn, NodeId
 
 STEPS = 800
@@ -54,7 +53,7 @@ LOG = 1
 HARMS = (12, 5, 8, 2, 3, 3, 3, 8, 2)  # how often each is done; a seed has its own mixture
 
 
-class World:
+class ChainedWorld:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from copyset_calls import Message, ignore
-from copyset_parties import LOG, Node
+from copyset_parties import LOG, Message, Node, ignore
 
+from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.messages import Amend, Clean, Store, Trim, Trouble
+from loomlog.core.copyset.record import Kind
+from loomlog.core.copyset.storage import Put
 
 if TYPE_CHECKING:
-    from copyset_world import World
+    from copyset_world import CopysetWorld
 
-OFTEN: Final = (10, 6, 8, 2, 5, 5, 6, 3, 3, 4)  # how often each is done
+OFTEN: Final = (10, 6, 8, 2, 5, 5, 6, 3, 3, 4, 3, 2, 3, 2, 2, 3, 1)  # how often each is done
 
 
 class Harm:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CopysetWorld) -> None:
         """A seed has its own mixture."""
         self._world = world
         self._often = [weight * world.random.choice((0, 1, 1, 4)) for weight in OFTEN]
@@ -50,15 +52,34 @@ class Harm:
                 self._trim()
             case 9:
                 world.replace_follower()
+            case 10:
+                random.choice([*world.nodes.values()]).keep_copy()
+            case 11 if world.unlucky:
+                self._roll_back(world.nodes[random.choice(world.unlucky)])
+            case 12 if world.hosts:
+                world.finish(random.choice(world.hosts))
+            case 13:
+                for host in world.hosts:
+                    host.exclusions.down = frozenset(node.node_id for node in down)
+            case 14:
+                world.suspects ^= {random.choice([*world.nodes])}
+            case 15:
+                self._damage()
+            case 16:
+                self.copy_again()
 
     def _lose_disk(self, node: Node) -> None:
         world = self._world
         if node.up:
             world.crash(node)
-        there = [record.first for record in node.records.all()]
         node.lose_disk(world.store.state.epoch)
-        node.gone = world.disaster and world.random.random() < 0.3 and self._is_spare(node)
-        world.oracle.look_for_losses(there)
+        node.gone = world.disaster and world.random.random() < 0.5 and self._is_spare(node)
+
+    def _roll_back(self, node: Node) -> None:
+        if node.up:
+            self._world.crash(node)
+        if not node.gone:
+            node.roll_back(self._world.store.state.epoch)
 
     def _is_spare(self, node: Node) -> bool:
         """Without it every nodeset keeps somebody who can be recovered from, and the newest one so
@@ -70,10 +91,66 @@ class Harm:
 
     def _trim(self) -> None:
         world = self._world
-        lsn = world.oracle.somewhere_released()
+        lsn = world.somewhere_released()
         world.judge.trimmed = max(world.judge.trimmed, lsn)
         for node in world.nodes:
             world.send(0, node, Trim(LOG, lsn), ignore)
+
+    def _damage(self) -> None:
+        """Copies of recovered epochs cannot be read any more: a few, or all of the last records."""
+        world, random = self._world, self._world.random
+        clean = world.store.state.last_clean
+        records = [r for node in world.nodes.values() for r in node.records.all()]
+        records = [r for r in records if r.kind is Kind.DATA and r.epoch <= clean]
+        if not records:
+            return
+        damaged = {r.first for r in random.sample(records, len(records) // 2 + 1)}
+        nodes = world.unlucky
+        if world.disaster:
+            nodes = random.sample([*world.nodes], 2)
+            if random.random() < 0.3:
+                epoch = random.choice(records).epoch
+                firsts = sorted({r.first for r in records if r.epoch == epoch})
+                damaged, nodes = set(firsts[-random.randint(1, 3) :]), [*world.nodes]
+        for node in nodes:
+            world.nodes[node].unreadable |= damaged
+
+    def copy_again(self) -> None:
+        """What was on nodes that are gone goes to others, as far as it is recovered."""
+        world = self._world
+        for node in [node for node in world.nodes.values() if node.gone]:
+            state, me = world.store.state, node.node_id
+            epochs = range(1, state.epoch + 1)
+            concerned = [epoch for epoch in epochs if me in state.metadata_of(epoch).nodes]
+            if all(epoch <= state.last_clean for epoch in concerned):
+                for epoch in concerned:
+                    self._complete(epoch)
+                world.emptied.add(me)
+
+    def _complete(self, epoch: Epoch) -> None:
+        world, metadata = self._world, self._world.store.state.metadata_of(epoch)
+        nodes = [world.nodes[n] for n in metadata.nodes if not world.nodes[n].gone]
+        nodes = [node for node in nodes if node.records.end_of(epoch) is not None]
+        copies = {r.first: r for node in nodes for r in node.readable() if r.epoch == epoch}
+        for record in [r for r in copies.values() if r.last > world.judge.trimmed]:
+            holders = [node for node in nodes if record in node.readable()]
+            spares = [node for node in nodes if record.first not in node.records.by_first]
+            world.random.shuffle(spares)
+            while spares and not metadata.can_hold_a_copyset([n.node_id for n in holders]):
+                holders.append(spares.pop())
+            copyset = tuple(node.node_id for node in holders)
+            for node in holders:
+                node.records.apply(Put(record._replace(copyset=copyset)))
+
+    def before_reading(self) -> None:
+        world, random = self._world, self._world.random
+        if random.random() < 0.5:
+            self._damage()
+        if world.unlucky and random.random() < 0.5:
+            self._lose_disk(world.nodes[random.choice(world.unlucky)])
+        up = [node for node in world.nodes.values() if node.up]
+        for node in random.sample(up, min(len(up), random.randint(1, 2))):
+            world.crash(node)
 
     def strike(self, message: Message) -> None:
         """Now and then who recovers dies in the midst of it: of what it writes, some arrived."""

@@ -1,16 +1,47 @@
-"""What must hold of a copyset log, judged while a simulation runs."""
+"""What must hold of a copyset log, judged while a simulation runs, with a look into all nodes.
+
+- An acknowledged record was stored on all nodes of its newest wave, which span the racks.
+- Once acknowledged, it is read for ever, as long as fewer than R nodes lose their disks.
+- An append that was not acknowledged is a record or a hole, the same for all, for ever.
+- Nothing of an epoch is released or shown before all epochs before it are clean.
+- A node takes nothing that is sealed, and no older copy in place of a newer one.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 
-from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, words
-from loomlog.core.copyset.reader_words import GapKind
+from copyset_parties import LOG, Node
+
+from loomlog.core.copyset.effects import Acknowledge, Effect, LeaveOpen, Reject, Send, StepDown
+from loomlog.core.copyset.lsn import (
+    EPOCH_MAX,
+    OFFSET_MAX,
+    Epoch,
+    Lsn,
+    Offset,
+    epoch_of,
+    make,
+    offset_of,
+    words,
+)
+from loomlog.core.copyset.messages import Amend, Delivered, EpochEnd, Read, Release, Store
+from loomlog.core.copyset.reader_words import Deliver, Gap, GapKind
 from loomlog.core.copyset.record import Kind, Record
+from loomlog.types import NodeId
+
+if TYPE_CHECKING:
+    from copyset_world import CopysetWorld
 
 
 class Violation(Exception):  # noqa: N818 - it says what it is
     pass
+
+
+def demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Violation(otherwise)
 
 
 class Void(NamedTuple):
@@ -19,46 +50,197 @@ class Void(NamedTuple):
     kind: Kind
 
 
-class Judge:
-    """Knows all that was given out, acknowledged and seen."""
+class WriteJudge:
+    """Watches what sequencers send and what nodes answer."""
 
-    def __init__(self, *, losses: bool) -> None:
-        """`losses`: so many nodes may lose their disks that records are lost."""
-        self._losses = losses
-        self.acknowledged: dict[Lsn, Record] = {}  # by their first LSN
-        self.trimmed: Lsn = 0  # by some trim that began
-        self.doubtful: set[Epoch] = set()  # too few nodes know of them, or did in recovery
-        self.lost: set[Lsn] = set()  # no node that counts has a copy any more
-        self.holes = 0
-        self.losses_shown = 0
+    def __init__(self, world: CopysetWorld) -> None:
+        self._world = world
+        self.acknowledged: dict[Lsn, Record] = {}  # by first LSN, in the wave that counted
+        self.given_out: dict[Lsn, Record] = {}  # by first LSN, in the newest wave
+        self.outcomes: dict[int, Effect] = {}  # by append
+        self.begun: dict[int, int] = {}  # the process that an append was handed to
         self._floors: dict[int, Lsn] = {}  # what was acknowledged when an append began
-        self.given_out: dict[Lsn, Record] = {}
-        self._data: dict[Lsn, Record] = {}  # every LSN of what was seen
-        self._voids: dict[Epoch, set[Void]] = {}
+        self._stored: dict[tuple[Lsn, int], set[NodeId]] = {}  # who took an LSN in a wave
+        self._good: dict[Epoch, Offset] = {}  # all offsets up to here are stored
+        self._over: set[Epoch] = set()  # their sequencers stepped down
+        self.highest_release: Lsn = 0
 
-    # ---- writing
+    # ---- sequencers
 
-    def given(self, record: Record) -> None:
+    def begins(self, append: int, process: int) -> None:
+        self._floors[append] = max(self.acknowledged, default=0)
+        self.begun[append] = process
+
+    def did(self, epoch: Epoch, effect: Effect) -> None:
+        match effect:
+            case Acknowledge(int(append), lsn):
+                self._end(append, effect)
+                self._acknowledge(epoch, lsn, append)
+            case Reject(int(append)) | LeaveOpen(int(append)):
+                self._end(append, effect)
+            case StepDown():
+                self._over.add(epoch)
+            case Send(_, Release(_, lsn)):
+                self._release(epoch, lsn)
+            case Send(_, Store(_, record) | Amend(_, record)):
+                self._give(record)
+                good = self._is_good(epoch, record.lng)
+                demand(good, f"the LNG of {words(record.first)} passes what is not stored")
+
+    def _end(self, append: int, effect: Effect) -> None:
+        before = self.outcomes.setdefault(append, effect)
+        demand(before is effect, f"append {append} ended twice: {before}, {effect}")
+
+    def _give(self, record: Record) -> None:
         """A sequencer gave its LSNs to a record."""
         other = self.given_out.setdefault(record.first, record)
-        if other.batch != record.batch or other.count != record.count:
+        same = other.batch == record.batch or not record.batch  # an amendment has none
+        if not same or other.count != record.count:
             raise Violation(f"{words(record.first)} was given to {other} and to {record}")
+        if record.wave > other.wave:
+            self.given_out[record.first] = record._replace(batch=other.batch)
 
-    def begins(self, append: int) -> None:
-        self._floors[append] = max(self.acknowledged, default=0)
-
-    def appended(self, lsn: Lsn, append: int) -> None:
+    def _acknowledge(self, epoch: Epoch, lsn: Lsn, append: int) -> None:
+        name = words(lsn)
+        demand(epoch not in self._over, f"{name} is acknowledged after a preemption")
+        floor = self._floors[append]
+        demand(lsn > floor, f"{name} is acknowledged to an append that began behind {words(floor)}")
+        demand(lsn not in self.acknowledged, f"{name} was acknowledged twice")
         record = self.given_out[lsn]
-        if lsn <= self._floors[append]:
-            floor = words(self._floors[append])
-            raise Violation(f"{words(lsn)} was acknowledged to an append that began behind {floor}")
-        if lsn in self.acknowledged:
-            raise Violation(f"{words(lsn)} was acknowledged twice")
+        demand(
+            self._is_stored(lsn), f"{name}, in wave {record.wave} not on all of {record.copyset}"
+        )
+        metadata = self._world.store.state.metadata_of(epoch)
+        spread = metadata.can_hold_a_copyset(record.copyset)
+        demand(spread, f"{record.copyset} is not spread over the failure domains")
         self.acknowledged[lsn] = record
-        for void in self._voids.get(epoch_of(lsn), ()):
-            self._check(record, void)
+
+    def _is_stored(self, lsn: Lsn) -> bool:
+        record = self.given_out.get(lsn)
+        return record is not None and self._stored.get((lsn, record.wave), set()).issuperset(
+            record.copyset
+        )
+
+    def _is_good(self, epoch: Epoch, lng: Offset) -> bool:
+        """All up to it is stored."""
+        good = self._good.get(epoch, 0)
+        while good < lng and self._is_stored(lsn := make(epoch, good + 1)):
+            good += self.given_out[lsn].count
+        self._good[epoch] = good
+        return lng <= good
+
+    def _release(self, epoch: Epoch, lsn: Lsn) -> None:
+        clean = self._world.store.state.last_clean
+        demand(epoch - 1 <= clean, f"{words(lsn)} is released before recovery")
+        demand(self._is_good(epoch, offset_of(lsn)), f"{words(lsn)} is released, not stored")
+        self.highest_release = max(self.highest_release, lsn)
+
+    def open_appends(self) -> list[int]:
+        """Those whose sequencer runs and has not told yet how they ended."""
+        begun = self.begun.items()
+        open_ = [append for append, _ in begun if append not in self.outcomes]
+        return [append for append in open_ if self._world.is_alive(self.begun[append])]
+
+    # ---- nodes
+
+    def took(self, node: Node, record: Record, before: Record | None, sealed: Epoch) -> None:
+        """A node says that it stored this. It had `before`, and was sealed up to `sealed`."""
+        records = node.records
+        after = records.by_first.get(record.first)
+        name = f"node {node.node_id} took {words(record.first)}"
+        if record.last > records.standing.trimmed:
+            demand(after is not None, f"{name} and does not have it: it is not on it")
+        if after is not None and before is not None:
+            newer = after.precedence >= before.precedence
+            demand(newer, f"{name}, and its copy changed from {before} to {after}")
+        if not record.recovered:
+            self._stored.setdefault((record.first, record.wave), set()).add(node.node_id)
+            demand(after == before or record.epoch > sealed, f"{name}, which was sealed")
+        around = [copy for copy in records.heads(record.first, record.last, 3) if copy != after]
+        others = [copy for copy in around if copy.first != record.first]
+        demand(not others, f"copies of node {node.node_id} overlap: {record}, {others}")
+
+    def released(self, node: Node) -> None:
+        """A node was told what is released."""
+        records = node.records
+        unclean = (copy.epoch for copy in records.all() if records.end_of(copy.epoch) is None)
+        clean = epoch_of(records.standing.released) <= next(unclean, EPOCH_MAX)
+        demand(clean, f"node {node.node_id} released something over an unclean epoch")
+
+    # ---- at the end
+
+    def check_single_copies(self, up: Collection[Node], known_down: frozenset[NodeId]) -> int:
+        """Records of which all copies are there are sent, although only one node sends each."""
+        released = min(node.records.standing.released for node in up)
+        due = {
+            lsn
+            for lsn, record in self._complete({node.node_id: node for node in up}).items()
+            if record.last <= released and set(record.copyset) - known_down
+        }
+        sent: set[Lsn] = set()
+        for node in up:
+            if node.node_id not in known_down:
+                answer = node.answer(Read(LOG, 1, released, 1 << 30, known_down))
+                assert isinstance(answer, Delivered)
+                firsts = [record.first for record in answer.records]
+                demand(firsts == sorted(set(firsts)), f"node {node.node_id} sends {firsts}")
+                sent.update(firsts)
+        demand(sent >= due, f"without {set(known_down)}, {due - sent} are not sent")
+        return len(due)
+
+    def _complete(self, nodes: dict[NodeId, Node]) -> dict[Lsn, Record]:
+        """Acknowledged records that are on all nodes of their copyset."""
+        found = {}
+        for lsn in self.acknowledged:
+            copies = {
+                n: node.records.by_first[lsn]
+                for n, node in nodes.items()
+                if lsn in node.records.by_first and lsn not in node.unreadable
+            }
+            newest = max(copies.values(), key=lambda copy: copy.precedence, default=None)
+            if newest and all(copies.get(node) == newest for node in newest.copyset):
+                found[lsn] = newest
+        return found
+
+
+class Judge(WriteJudge):
+    """Knows all that was given out, acknowledged and seen."""
+
+    def __init__(self, world: CopysetWorld) -> None:
+        super().__init__(world)
+        self.trimmed: Lsn = 0  # by some trim that began
+        self.doubtful: set[Epoch] = set()  # too few nodes were left that knew them in recovery
+        self.finished: dict[Epoch, Lsn] = {}  # said the sequencer: nothing is behind
+        self.gaps: list[Gap] = []  # shown to readers
+        self.deliveries = 0  # to readers
+        self.holes = 0
+        self.delivered = 0  # records, by single copy delivery, at the end
+        self.lost: set[Lsn] = set()  # acknowledged, and shown to be lost
+        self._data: dict[Lsn, Record] = {}  # every LSN of what was seen
+        self._voids: dict[Epoch, set[Void]] = {}
+        self._lasts: dict[Epoch, int] = {}  # of clean epochs: the last record
+
+    def _acknowledge(self, epoch: Epoch, lsn: Lsn, append: int) -> None:
+        super()._acknowledge(epoch, lsn, append)
+        for void in self._voids.get(epoch, ()):
+            self._check(self.acknowledged[lsn], void)
 
     # ---- reading: what anybody sees is so for everybody, for ever
+
+    def shown(self, shown: Deliver | Gap, expected: Lsn) -> None:
+        """A reader was shown this, and should have been shown what begins at `expected`."""
+        if shown.first != expected:
+            raise Violation(f"{words(expected)} comes next, not {words(shown.first)}")
+        if isinstance(shown, Gap):
+            self._gap(shown)
+            return
+        demand(shown.last <= self.highest_release, f"{words(shown.last)} is not released")
+        self.deliveries += 1
+        self.seen(shown.record)
+
+    def reader_finished(self, head: Lsn, until: Lsn) -> None:
+        closed = self._world.store.state.closed
+        demand(closed or head > until, "a reader has finished a log that goes on")
 
     def seen(self, record: Record) -> None:
         if record.kind is Kind.DATA:
@@ -93,35 +275,145 @@ class Judge:
         if overlap(record, void):
             raise Violation(f"{words(record.first)} shows {record} and {void}")
 
-    def gap(self, first: Lsn, last: Lsn, kind: GapKind) -> None:
+    def _gap(self, gap: Gap) -> None:
         """A reader was told that there is nothing."""
+        self.gaps.append(gap)
+        first, last, kind = gap.first, gap.last, gap.kind
         if kind is GapKind.TRIM:
-            if last > self.trimmed:
-                raise Violation(f"{words(last)} is said to be trimmed")
+            demand(last <= self.trimmed, f"{words(last)} is said to be trimmed")
             return
-        if kind is GapKind.DATALOSS:
-            self.losses_shown += 1
-            if not self._losses:
-                raise Violation(f"[{words(first)}, {words(last)}] is said to be lost")
+        there = self.there()
+        if kind is GapKind.DATALOSS and not self._world.disaster:
+            raise Violation(f"[{words(first)}, {words(last)}] is said to be lost")
         for record in self.acknowledged.values():
             if first <= record.last and record.first <= last:
-                self._check_loss(record, kind)
-        if kind is GapKind.DATALOSS and not self._may_be_lost(first, last):
+                self._check_loss(record, kind, there)
+        if kind is GapKind.DATALOSS and not self._may_be_lost(gap, there):
             raise Violation(f"[{words(first)}, {words(last)}] is said to be lost, and was not")
 
-    def _check_loss(self, record: Record, kind: GapKind) -> None:
+    def _check_loss(self, record: Record, kind: GapKind, there: Collection[Lsn]) -> None:
         if record.last <= self.trimmed:
             return
-        if record.first not in self.lost:
+        if record.first in there:
             raise Violation(f"{record} was acknowledged and is shown as {kind}")
-        if kind is not GapKind.DATALOSS and record.epoch not in self.doubtful:
+        if kind is not GapKind.DATALOSS:
             raise Violation(f"{record} was lost and is shown as {kind}")
+        self.lost.add(record.first)
 
-    def _may_be_lost(self, first: Lsn, last: Lsn) -> bool:
-        epochs = range(epoch_of(first), epoch_of(last) + 1)
-        if last <= self.trimmed or any(epoch in self.doubtful for epoch in epochs):
+    def _may_be_lost(self, gap: Gap, there: Collection[Lsn]) -> bool:
+        """It was, or nobody knows any more."""
+        if gap.last <= self.trimmed:
             return True
-        return any(first <= self.given_out[lsn].last and lsn <= last for lsn in self.lost)
+        lost = [self.given_out[lsn] for lsn in self.given_out.keys() - there]
+        inside = [r for r in lost if gap.first <= r.last and r.first <= gap.last]
+        epoch = epoch_of(gap.first)
+        if epoch not in self.doubtful:
+            return bool(inside) and gap.exact
+        last_given = max((r.last for r in inside), default=0)
+        return gap.last <= max(self.finished.get(epoch, gap.last), last_given)
+
+    def there(self) -> set[Lsn]:
+        """Where the records begin of which somebody has a copy."""
+        nodes = [node for node in self._world.nodes.values() if not node.gone]
+        return {record.first for node in nodes for record in node.readable()}
+
+    # ---- looking into all nodes at once
+
+    def peek(self) -> None:
+        """Ask all nodes that are up for everything: what a reader could see now."""
+        shown: list[Record] = []
+        looked: dict[NodeId, Lsn] = {}
+        for node in self._world.nodes.values():
+            if node.up:
+                answer = node.peek(1)
+                shown += answer.records
+                looked[node.node_id] = answer.next_lsn
+        clean = self._world.store.state.last_clean
+        for record in shown:
+            if record.epoch - 1 > clean:
+                first = words(record.first)
+                raise Violation(f"{first} is shown before all epochs before it are clean")
+            self.seen(record)
+        self._check_gaps(shown, looked)
+
+    def _check_gaps(self, shown: list[Record], looked: dict[NodeId, Lsn]) -> None:
+        """Where an f-majority has nothing, nothing must have been."""
+        state = self._world.store.state
+        for epoch in range(1, state.epoch + 1):
+            metadata = state.metadata_of(epoch)
+            passed = [
+                n
+                for n in metadata.nodes
+                if looked.get(n, 0) > make(epoch, 1) and self._world.nodes[n].counts_in(epoch)
+            ]
+            if not metadata.is_f_majority(passed):
+                continue
+            there = sorted((r.offset, offset_of(r.last)) for r in shown if r.epoch == epoch)
+            for lsn in self._missing(epoch, there):
+                if metadata.is_f_majority([n for n in passed if looked[n] > lsn]):
+                    self._missed(lsn)
+
+    def _missing(self, epoch: Epoch, there: list[tuple[int, int]]) -> list[Lsn]:
+        """LSNs that nobody shows, of those where there was something."""
+        last = self._lasts.get(epoch)
+        highest = OFFSET_MAX if last is None else last
+        missing, offset = [], 1
+        for first, end in there:
+            if offset < first:
+                missing.append(make(epoch, offset))
+            offset = max(offset, end + 1)
+        if offset <= highest and (last is not None or offset_of(self._released(epoch)) >= offset):
+            missing.append(make(epoch, offset))
+        return [lsn for lsn in missing if lsn > self.trimmed]
+
+    def _released(self, epoch: Epoch) -> Lsn:
+        released = [node.records.standing.released for node in self._world.nodes.values()]
+        return max((lsn for lsn in released if epoch_of(lsn) == epoch), default=0)
+
+    def _missed(self, lsn: Lsn) -> None:
+        there = self.there()
+        lost = [first for first in self.given_out.keys() - there if first <= lsn]
+        is_lost = any(lsn <= self.given_out[first].last for first in lost)
+        if epoch_of(lsn) not in self.doubtful and not (self._world.disaster and is_lost):
+            raise Violation(f"nothing is shown at {words(lsn)}")
+        for record in self.acknowledged.values():
+            if record.first <= lsn <= record.last and record.first in there:
+                raise Violation(f"{record} was acknowledged, and is not shown")
+
+    def cleaned(self, end: EpochEnd) -> None:
+        """An epoch is recovered: from now on it is as it is."""
+        epoch, nodes = end.epoch, self._world.nodes.values()
+        self._lasts[epoch] = end.last
+        counting = [node.node_id for node in nodes if node.counts_in(epoch)]
+        if not self._world.store.state.metadata_of(epoch).is_f_majority(counting):
+            self.doubtful.add(epoch)
+        for node in nodes:
+            if node.records.end_of(epoch) == end:
+                for record in node.records.all():
+                    if record.epoch == epoch:
+                        self.seen(record)
+
+    def look_at_the_end(self) -> None:
+        """Everything is released and purged: all that is anywhere is shown, and is complete."""
+        self.peek()
+        nodes = self._world.nodes.values()
+        holders: dict[Void, set[NodeId]] = {}
+        for node in nodes:
+            for record in node.records.all():
+                self.seen(record)
+                place = Void(record.first, record.last, record.kind)
+                holders.setdefault(place, set()).add(node.node_id)
+        self._check_copies(holders)
+        up = [node for node in nodes if node.up]
+        for node in up:
+            self.delivered += self.check_single_copies(up, frozenset([node.node_id]))
+
+    def _check_copies(self, holders: dict[Void, set[NodeId]]) -> None:
+        unlucky = set(self._world.unlucky)
+        for (first, last, kind), nodes in holders.items():
+            metadata = self._world.store.state.metadata_of(epoch_of(first))
+            if last > self.trimmed and not metadata.can_hold_a_copyset(nodes | unlucky):
+                raise Violation(f"[{words(first)}, {words(last)}] {kind.name} is only on {nodes}")
 
 
 def overlap(one: Record | Void, other: Record | Void) -> bool:

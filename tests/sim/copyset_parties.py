@@ -1,24 +1,28 @@
-"""Who takes part in a simulated copyset log: nodes, the epoch store, hosts of sequencers."""
+"""Who takes part in a simulated copyset log: nodes, the epoch store, hosts of sequencers, readers;
+and the messages and procedures that they have under way."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset import log_state
+from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata, Member
+from loomlog.core.copyset.exclusions import Exclusions
+from loomlog.core.copyset.lsn import Epoch, Lsn, skip_zero
 from loomlog.core.copyset.messages import (
     Activate,
     Delivered,
     EpochStoreRequest,
-    GetEnd,
+    Finish,
     GetState,
     LogState,
     NodeAnswer,
     NodeRequest,
-    NotHere,
     Read,
     Refused,
     Seal,
@@ -27,13 +31,117 @@ from loomlog.core.copyset.messages import (
     Store,
     Trouble,
 )
+from loomlog.core.copyset.reader import Reader
+from loomlog.core.copyset.reader_words import (
+    AskNode,
+    Deliver,
+    Effect,
+    Finished,
+    Gap,
+    NeedMetadata,
+    ReadSettings,
+    SetTimer,
+)
+from loomlog.core.copyset.record import Record
 from loomlog.core.copyset.recovery import Recovery
+from loomlog.core.copyset.requests import Answer, CopysetAsk, Round, Steps
 from loomlog.core.copyset.sequencer import Sequencer
+from loomlog.core.requests import Lost, Service
 from loomlog.testing.copyset_node import CopysetNode, MemoryRecords
 from loomlog.types import NodeId
 
+if TYPE_CHECKING:
+    from copyset_world import CopysetWorld
+
 LOG = 1
 FAR: Lsn = 1 << 62
+
+Answered = Callable[[Answer], None]
+Outcome = TypeVar("Outcome")
+
+
+def ignore(answer: Answer) -> None:
+    pass
+
+
+def is_nothing(request: NodeRequest, answer: NodeAnswer) -> bool:
+    """A reader may as well wait."""
+    match request, answer:
+        case Read(first=first), Delivered(next_lsn=next_lsn):
+            return next_lsn <= first
+    return False
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """A request, or an answer to one."""
+
+    sender: int  # the number of a process
+    target: NodeId | Service
+    request: NodeRequest | EpochStoreRequest
+    done: Answered
+    answer: Answer | None = None  # it is on its way back
+    late: bool = False  # nobody waits for it any more
+
+
+class Call(Generic[Outcome]):
+    """A procedure that a process has under way. It ends with the process."""
+
+    def __init__(
+        self,
+        world: CopysetWorld,
+        process: int,
+        steps: Steps[Outcome],
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._steps = steps
+        self._ended = ended
+        self._round = 0
+        self._asks: Sequence[CopysetAsk] = ()
+        self._answers: list[Answer | None] = []
+        self._go_on(None)
+
+    def _go_on(self, answers: Sequence[Answer] | None) -> None:
+        try:
+            asked = next(self._steps) if answers is None else self._steps.send(answers)
+        except StopIteration as stop:
+            self._ended(stop.value)
+            return
+        self._ask(asked)
+
+    def _ask(self, asked: Round) -> None:
+        self._round += 1
+        self._asks = asked.asks
+        self._answers = [None] * len(asked.asks)
+        for index, ask in enumerate(asked.asks):
+            self._world.send(self._process, ask.target, ask.request, self._waiter(index, asked))
+
+    def _waiter(self, index: int, asked: Round) -> Answered:
+        number = self._round
+
+        def answered(answer: Answer) -> None:
+            if number == self._round and self._world.is_alive(self._process):
+                self._answers[index] = self._answers[index] or answer
+                self._look(asked)
+
+        return answered
+
+    def _look(self, asked: Round) -> None:
+        if None in self._answers and not self._is_enough(asked):
+            return
+        self._round += 1
+        self._go_on([answer or Lost() for answer in self._answers])
+
+    def _is_enough(self, asked: Round) -> bool:
+        pairs = zip(self._asks, self._answers, strict=True)
+        answers = {
+            ask.target: answer
+            for ask, answer in pairs
+            if isinstance(ask.target, int) and answer is not None
+        }
+        return self._world.random.random() < 0.3 and asked.enough(answers)
 
 
 class Node:
@@ -43,12 +151,14 @@ class Node:
         self.node_id = node_id
         self.up = True
         self.process = 0  # the number of its process
-        self.authority = Authority.FULL
+        self.lost_through: Epoch = 0  # of epochs up to this one it may have lost records
         self.gone = False  # for ever
         self.trouble: Trouble | None = None
         self.purging = False
         self.released: Lsn = 0  # the highest it was told of
+        self.unreadable: set[Lsn] = set()  # where copies begin that are damaged
         self._disk = CopysetNode(node_id)
+        self._copy = CopysetNode(node_id)
 
     @property
     def records(self) -> MemoryRecords:
@@ -58,14 +168,23 @@ class Node:
         if self.trouble is not None and isinstance(request, Store):
             return Refused(self.trouble)
         answer = self._disk.answer(request)
-        if self.authority is Authority.FULL:
-            return answer
-        match request, answer:
-            case _, SealedAt() | Delivered():
-                return replace(answer, underreplicated=True)
-            case GetEnd(), NotHere():
-                return Refused(Trouble.DISABLED, "it may have known")
+        if isinstance(answer, SealedAt):
+            return replace(answer, lost_through=self.lost_through)
+        if isinstance(answer, Delivered):
+            return self._without_damage(replace(answer, lost_through=self.lost_through))
         return answer
+
+    def _without_damage(self, answer: Delivered) -> Delivered:
+        damaged = [(r.first, r.last) for r in answer.records if r.first in self.unreadable]
+        whole = [r for r in answer.records if r.first not in self.unreadable]
+        return replace(answer, records=whole, damaged=damaged) if damaged else answer
+
+    def readable(self) -> list[Record]:
+        return [r for r in self.records.all() if r.first not in self.unreadable]
+
+    def counts_in(self, epoch: Epoch) -> bool:
+        """What it does not have of the epoch it never had."""
+        return not self.gone and epoch > self.lost_through
 
     def crash(self) -> None:
         self.up = False
@@ -78,11 +197,24 @@ class Node:
             self.released = 0
             self.records.standing = self.records.standing._replace(released=0)
 
-    def lose_disk(self, newest: int) -> None:
-        """It seals itself, because it does not know any more what it was sealed at."""
-        self.authority = Authority.UNDERREPLICATED
+    def lose_disk(self, newest: Epoch) -> None:
         self._disk = CopysetNode(self.node_id)
+        self._forget(newest)
+
+    def keep_copy(self) -> None:
+        """Somebody copies its disk."""
+        self._copy = deepcopy(self._disk)
+
+    def roll_back(self, newest: Epoch) -> None:
+        """Its disk is what somebody copied once."""
+        self._disk = deepcopy(self._copy)
+        self._forget(newest)
+
+    def _forget(self, newest: Epoch) -> None:
+        """It seals itself, because it does not know any more what it was sealed at."""
+        self.lost_through = newest
         self.released = 0
+        self.unreadable.clear()
         self._disk.answer(Seal(LOG, newest - 1, 0))
 
     def peek(self, first: Lsn) -> Delivered:
@@ -97,19 +229,21 @@ class EpochStore:
         self._members = nodeset
         metadata = EpochMetadata(1, nodeset, replication)
         self.state = LogState(0, 0, (metadata,), 0, 0)
-        self.cleaned: list[int] = []  # epochs, as they were set clean
+        self.told: Lsn = 0  # the newest tail that a sequencer told of
 
     def answer(self, request: EpochStoreRequest, gone: Collection[NodeId]) -> LogState:
         state = self.state
         match request:
             case Activate(_, node, expected) if expected == state.epoch and not state.closed:
+                state = log_state.note_tail(state, self.told)
                 self.state = replace(
                     state, epoch=state.epoch + 1, sequencer=node, history=self._history(gone)
                 )
-            case SetClean(_, by, epoch, tail) if by == state.epoch and epoch > state.last_clean:
-                self.state = replace(state, last_clean=epoch, tail=tail)
-                self.cleaned.append(epoch)
-            case GetState() | Activate() | SetClean():
+            case SetClean():
+                self.state = log_state.set_clean(state, request)
+            case Finish():
+                self.state = log_state.finish(state, request)
+            case GetState() | Activate():
                 pass
         return self.state
 
@@ -118,7 +252,8 @@ class EpochStore:
         history = self.state.history
         newest = history[-1]
         here = [member for member in self._members if member.node_id not in gone]
-        if not self.state.epoch or self._random.random() < 0.7 or len(here) < newest.replication:
+        stays = self._random.random() < (0.3 if set(newest.nodes) & set(gone) else 0.7)
+        if not self.state.epoch or stays or len(here) < newest.replication:
             return history
         count = self._random.randint(newest.replication, len(here))
         nodeset = tuple(sorted(self._random.sample(here, count)))
@@ -131,6 +266,101 @@ class Host:
 
     process: int
     sequencer: Sequencer
+    exclusions: Exclusions
     recovery: Recovery
+    fencing: bool = False  # or fenced
     recovering: bool = False
     recovered: bool = False
+
+
+class Follower:
+    """A reader. The judge sees whatever it is shown."""
+
+    def __init__(
+        self, world: CopysetWorld, process: int, first: Lsn, until: Lsn, *, lazy: bool = False
+    ) -> None:
+        random = world.random
+        settings = ReadSettings(
+            room_bytes=random.choice((300, 100_000)), all_send_all=random.choice((1, 5, 100))
+        )
+        self.process = process
+        self.shown = 0
+        self.wakes_at: float | None = None
+        self._world = world
+        self._expected = skip_zero(first)
+        self._until = until
+        self._is_lazy = lazy  # takes what it is shown only now and then
+        self._untaken = 0
+        self._authorities: dict[NodeId, Authority] = {}
+        self._reader = Reader(LOG, first, until, settings=settings)
+        self._carry_out(self._reader.start(world.now))
+
+    @property
+    def head(self) -> Lsn:
+        return self._reader.head
+
+    @property
+    def finished(self) -> bool:
+        return self._reader.finished
+
+    def tick(self) -> None:
+        """Time has passed."""
+        now = self._world.now
+        authorities = self._world.authorities_for_readers()
+        if authorities != self._authorities:
+            self._authorities = authorities
+            self._carry_out(self._reader.told_authorities(authorities, now))
+        if self._untaken:
+            taken, self._untaken = self._untaken, 0
+            self._carry_out(self._reader.consumed(taken, now))
+        if self.wakes_at is not None and self.wakes_at <= now:
+            self.wakes_at = None
+            self._carry_out(self._reader.woken(now))
+        if self._world.random.random() < 0.1:
+            self._carry_out(self._reader.told_state(self._world.store.state, now))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case AskNode(node, question, request):
+                    done = partial(self._answered, node, question)
+                    self._world.send(self.process, node, request, done)
+                case Deliver() | Gap():
+                    self._show(effect)
+                case NeedMetadata():
+                    self._ask_for_state()
+                case SetTimer(at):
+                    self.wakes_at = at
+                case Finished():
+                    self._world.judge.reader_finished(self.head, self._until)
+
+    def _show(self, shown: Deliver | Gap) -> None:
+        self._world.judge.shown(shown, self._expected)
+        self._expected = skip_zero(shown.last + 1)
+        self.shown += 1
+        if isinstance(shown, Gap):
+            return
+        if self._is_lazy:
+            self._untaken += 1
+        else:
+            self._carry_out(self._reader.consumed(1, self._world.now))
+
+    def _answered(self, node: NodeId, question: int, answer: Answer) -> None:
+        if not self._world.is_alive(self.process):
+            return
+        now = self._world.now
+        if isinstance(answer, Delivered):
+            self._carry_out(self._reader.answered(node, question, answer, now))
+        else:
+            self._carry_out(self._reader.failed(node, question, now))
+
+    def _ask_for_state(self) -> None:
+        self._world.send(self.process, Service.METADATA, GetState(LOG), self._told_state)
+
+    def _told_state(self, answer: Answer) -> None:
+        if not self._world.is_alive(self.process):
+            return
+        if isinstance(answer, LogState):
+            self._carry_out(self._reader.told_state(answer, self._world.now))
+        else:
+            self._ask_for_state()

@@ -2,59 +2,68 @@
 
 Each step does one thing that may happen next, by chance: a message arrives, is lost or is late, a
 process dies, a node is away for long or loses its disk, a sequencer is replaced and does not know.
-
-Judged while it runs (copyset_judge.py):
-- what was acknowledged is read for ever, as long as fewer than R nodes lose their disks;
-- what was not is a record or a hole, the same for all, for ever; nothing of it shows as a loss;
-- nothing of an epoch is shown before all epochs before it are clean, and those do not change.
+copyset_harm.py says what goes wrong, copyset_judge.py what must hold nevertheless.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import cast
 
-from copyset_calls import Answered, Call, Message, ignore, is_nothing
-from copyset_follower import Follower
 from copyset_harm import Harm
 from copyset_judge import Judge, Violation
-from copyset_oracle import Oracle
-from copyset_parties import LOG, EpochStore, Host, Node
+from copyset_parties import (
+    LOG,
+    Answered,
+    Call,
+    EpochStore,
+    Follower,
+    Host,
+    Message,
+    Node,
+    ignore,
+    is_nothing,
+)
 
-from loomlog.core.copyset.asking import Answer, Lost, Service
-from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.effects import Acknowledge, Effect, Send, StepDown
-from loomlog.core.copyset.epoch_metadata import Member
+from loomlog.core.copyset.effects import Contradicted, Effect, Send
+from loomlog.core.copyset.epoch_metadata import Authority, Member
 from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
-from loomlog.core.copyset.fencing import fence
-from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.fence import Fenced, fence
+from loomlog.core.copyset.lsn import LSN_MAX, Lsn, make, offset_of
 from loomlog.core.copyset.messages import (
     Activate,
     Amend,
     EpochStoreRequest,
+    Finish,
     LogState,
+    NodeAnswer,
     NodeRequest,
     Preempted,
     Read,
     Release,
     SetClean,
     Store,
+    Stored,
 )
-from loomlog.core.copyset.purging import NotPurged, Purged, purge
+from loomlog.core.copyset.purge import NotPurged, Purged, purge
 from loomlog.core.copyset.recovery import Ending, Interrupted, Recovered, Recovery
+from loomlog.core.copyset.requests import Answer
 from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, State
 from loomlog.core.copyset.storage import epoch_to_purge
+from loomlog.core.requests import Lost, Service
 from loomlog.types import NodeId
 
-STEPS = 700
+STEPS = 600
+READ_STEPS = 200
 CALM_STEPS = 20_000  # within which all must be well when the faults are over
 HOSTS_MAX = 3
 COUNT_MAX = 3
 SETTINGS = SequencerSettings(window_records=8, store_timeout_s=0.5, release_s=1.0)
 
 
-class World:
+class CopysetWorld:
     def __init__(self, seed: int, *, disaster: bool = False) -> None:
         self.random = random = Random(seed)
         self._lost = random.choice((0.01, 0.04, 0.04, 0.15))  # of all messages
@@ -68,15 +77,18 @@ class World:
         disks = random.randint(replication, count) if disaster else replication - 1
         self.unlucky = random.sample(sorted(self.nodes), disks)  # may lose their disks
         self.store = EpochStore(tuple(members), replication, random)
-        self.judge = Judge(losses=disaster)
-        self.oracle = Oracle(self)
+        self.judge = Judge(self)
         self._harm = Harm(self)
+        self._closes = random.random() < 0.5  # the log, at the end
+        self.silent = False  # nobody is told that a node is away
         self.now = 0.0
         self.messages: list[Message] = []
         self.waiting: list[Message] = []  # readers that wait for something to be released
         self.hosts: list[Host] = []
         self.followers: list[Follower] = []
         self.blocked: set[tuple[int, NodeId]] = set()
+        self.suspects: set[NodeId] = set()  # readers think that they are away
+        self.emptied: set[NodeId] = set()  # gone, and what they had is on others
         self.recoveries = 0
         self.purges = 0
         self._alive: set[int] = set()
@@ -94,8 +106,14 @@ class World:
         return process in self._alive
 
     def authorities(self) -> dict[NodeId, Authority]:
-        gone = Authority.UNAVAILABLE
-        return {n: gone if node.gone else node.authority for n, node in self.nodes.items()}
+        """As far as nodes do not tell themselves."""
+        return {n: Authority.UNAVAILABLE for n, node in self.nodes.items() if node.gone}
+
+    def authorities_for_readers(self) -> dict[NodeId, Authority]:
+        found = dict.fromkeys(self.suspects, Authority.UNAVAILABLE)
+        for n in (n for n, node in self.nodes.items() if node.gone):
+            found[n] = Authority.EMPTY if n in self.emptied else Authority.UNDERREPLICATED
+        return found
 
     # ---- the run
 
@@ -103,14 +121,65 @@ class World:
         for _ in range(STEPS):
             self._step()
         self._calm_down()
+        self.settle()
+        self._read_in_trouble()
+        self._calm_down()
+        self.settle()
+        if self._closes:
+            self._close()
+        self.judge.look_at_the_end()
+
+    def _read_in_trouble(self) -> None:
+        """Readers begin when nodes are away that stay away for a while."""
+        self._harm.before_reading()
         self.replace_follower()
+        self.replace_follower()
+        for _ in range(READ_STEPS):
+            self.now += self.random.random() * 0.02
+            chance = self.random.random()
+            if chance < 0.15:
+                self._tick()
+            elif chance < 0.17:
+                self._harm.copy_again()
+            else:
+                self._deliver(self._lost)
+
+    def settle(self) -> None:
+        """Go on in peace until all is well."""
         for _ in range(CALM_STEPS):
             if self._is_well():
-                break
+                return
             self._step_in_peace()
-        else:
-            raise Violation(f"not well although there are no faults: {self.store.state}")
-        self.oracle.look_at_the_end()
+        raise Violation(f"not well although there are no faults: {self.store.state}")
+
+    def _close(self) -> None:
+        """The log ends before an epoch that nothing is appended in."""
+        self.activate()
+        self.settle()
+        self.store.state = replace(self.store.state, closed=True)
+        self.settle()
+
+    # ---- parts of a run, in peace
+
+    def write(self, appends: int) -> None:
+        """Until all is stored and released."""
+        self.settle()
+        for _ in range(appends):
+            self._append()
+            self.settle()
+
+    def read_all(self, pace_s: float) -> float:
+        """How long a reader takes to read what is released, when every message takes so long."""
+        began_s = self.now
+        released = max(node.records.standing.released for node in self.nodes.values())
+        self.followers = [Follower(self, self._new_process(), 1, released)]
+        while not self.followers[0].finished:
+            self.now += self.random.random() * pace_s
+            if self.messages:
+                self._deliver(0.0)
+            else:
+                self._pass_time()
+        return self.now - began_s
 
     def _step(self) -> None:
         self.now += self.random.random() * 0.02
@@ -120,7 +189,7 @@ class World:
         elif chance < 0.15:
             self._tick()
         elif chance < 0.17:
-            self.oracle.peek()
+            self.judge.peek()
         elif chance < 0.21:
             self._mend()
         elif chance < 0.21 + self._turmoil:
@@ -132,8 +201,15 @@ class World:
         self.now += self.random.random() * 0.02
         if self.messages and self.random.random() < 0.9:
             self._deliver(0.0)
-            return
-        self.now += 0.5
+        else:
+            self._pass_time()
+
+    def _pass_time(self) -> None:
+        """Until somebody has something to do."""
+        alarms = [follower.wakes_at for follower in self.followers]
+        alarms += [host.sequencer.next_due for host in self.hosts]
+        times = [time for time in alarms if time is not None and time > self.now]
+        self.now = min([*times, self.now + 0.5])
         self._tick()
         self._mend()
 
@@ -165,7 +241,8 @@ class World:
         elif isinstance(message.target, Service):
             self._answer(message, self._serve(message.request))
         elif not self.nodes[message.target].up:
-            message.done(Lost())
+            if not self.silent:
+                message.done(Lost())
         else:
             self._arrive(self.nodes[message.target], message)
 
@@ -188,23 +265,36 @@ class World:
         before = self.store.state
         gone = {node.node_id for node in self.nodes.values() if node.gone}
         state = self.store.answer(request, gone)
+        if isinstance(request, Finish) and state is not before:
+            self.judge.finished[request.epoch] = make(request.epoch, request.last)
         if isinstance(request, SetClean) and state is not before:
             self.recoveries += 1
-            self.oracle.cleaned(request.epoch)
+            self.judge.cleaned(request.end)
         return state
 
     def _arrive(self, node: Node, message: Message) -> None:
         request = message.request
         assert isinstance(request, NodeRequest)
-        answer = node.answer(request)
+        answer = self._ask(node, request)
         if isinstance(request, Release):
             node.released = max(node.released, request.lsn)
+            self.judge.released(node)
             self._purge(node)
             self._wake(node)
         if is_nothing(request, answer):
             self.waiting.append(message)
         else:
             self._answer(message, answer)
+
+    def _ask(self, node: Node, request: NodeRequest) -> NodeAnswer:
+        if not isinstance(request, Store | Amend):
+            return node.answer(request)
+        sealed = node.records.standing.seal
+        before = node.records.by_first.get(request.record.first)
+        answer = node.answer(request)
+        if isinstance(answer, Stored):
+            self.judge.took(node, request.record, before, sealed)
+        return answer
 
     def _wake(self, node: Node) -> None:
         """There is something for those who wait for it to release something."""
@@ -216,6 +306,9 @@ class World:
     def activate(self) -> None:
         if len(self.hosts) >= HOSTS_MAX:
             self.kill(self.random.choice(self.hosts))
+        newest = self._newest_host()
+        if newest is not None and self.random.random() < 0.2:
+            self._carry_out(newest, newest.sequencer.drain(self.now))
         process = self._new_process()
         expected = self.store.state.epoch
 
@@ -223,39 +316,62 @@ class World:
             if isinstance(answer, LogState) and answer.sequencer == process:
                 self._begin(process, answer)
 
-        self.send(process, Service.EPOCH_STORE, Activate(LOG, process, expected), activated)
+        self.send(process, Service.METADATA, Activate(LOG, process, expected), activated)
 
     def _begin(self, process: int, state: LogState) -> None:
+        exclusions = Exclusions(ExclusionTimes(silent_s=3.0))
         sequencer = Sequencer(
             LOG,
             state.metadata_of(state.epoch),
             state.epoch,
             {node for metadata in state.history for node in metadata.nodes},
-            Exclusions(ExclusionTimes(silent_s=3.0)),
+            exclusions,
             self.random,
             SETTINGS,
         )
-        host = Host(process, sequencer, Recovery(LOG, state.epoch))
+        host = Host(process, sequencer, exclusions, Recovery(LOG, state.epoch))
         self.hosts.append(host)
-        steps = fence(LOG, state.epoch, state, self.authorities())
-        Call(self, process, steps, partial(self._fenced, host))
-        self._recover(host)
+        if self.random.random() < 0.7:
+            self._fence(host, state)
+            self._recover(host)
 
-    def _fenced(self, host: Host, is_fenced: bool | Preempted) -> None:
-        if is_fenced is True:
-            self._carry_out(host, host.sequencer.fenced())
+    def _fence(self, host: Host, state: LogState) -> None:
+        host.fencing = True
+        steps = fence(LOG, host.sequencer.epoch, state, self.authorities())
+        Call(self, host.process, steps, partial(self._fenced, host))
+
+    def _fenced(self, host: Host, outcome: Fenced | Preempted | None) -> None:
+        match outcome:
+            case Fenced(newer):
+                for node, lsn in newer.items():
+                    self._carry_out(host, host.sequencer.found(node, lsn))
+                self._carry_out(host, host.sequencer.fenced())
+            case Preempted(seal):
+                self._carry_out(host, host.sequencer.preempted(seal))
+            case None:
+                host.fencing = False
 
     def kill(self, host: Host) -> None:
         self.hosts.remove(host)
         self._alive.discard(host.process)
 
+    def finish(self, host: Host) -> None:
+        """It ends, and tells how far it has acknowledged."""
+        epoch, last = host.sequencer.epoch, offset_of(host.sequencer.last_acknowledged)
+        self.kill(host)
+        self.send(0, Service.METADATA, Finish(LOG, epoch, last), ignore)
+
     def _append(self) -> None:
         running = [host for host in self.hosts if host.sequencer.state is State.RUNNING]
+        if self.random.random() < 0.1:
+            running = self.hosts
         if not running:
             return
-        host = self.random.choice(running)
+        self.append(self.random.choice(running))
+
+    def append(self, host: Host) -> None:
         self._appends += 1
-        self.judge.begins(self._appends)
+        self.judge.begins(self._appends, host.process)
         batch = b"batch %d" % self._appends
         count = self.random.randint(1, COUNT_MAX)
         now_us = int(self.now * 1e6)
@@ -264,6 +380,8 @@ class World:
     def _tick(self) -> None:
         for host in self.hosts:
             self._carry_out(host, host.sequencer.tick(self.now))
+            if self.random.random() < 0.1:
+                self.store.told = max(self.store.told, host.sequencer.last_acknowledged)
         for follower in self.followers:
             follower.tick()
         if self.random.random() < 0.1:
@@ -274,20 +392,15 @@ class World:
 
     def _carry_out(self, host: Host, effects: list[Effect]) -> None:
         for effect in effects:
+            self.judge.did(host.sequencer.epoch, effect)
             match effect:
-                case Send(node, Store() | Amend() as request):
-                    if isinstance(request, Store):
-                        self.judge.given(request.record)
-                    record = request.record
+                case Send(node, Store(record=record) | Amend(record=record) as request):
                     done = partial(self._stored, host, node, record.first, record.wave)
                     self.send(host.process, node, request, done)
                 case Send(node, request):
                     self.send(host.process, node, request, partial(self._released, host, node))
-                case Acknowledge(number, lsn):
-                    self.judge.appended(lsn, cast(int, number))
-                    self.oracle.look_for_losses([lsn])
-                case StepDown():
-                    pass
+                case Contradicted():
+                    raise AssertionError(f"no epoch is taken twice here: {effect}")
 
     def _stored(self, host: Host, node: NodeId, lsn: Lsn, wave: int, answer: Answer) -> None:
         if host not in self.hosts:
@@ -325,15 +438,13 @@ class World:
         if epoch is None or node.purging:
             return
         node.purging = True
-        steps = purge(LOG, epoch, node.node_id, self.authorities())
+        steps = purge(LOG, epoch, node.node_id)
         Call(self, node.process, steps, partial(self._purge_ended, node))
 
     def _purge_ended(self, node: Node, ending: Purged | NotPurged) -> None:
         node.purging = False
         if isinstance(ending, Purged):
             self.purges += 1
-            if not ending.end.wave:
-                self.judge.doubtful.add(ending.end.epoch)
             node.answer(Release(LOG, node.released))
             self._wake(node)
             self._purge(node)
@@ -343,9 +454,12 @@ class World:
     def crash(self, node: Node) -> None:
         self._wake(node)
         node.crash()
+        if self.random.random() < 0.3:
+            self.suspects.add(node.node_id)
         self._alive.discard(node.process)
 
     def restart(self, node: Node) -> None:
+        self.suspects.discard(node.node_id)
         node.restart(self.random, self._new_process())
         for host in self.hosts:
             self._carry_out(host, host.sequencer.returned(node.node_id))
@@ -353,22 +467,42 @@ class World:
     def replace_follower(self) -> None:
         if len(self.followers) > 1:
             self._alive.discard(self.followers.pop(0).process)
-        first = self.random.choice((1, 1, self.oracle.somewhere_released() or 1))
-        self.followers.append(Follower(self, self._new_process(), first))
+        first = self.random.choice((1, 1, self.somewhere_released() or 1))
+        until = self.random.choice((LSN_MAX, LSN_MAX, self.somewhere_released()))
+        until = until if until >= first else LSN_MAX
+        lazy = self.random.random() < 0.3
+        self.followers.append(Follower(self, self._new_process(), first, until, lazy=lazy))
+
+    def somewhere_released(self) -> Lsn:
+        shown = self.random.choice([*self.nodes.values()]).peek(1).records
+        return self.random.choice(shown).last if shown else 0
 
     # ---- peace
 
     def _mend(self) -> None:
-        """What those do who look after a log."""
+        """Do what the keepers of a log do."""
+        if self.store.state.closed:
+            return
         newest = self._newest_host()
         if newest is None:
             if not any(isinstance(m.request, Activate) and not m.late for m in self.messages):
                 self.activate()
-        elif not (newest.recovered or newest.recovering):
+        elif newest.fencing and not (newest.recovered or newest.recovering):
             self._recover(newest)
+        elif newest.recovered and self._has_loss() and self.random.random() < 0.3:
+            self.activate()
+        for host in self.hosts:
+            if not host.fencing and self.random.random() < 0.2:
+                self._fence(host, self.store.state)
         for node in self.nodes.values():
             if node.up:
                 self._purge(node)
+
+    def _has_loss(self) -> bool:
+        """Who lost a disk does not count in the newest epoch: the next one is better."""
+        state = self.store.state
+        nodes = [self.nodes[node] for node in state.metadata_of(state.epoch).nodes]
+        return not all(node.counts_in(state.epoch) for node in nodes)
 
     def _newest_host(self) -> Host | None:
         epoch = self.store.state.epoch
@@ -377,18 +511,26 @@ class World:
 
     def _calm_down(self) -> None:
         self.blocked.clear()
+        self.suspects.clear()
+        for host in self.hosts:
+            host.exclusions.down = frozenset()
         for node in self.nodes.values():
             node.trouble = None
             if not (node.up or node.gone):
                 self.restart(node)
 
     def _is_well(self) -> bool:
+        if self.store.state.closed:
+            return not self.messages and all(follower.finished for follower in self.followers)
         newest = self._newest_host()
-        if self.messages or newest is None or not newest.recovered:
+        if self.messages or newest is None or not newest.recovered or self.judge.open_appends():
             return False
         released = newest.sequencer.released
         return (
             newest.sequencer.next_lsn == released + 1
             and all(n.records.standing.released == released for n in self.nodes.values() if n.up)
-            and all(follower.head == released + 1 for follower in self.followers)
+            and all(self._has_read_all(follower, released) for follower in self.followers)
         )
+
+    def _has_read_all(self, follower: Follower, released: Lsn) -> bool:
+        return follower.finished or follower.head == released + 1

@@ -30,7 +30,7 @@ class Violation(Exception):  # noqa: N818 - it says what it is
     pass
 
 
-class World:
+class QuorumWorld:
     def __init__(
         self, seed: int, *, disks_get_lost: bool = False, members: int | None = None
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chained_judge import Violation
-from chained_world import World
+from chained_world import ChainedWorld
 
 from loomlog.errors import LoomError
 
@@ -12,8 +12,8 @@ CHUNKS = 8
 SEEDS_PER_CHUNK = 150
 
 
-def run(seed: int) -> World:
-    world = World(seed)
+def run(seed: int) -> ChainedWorld:
+    world = ChainedWorld(seed)
     try:
         world.run()
     except (Violation, LoomError) as violation:

@@ -9,35 +9,27 @@ import chained_parties
 import pytest
 from chained_judge import Violation
 from chained_parties import Party
-from chained_world import World
+from chained_world import ChainedWorld
 
-from loomlog.core.chained import filling, joining, reading, reconfigure, replica
-from loomlog.core.chained.appending import Appended, Overtaken, append, write_down
+from loomlog.core.chained import fill, join, read, reconfigure, replica
+from loomlog.core.chained.append import Appended, Overtaken, append, write_down
 from loomlog.core.chained.block import Block
-from loomlog.core.chained.joining import Newcomer
-from loomlog.core.chained.messages import (
-    Answer,
-    Beyond,
-    Found,
-    Refused,
-    Request,
-    Service,
-    Steps,
-    Ticket,
-)
+from loomlog.core.chained.join import Newcomer
+from loomlog.core.chained.messages import Answer, Beyond, Found, Refused, Request, Steps, Ticket
 from loomlog.core.chained.outcomes import NotWritten, Reading, Stop, Trimmed, first_stop, stopped
 from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.sequencer import Sequencer
+from loomlog.core.requests import Service
 from loomlog.errors import LoomError
-from loomlog.storage.memory_table import MemoryTable
+from loomlog.storage.chained.memory_table import MemoryTable
 from loomlog.types import Glsn
 
 SEEDS = 400
 Patch = pytest.MonkeyPatch
 
 
-def notices(complaint: str, make: type[World] = World) -> bool:
+def notices(complaint: str, make: type[ChainedWorld] = ChainedWorld) -> bool:
     """Whether the judge complains in these words (a pattern), with some seed."""
     for seed in range(SEEDS):
         try:
@@ -75,7 +67,7 @@ def test_replicas_serve_every_epoch(monkeypatch: Patch) -> None:
 
 
 def test_a_node_that_comes_back_keeps_what_it_had(monkeypatch: Patch) -> None:
-    first_birth = next(World(0).projection.replicas).birth
+    first_birth = next(ChainedWorld(0).projection.replicas).birth
 
     def found_again(projection: Projection, newcomer: Replica) -> Steps[Newcomer]:
         yield from ()
@@ -91,7 +83,7 @@ def test_a_newcomer_joins_empty(monkeypatch: Patch) -> None:
         return 0
 
     monkeypatch.setattr(reconfigure, "copy", no_copy)
-    monkeypatch.setattr(joining, "copy", no_copy)
+    monkeypatch.setattr(join, "copy", no_copy)
     assert notices("is not on")
 
 
@@ -100,13 +92,13 @@ def test_nothing_written_is_said_although_an_epoch_may_be_over(monkeypatch: Patc
         stop = first_stop(answers, *expected)
         return stop if isinstance(stop, Trimmed) else None
 
-    monkeypatch.setattr(reading, "first_stop", only_trimmed)
+    monkeypatch.setattr(read, "first_stop", only_trimmed)
     assert notices("is said to be unwritten")
 
 
 def test_the_tail_is_what_was_handed_out(monkeypatch: Patch) -> None:
     def handed_out(projection: Projection) -> Steps[Glsn | Stop]:
-        end = yield from reading.find_end(projection)
+        end = yield from read.find_end(projection)
         return end - 1 if isinstance(end, int) else end
 
     monkeypatch.setattr(chained_parties, "find_tail", handed_out)
@@ -119,7 +111,7 @@ def test_the_tail_is_told_although_an_epoch_may_be_over(monkeypatch: Patch) -> N
         told = any(isinstance(answer, Beyond) for answer in answers)
         return None if told else stop
 
-    monkeypatch.setattr(reading, "first_stop", only_tails)
+    monkeypatch.setattr(read, "first_stop", only_tails)
     assert notices("the tail is said to be")
 
 
@@ -128,22 +120,22 @@ def test_a_block_at_the_head_is_shown_before_it_is_at_the_tail(monkeypatch: Patc
         yield from ()
         return found
 
-    monkeypatch.setattr(reading, "_complete", eager)
+    monkeypatch.setattr(read, "_complete", eager)
     assert notices("showed .* now|is said to be unwritten")
 
 
 def test_a_hole_is_filled_with_a_guess(monkeypatch: Patch) -> None:
-    known = filling._length
+    known = fill._length
 
     def guess(projection: Projection, address: Glsn) -> Steps[int | NotWritten | Stop]:
         length = yield from known(projection, address)
         return 2 if length == 1 else length
 
-    monkeypatch.setattr(filling, "_length", guess)
+    monkeypatch.setattr(fill, "_length", guess)
     assert notices("showed .* now")
 
 
-class SecondSequencer(World):
+class SecondSequencer(ChainedWorld):
     """A lost sequencer is made again, in the same epoch, behind what is written."""
 
     def _serve(self, service: Service, request: Request, party: Party) -> Answer:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
-from loomlog.client.delivery import Delivery
+from loomlog.client.append.batches import Attempt
+from loomlog.client.append.delivery import Delivery
 from loomlog.core.ordered.replica import Replica
 from loomlog.errors import Unavailable
-from loomlog.metadata.file_round_log import FileRoundLog
-from loomlog.metadata.round_log import Done
-from loomlog.node.replica import ReplicaDriver
-from loomlog.storage import journal
+from loomlog.metadata.rounds.contract import Done
+from loomlog.metadata.rounds.file_round_log import FileRoundLog
+from loomlog.node.ordered.waiting_appends import WaitingAppends
+from loomlog.storage.ordered import journal
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 
-CHUNKS = 4  # another 1,000 seeds, with three metadata repositories, are in test_takeovers.py
+CHUNKS = 4  # test_takeovers.py has more, with three metadata repositories
 SEEDS_PER_CHUNK = 10
 
 
@@ -94,15 +94,15 @@ def test_waiting_appends_that_a_seal_does_not_refuse_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They would be answered with the positions of whatever is written there next."""
-    monkeypatch.setattr(ReplicaDriver, "_refuse_waiting", lambda self, last_committed_llsn: None)
+    monkeypatch.setattr(WaitingAppends, "refuse", lambda self, after_llsn, error: None)
     assert is_found("all", by="violations")
 
 
 def test_a_client_that_repeats_what_may_have_happened_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def repeat(self: Delivery, batch: Any, why: str) -> None:
-        self.refused(batch, Unavailable(why))
+    def repeat(self: Delivery, attempt: Attempt, why: str) -> bool:
+        return self.refused(attempt, Unavailable(why))
 
     monkeypatch.setattr(Delivery, "lost", repeat)
     assert is_found("all", by="ONCE")

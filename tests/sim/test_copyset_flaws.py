@@ -1,25 +1,25 @@
 """Negative controls: the copyset protocol with one rule left out, which the judge must notice.
 
-The writes and the reader have their own: test_copyset_writes.py, test_copyset_reader.py."""
+Writes and readers have their own: test_copyset_writes_flaws.py, test_copyset_reader_flaws.py."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 from copyset_judge import Violation
 from copyset_parties import Node
-from copyset_world import World
+from copyset_world import CopysetWorld
 
-from loomlog.core.copyset import epoch_recovery, mutating, sequencer, storage
-from loomlog.core.copyset.asking import Steps
-from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset import epoch_recovery, mutation, sequencer, storage
 from loomlog.core.copyset.epoch_metadata import EpochMetadata
 from loomlog.core.copyset.epoch_recovery import Basis, EpochRecovery, Failed
 from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, make
-from loomlog.core.copyset.messages import EpochEnd, Preempted, SealedAt
-from loomlog.core.copyset.settling import Digests, Settled, settle
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState, Preempted, SealedAt
+from loomlog.core.copyset.requests import Steps
+from loomlog.core.copyset.settlement import Digests, Settled, settle
 from loomlog.core.copyset.storage import LogStanding, Records
 from loomlog.errors import LoomError
 from loomlog.types import NodeId
@@ -32,7 +32,7 @@ def notices(complaint: str, *, disaster: bool = False) -> bool:
     """Whether the judge complains in these words (a pattern), with some seed."""
     for seed in range(SEEDS):
         try:
-            World(seed, disaster=disaster).run()
+            CopysetWorld(seed, disaster=disaster).run()
         except (Violation, LoomError) as violation:
             if re.search(complaint, str(violation)):
                 return True
@@ -52,15 +52,54 @@ def test_a_node_that_lost_its_disk_counts_as_before(monkeypatch: Patch) -> None:
 
     def unnoticed(self: Node, newest: Epoch) -> None:
         lose_disk(self, newest)
-        self.authority = Authority.FULL
+        self.lost_through = 0
 
     monkeypatch.setattr(Node, "lose_disk", unnoticed)
     assert notices("is said to be lost|shows .* and Void")
 
 
+def test_a_node_with_an_older_copy_of_its_disk_counts_as_before(monkeypatch: Patch) -> None:
+    roll_back = Node.roll_back
+
+    def unnoticed(self: Node, newest: Epoch) -> None:
+        roll_back(self, newest)
+        self.lost_through = 0
+
+    monkeypatch.setattr(Node, "roll_back", unnoticed)
+    assert notices("is said to be lost|shows .* and Void")
+
+
+def test_a_node_that_lost_its_disk_is_never_believed_again(monkeypatch: Patch) -> None:
+    lose_disk = Node.lose_disk
+
+    def for_good(self: Node, newest: Epoch) -> None:
+        lose_disk(self, newest)
+        self.lost_through = newest + 1
+
+    monkeypatch.setattr(Node, "lose_disk", for_good)
+    monkeypatch.setattr(Node, "counts_in", lambda self, epoch: epoch >= self.lost_through)
+    assert notices("is said to be lost, and was not", disaster=True)
+
+
+def test_an_epoch_is_thought_to_end_with_the_last_record_that_was_found(
+    monkeypatch: Patch,
+) -> None:
+    def confident(digests: Digests, after: Offset, **known: Any) -> Settled:
+        return settle(digests, after, **known)._replace(exact=True)
+
+    monkeypatch.setattr(epoch_recovery, "settle", confident)
+    assert notices("was lost and is shown as bridge", disaster=True)
+
+
+def test_what_a_sequencer_told_last_is_not_listened_to(monkeypatch: Patch) -> None:
+    nothing = Acknowledged(0, last=0, final=False)
+    monkeypatch.setattr(LogState, "told_of", lambda self, epoch: nothing)
+    assert notices("is said to be lost, and was not", disaster=True)
+
+
 def test_nodes_take_records_of_sealed_epochs(monkeypatch: Patch) -> None:
     monkeypatch.setattr(storage, "_check_seals", lambda *_: None)
-    assert notices("began behind|shows .* and Void")
+    assert notices("which was sealed")
 
 
 def test_what_the_last_copies_say_is_taken_for_fully_stored(monkeypatch: Patch) -> None:
@@ -74,7 +113,7 @@ def test_what_the_last_copies_say_is_taken_for_fully_stored(monkeypatch: Patch) 
 
 
 def test_no_marks_are_left_where_nothing_was(monkeypatch: Patch) -> None:
-    def sparing(digests: Digests, after: Offset, *, authoritative: bool) -> Settled:
+    def sparing(digests: Digests, after: Offset, **_: object) -> Settled:
         return settle(digests, after, authoritative=False)
 
     monkeypatch.setattr(epoch_recovery, "settle", sparing)
@@ -82,7 +121,7 @@ def test_no_marks_are_left_where_nothing_was(monkeypatch: Patch) -> None:
 
 
 def test_marks_are_left_although_too_few_nodes_are_there(monkeypatch: Patch) -> None:
-    def sure(digests: Digests, after: Offset, *, authoritative: bool) -> Settled:
+    def sure(digests: Digests, after: Offset, **_: object) -> Settled:
         return settle(digests, after, authoritative=True)
 
     monkeypatch.setattr(epoch_recovery, "settle", sure)
@@ -98,7 +137,7 @@ def test_records_are_not_completed(monkeypatch: Patch) -> None:
     ) -> tuple[NodeId, ...]:
         return tuple(sorted(touched)) or (min(writable),)
 
-    monkeypatch.setattr(mutating, "completed", content)
+    monkeypatch.setattr(mutation, "completed", content)
     assert notices("is only on")
 
 
@@ -121,10 +160,10 @@ def test_nodes_that_were_away_show_what_they_have(monkeypatch: Patch) -> None:
         return max(standing.last_clean, epoch - 1)
 
     monkeypatch.setattr(storage, "_clean_before", careless)
-    assert notices("shows .* and Void")
+    assert notices("over an unclean epoch")
 
 
 def test_an_epoch_is_released_before_the_ones_before_it_are_clean(monkeypatch: Patch) -> None:
     released = property(lambda self: make(self.epoch, self.lng))
     monkeypatch.setattr(sequencer.Sequencer, "released", released)
-    assert notices("is shown before all epochs before it are clean")
+    assert notices("is released before recovery")

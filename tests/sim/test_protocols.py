@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from loomlog.client.chained import following, writing
-from loomlog.client.chained.asking import Answered, Question
-from loomlog.client.chained.chains import Chains, View
-from loomlog.client.copyset.reserving import EpochAppends
-from loomlog.client.publishing import Writer
-from loomlog.core.chained.appending import Overtaken
+from loomlog.client.loglets.chained import part
+from loomlog.client.loglets.chained.chains import Chains, View
+from loomlog.client.loglets.chained.requests import Answered, PendingRequest
+from loomlog.client.loglets.contract import Fixed
+from loomlog.client.loglets.copyset.fixed_append import FixedAppend
+from loomlog.client.publish.writer import Writer
+from loomlog.core.chained import whole_append
+from loomlog.core.chained.append import Overtaken
 from loomlog.core.chained.block import Block, junk
-from loomlog.core.chained.messages import Ask, Fetch, Found, Read, Steps
+from loomlog.core.chained.messages import ChainedAsk, Fetch, Found, Read, Steps
 from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.requests import Ask
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
 
@@ -36,6 +39,10 @@ def test_logs_of_every_protocol_under_faults(chunk: int) -> None:
         assert error is None, error
 
 
+def test_a_scrub_does_not_call_files_lost_that_were_removed_with_their_replica() -> None:
+    assert run(7101) is None
+
+
 @pytest.mark.parametrize("chunk", range(PUBLISHING_CHUNKS))
 @pytest.mark.parametrize("protocol", ["chained", "copyset"])
 def test_rows_are_published_to_every_protocol_under_faults(protocol: str, chunk: int) -> None:
@@ -47,13 +54,11 @@ def test_rows_are_published_to_every_protocol_under_faults(protocol: str, chunk:
 def test_a_publication_that_forgets_its_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any epoch takes it then, and one of them knows nothing of what another has."""
 
-    async def anywhere(
-        self: EpochAppends, stream: int, epoch: int, batch: bytearray, confirm: Any
-    ) -> int:
-        return await append(self, stream, 0, batch, confirm)
+    async def anywhere(self: FixedAppend, fixed: Fixed, batch: bytearray, confirm: Any) -> int:
+        return await append(self, fixed._replace(place=0), batch, confirm)
 
-    append = EpochAppends.append
-    monkeypatch.setattr(EpochAppends, "append", anywhere)
+    append = FixedAppend.append
+    monkeypatch.setattr(FixedAppend, "append", anywhere)
     monkeypatch.setattr(Writer, "_find", _nothing)
     assert any(run(seed, "publishing-copyset") for seed in range(60))
 
@@ -111,7 +116,7 @@ def test_an_append_that_is_repeated_without_a_look_is_found(
         yield from ()
         return Overtaken()
 
-    monkeypatch.setattr(writing, "resolve", careless)
+    monkeypatch.setattr(whole_append, "resolve", careless)
     assert is_found()
 
 
@@ -119,15 +124,15 @@ def test_a_reader_that_believes_a_head_is_found(monkeypatch: pytest.MonkeyPatch)
     ask = Chains.ask
 
     def hasty(
-        self: Chains, view: View, question: Ask, answered: Answered, *, wait_ms: int = 0
-    ) -> Question:
+        self: Chains, view: View, question: ChainedAsk, answered: Answered, *, wait_ms: int = 0
+    ) -> PendingRequest:
         target, request = question
         if isinstance(target, Replica) and isinstance(request, Fetch | Read):
             question = Ask(view.projection.chains[target.chain][0], request)
         return ask(self, view, question, answered, wait_ms=wait_ms)
 
     monkeypatch.setattr(Chains, "ask", hasty)
-    assert is_found(first=19)
+    assert is_found(first=60)
 
 
 def test_a_reader_that_skips_what_it_waits_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,5 +140,5 @@ def test_a_reader_that_skips_what_it_waits_for_is_found(monkeypatch: pytest.Monk
         yield from ()
         return Found(junk(position, 1))
 
-    monkeypatch.setattr(following, "decide_at", impatient)
+    monkeypatch.setattr(part, "decide_at", impatient)
     assert is_found()

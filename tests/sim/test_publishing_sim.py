@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from loomlog.client import publications
-from loomlog.client.publishing import Writer
-from loomlog.node.producers import ProducerTable
+from loomlog.client.publish import publications
+from loomlog.client.publish.writer import Writer
+from loomlog.node.ordered.producers import ProducerTable
 from loomlog.staging_logs import staging_name
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
@@ -54,7 +54,7 @@ def test_a_stream_that_does_not_recognise_a_reference_is_found(
 
 def test_a_trim_that_takes_what_is_still_needed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def everything(log: Any, registry: Any, now_us: int) -> None:
-        staging = registry.log(staging_name(log.name))
+        staging = registry.parts_of(staging_name(log.name))
         await staging.trim(max(1, await staging.tail()))
 
     monkeypatch.setattr(publications, "trim_staged", everything)

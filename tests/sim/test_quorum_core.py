@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from quorum_world import Violation, World
+from quorum_world import QuorumWorld, Violation
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 150
 
 
-def run(seed: int, *, disks_get_lost: bool = False) -> World:
-    world = World(seed, disks_get_lost=disks_get_lost)
+def run(seed: int, *, disks_get_lost: bool = False) -> QuorumWorld:
+    world = QuorumWorld(seed, disks_get_lost=disks_get_lost)
     try:
         world.run()
     except Violation as violation:

@@ -11,7 +11,7 @@ from loomlog.core.quorum.leader import LeaderLog
 from loomlog.core.quorum.majority import Configuration, MemberId
 from loomlog.core.quorum.takeover import Choice as Tail
 from loomlog.core.quorum.takeover import Sealed
-from loomlog.metadata.member_disk import MemberDisk
+from loomlog.metadata.rounds.member_disk import MemberDisk
 from loomlog.storage.files import Step
 from loomlog.testing.sim.run import Choice, run_seed
 

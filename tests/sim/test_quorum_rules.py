@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 from quorum_parts import Channel, LeaderProcess, Member
-from quorum_world import Violation, World
+from quorum_world import QuorumWorld, Violation
 
 from loomlog.core.quorum import leader as leading
 from loomlog.core.quorum import member as rules
@@ -25,7 +25,7 @@ from loomlog.core.quorum.takeover import Choice, Sealed
 SEEDS = 200
 
 
-class Stage(World):
+class Stage(QuorumWorld):
     """Three members; nothing happens but what the story says."""
 
     def __init__(self) -> None:
@@ -308,7 +308,7 @@ def test_a_takeover_that_installs_on_whom_it_did_not_ask_is_found(
 def is_found() -> bool:
     for seed in range(SEEDS):
         try:
-            World(seed).run()
+            QuorumWorld(seed).run()
         except Violation:
             return True
     return False

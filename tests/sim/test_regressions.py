@@ -18,9 +18,11 @@ from loomlog.core.ordered import repair
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import LoomError, Trimmed
-from loomlog.metadata.file_round_log import FileRoundLog
+from loomlog.metadata.rounds.file_round_log import FileRoundLog
 from loomlog.net import endpoints
-from loomlog.net.connection import Connection
+from loomlog.storage.ordered import stream_meta
+from loomlog.storage.ordered.replica_paths import ReplicaPaths
+from loomlog.storage.ordered.stream_meta import StreamMeta
 from loomlog.storage.volumes import Volumes
 from loomlog.testing.sim import Process, SimFiles, Simulation
 from loomlog.testing.sim.cluster import Shape, SimCluster
@@ -28,6 +30,7 @@ from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import CommitContext, Glsn, NodeId, ReplicaState, Report
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection
 
 
 @pytest.mark.parametrize(
@@ -102,20 +105,20 @@ def test_a_new_round_log_survives_a_power_loss(sim: Simulation) -> None:
 def test_a_removed_replica_does_not_come_back(seed: int) -> None:
     found: list[list[int]] = []
 
-    def volumes(files: SimFiles) -> Volumes:
+    def replicas(files: SimFiles) -> tuple[ReplicaPaths, str]:
         files.make_directory("/data")
         files.sync_directory("/")
-        return Volumes(files, ["/data"], "sim", 1, new_secret=lambda: "secret")
+        volumes = Volumes(files, ["/data"], "sim", 1, new_secret=lambda: "secret")
+        stamp = volumes.cluster_stamp
+        return ReplicaPaths(files, volumes.paths, stamp, 1), stamp
 
     async def life(process: Process) -> None:
-        node = volumes(process.files)
+        node, stamp = replicas(process.files)
         found.append(sorted(node.streams))
         if len(found) == 1:
             path = node.place(7, {})
             process.files.make_directory(path)
-            file = process.files.open(f"{path}/meta", create=True)
-            file.sync()
-            process.files.sync_directory(path)
+            stream_meta.save(process.files, path, StreamMeta(1, 7, cluster=stamp))
             process.files.sync_directory(path.rpartition("/")[0])
         elif len(found) == 2:
             node.remove(7)
@@ -174,6 +177,12 @@ def test_a_replica_asks_again_for_commits_that_came_before_their_seal() -> None:
 
 def test_a_newcomer_takes_over_when_a_power_loss_would_leave_it_whole() -> None:
     class AllAlive:
+        def connected(self, node: NodeId) -> bool:
+            return True
+
+        def moving(self) -> int:
+            return 0
+
         def alive(self, node: NodeId) -> bool:
             return True
 

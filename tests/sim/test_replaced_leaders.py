@@ -15,9 +15,9 @@ from loomlog.client.cluster import Cluster, connect
 from loomlog.client.info import ClusterStatus
 from loomlog.config import StorageSettings
 from loomlog.errors import AlreadyExists, LoomError, NotLeader, Retryable
-from loomlog.metadata.admin import CREATE_TIMEOUT_S
-from loomlog.metadata.leadership import Leadership
-from loomlog.metadata.quorum_round_log import QuorumRoundLog
+from loomlog.metadata.leader.leadership import Leadership
+from loomlog.metadata.ordered.keeper import CREATE_TIMEOUT_S
+from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
 from loomlog.metadata.term import Term
 from loomlog.testing.sim import Process, Simulation, SimulationError
 from loomlog.testing.sim.cluster import METADATA_PORT, Shape, SimCluster

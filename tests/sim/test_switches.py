@@ -6,10 +6,10 @@ import pytest
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.segments import Segment
-from loomlog.metadata import steps
-from loomlog.metadata.catalog import Catalog
-from loomlog.metadata.ordered_segments import OrderedSegments
-from loomlog.metadata.records import LogRecord
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.ordered import repair_steps
+from loomlog.metadata.ordered.keeper import OrderedKeeper
 from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
 
@@ -48,22 +48,22 @@ def is_found(first: int = 0, seeds: int = 40) -> bool:
 def test_a_tail_that_is_read_while_a_round_is_under_way_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def hasty(self: OrderedSegments, log: LogRecord, segment: Segment) -> Glsn:
-        return self._committer.logs[log.log_id].high_watermark
+    async def hasty(self: OrderedKeeper, log: LogRecord, segment: Segment) -> Glsn:
+        return self.committer.logs[log.log_id].high_watermark
 
-    monkeypatch.setattr(OrderedSegments, "seal", hasty)
+    monkeypatch.setattr(OrderedKeeper, "seal", hasty)
     assert is_found()
 
 
 def test_streams_that_go_on_after_the_end_of_their_segment_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    adopt = steps.adopt_wishes
+    adopt = repair_steps.adopt_wishes
 
     def leave_open(stream: StreamRounds, catalog: Catalog) -> None:
         adopt(stream, catalog)
         stream.closed = False
 
-    for user in ("reconcile", "steps", "admin"):
-        monkeypatch.setattr(f"loomlog.metadata.{user}.adopt_wishes", leave_open)
+    for user in ("repair_loop", "repair_steps", "streams"):
+        monkeypatch.setattr(f"loomlog.metadata.ordered.{user}.adopt_wishes", leave_open)
     assert is_found(first=10, seeds=150)

@@ -17,10 +17,17 @@ from loomlog.core.quorum.majority import Configuration, MemberId
 from loomlog.testing.sim.run import Choice, run_seed
 
 CHUNKS = 100
+QUICK_CHUNKS = 25  # the others are part of `make long`
 SEEDS_PER_CHUNK = 10
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        *range(QUICK_CHUNKS),
+        *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(QUICK_CHUNKS, CHUNKS)),
+    ],
+)
 def test_takeover_after_takeover(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed, "takeovers"))

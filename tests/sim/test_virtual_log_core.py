@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from virtual_log_world import Violation, World
+import virtual_log_use
+from virtual_log_use import UseSteps
+from virtual_log_world import Violation, VirtualLogWorld
 
 from loomlog.core import virtual_log
-from loomlog.core.segments import Chain, Segment, Settings, SwitchState
-from loomlog.core.virtual_log import Done, Operation
+from loomlog.core.segments import Layout, Segment, Settings, SwitchState
+from loomlog.core.virtual_log import Done
 from loomlog.types import Glsn, LogId
 
 CHUNKS = 4
@@ -19,8 +21,8 @@ SEEDS_PER_CHUNK = 300
 CONTROL_SEEDS = 400
 
 
-def run(seed: int) -> World:
-    world = World(seed)
+def run(seed: int) -> VirtualLogWorld:
+    world = VirtualLogWorld(seed)
     try:
         world.run()
     except Violation as violation:
@@ -41,7 +43,7 @@ def test_a_log_outlives_its_switches(chunk: int) -> None:
     assert sum(world.counts.switches for world in worlds) > 2 * SEEDS_PER_CHUNK
     died = set().union(*(world.counts.died_at for world in worlds))
     for state in SwitchState:
-        for question in ("GetChain", "Swap", "Append", "Read", "GetTail"):
+        for question in ("GetLayout", "Swap", "Append", "Read", "GetTail"):
             assert (question, state) in died
     assert {("Make", SwitchState.PREPARING), ("Seal", SwitchState.SEALING)} <= died
     assert {("Begin", SwitchState.NONE), ("Discard", SwitchState.NONE)} <= died
@@ -53,13 +55,13 @@ def test_a_log_outlives_its_switches(chunk: int) -> None:
 def believe_in_any_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody asks whether a segment without a recorded end was sealed."""
 
-    def holder(chain: Chain, position: Glsn) -> Operation[Segment]:
-        segment = chain.segment_of(position)
+    def holder(layout: Layout, position: Glsn) -> UseSteps[Segment]:
+        segment = layout.segment_of(position)
         if segment.end is None:
-            yield virtual_log.GetTail(segment)
+            yield virtual_log_use.GetTail(segment)
         return segment
 
-    monkeypatch.setattr(virtual_log, "_holder", holder)
+    monkeypatch.setattr(virtual_log_use, "_holder", holder)
 
 
 def never_clip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,22 +71,22 @@ def never_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     def beyond(self: Segment, position: Glsn) -> bool:
         return covers(self._replace(end=None if self.end is None else self.end + 2), position)
 
-    def first(self: Chain, position: Glsn) -> Segment:
+    def first(self: Layout, position: Glsn) -> Segment:
         return next(segment for segment in self.segments if beyond(segment, position))
 
-    monkeypatch.setattr(Chain, "segment_of", first)
+    monkeypatch.setattr(Layout, "segment_of", first)
 
 
 def ask_for_the_tail_before_the_seal(monkeypatch: pytest.MonkeyPatch) -> None:
     step = virtual_log._step
 
-    def hasty(chain: Chain, successor: Any) -> Operation[str | None]:
-        if chain.switch is SwitchState.PREPARING:
-            return (yield from step(chain, successor))
-        tail = yield from virtual_log.certainly(virtual_log.GetTail(chain.active))
-        yield from virtual_log.certainly(virtual_log.Seal(chain.active))
-        extended = chain.extend(tail.position)
-        if isinstance((yield virtual_log.Swap(chain, extended)), Done):
+    def hasty(layout: Layout, successor: Any) -> UseSteps[str | None]:
+        if layout.switch is SwitchState.PREPARING:
+            return (yield from step(layout, successor))
+        tail = yield from virtual_log_use.certainly(virtual_log_use.GetTail(layout.active))
+        yield from virtual_log_use.certainly(virtual_log.Seal(layout.active))
+        extended = layout.extend(tail.position)
+        if isinstance((yield virtual_log.Swap(layout, extended)), Done):
             yield virtual_log.Begin(extended.active)
         return None
 
@@ -92,22 +94,24 @@ def ask_for_the_tail_before_the_seal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def swap_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
-    swap = World.swap
-    monkeypatch.setattr(World, "swap", lambda self, _, chain: swap(self, self.chain, chain))
+    swap = VirtualLogWorld.swap
+    monkeypatch.setattr(
+        VirtualLogWorld, "swap", lambda self, _, layout: swap(self, self.layout, layout)
+    )
 
 
 def seal_before_the_successor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = Chain.prepare
+    prepare = Layout.prepare
 
-    def ready_at_once(self: Chain, loglet: LogId, settings: Settings) -> Chain:
+    def ready_at_once(self: Layout, loglet: LogId, settings: Settings) -> Layout:
         return prepare(self, loglet, settings).ready()
 
-    monkeypatch.setattr(Chain, "prepare", ready_at_once)
+    monkeypatch.setattr(Layout, "prepare", ready_at_once)
 
 
 def leave_interrupted_switches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        virtual_log, "finish", lambda: virtual_log.certainly(virtual_log.GetChain())
+        virtual_log, "finish", lambda: virtual_log_use.certainly(virtual_log.GetLayout())
     )
 
 

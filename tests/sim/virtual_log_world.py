@@ -18,10 +18,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import virtual_log_use
+from virtual_log_use import IsSealed, NotBegun, Tail, UseSteps
+
 from loomlog.core import virtual_log
-from loomlog.core.loglet import Tail
-from loomlog.core.segments import Chain, Segment, Settings, SwitchState, chain_of
-from loomlog.core.virtual_log import Done, IsSealed, Lost, NotBegun, Operation, Refused
+from loomlog.core.requests import Lost
+from loomlog.core.segments import Layout, Segment, Settings, SwitchState, layout_of
+from loomlog.core.virtual_log import Done, Refused
 from loomlog.errors import (
     AppendUnknown,
     InvalidArgument,
@@ -85,7 +88,7 @@ class Loglet:
 class Party:
     """Runs one operation."""
 
-    operation: Operation[Any]
+    operation: UseSteps[Any]
     finished: Any  # called with the result or the error
     question: Any = None  # to arrive
     answer: Any = UNANSWERED  # to be heard
@@ -101,10 +104,10 @@ class Counts:
     died_at: set[tuple[str, SwitchState]] = field(default_factory=set)  # asking, while
 
 
-class World:
+class VirtualLogWorld:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.chain: Chain = chain_of(1, FIRST)
+        self.layout: Layout = layout_of(1, FIRST)
         self.loglets: dict[LogId, Loglet] = {1: Loglet(1)}
         self.last_loglet = 1
         self.last_value = 0
@@ -116,7 +119,7 @@ class World:
         self.trimmed = 0
         self._harm = random.choice((0.01, 0.03, 0.08))
         self._parties_max = random.choice((2, 4, 8))
-        self._stale: list[Chain] = [self.chain]  # what somebody may still believe in
+        self._stale: list[Layout] = [self.layout]  # what somebody may still believe in
 
     # ---- running
 
@@ -171,7 +174,7 @@ class World:
 
     def _crash(self, party: Party) -> None:
         self.counts.crashes += 1
-        self.counts.died_at.add((type(party.question).__name__, self.chain.switch))
+        self.counts.died_at.add((type(party.question).__name__, self.layout.switch))
         self.parties.remove(party)
         if self.random.random() < 0.7:
             self.orphans.append(party)
@@ -180,10 +183,10 @@ class World:
 
     def _answer(self, party: Party) -> Any:
         match party.question:
-            case virtual_log.GetChain():
-                return self.chain
-            case virtual_log.Swap(expected, chain):
-                return self.swap(expected, chain)
+            case virtual_log.GetLayout():
+                return self.layout
+            case virtual_log.Swap(expected, layout):
+                return self.swap(expected, layout)
             case virtual_log.NewLoglet():
                 self.last_loglet += 1
                 return self.last_loglet
@@ -203,18 +206,18 @@ class World:
             case virtual_log.Begin(segment):
                 self._begin_loglet(loglet, segment)
                 return Done()
-            case virtual_log.Append(_, values):
+            case virtual_log_use.Append(_, values):
                 return self._append(loglet, party, values)
             case virtual_log.Seal(segment):
                 self._begin_loglet(loglet, segment)
                 return loglet.seal(self.random) if loglet else segment.start - 1
-            case virtual_log.GetTail():
+            case virtual_log_use.GetTail():
                 if loglet is None or loglet.start is None:
                     return Tail(party.question.segment.start - 1, sealed=loglet is None)
                 return Tail(loglet.tail, loglet.sealed)
-            case virtual_log.Read(_, position):
+            case virtual_log_use.Read(_, position):
                 return loglet.written.get(position) if loglet else None
-            case virtual_log.Trim(_, position):
+            case virtual_log_use.Trim(_, position):
                 if loglet is not None:
                     loglet.trim(position)
                 return Done()
@@ -234,13 +237,13 @@ class World:
             return UNANSWERED
         return loglet.count(party.half, values)
 
-    def swap(self, expected: Chain, chain: Chain) -> Any:
-        if expected != self.chain:
+    def swap(self, expected: Layout, layout: Layout) -> Any:
+        if expected != self.layout:
             return Refused()
-        self._check_chain(chain)
-        self.chain = chain
-        self._stale.append(chain)
-        self.trimmed = max(self.trimmed, chain.trimmed)
+        self._check_layout(layout)
+        self.layout = layout
+        self._stale.append(layout)
+        self.trimmed = max(self.trimmed, layout.trimmed)
         return Done()
 
     # ---- what parties do
@@ -257,14 +260,14 @@ class World:
             self._start(virtual_log.finish(), lambda party, result: None)
         elif self.place:
             position = self.random.choice(list(self.place.values()))
-            self._start(virtual_log.trim(position), self._trim_ended)
+            self._start(virtual_log_use.trim(position), self._trim_ended)
 
-    def _start(self, operation: Operation[Any], finished: Any) -> None:
+    def _start(self, operation: UseSteps[Any], finished: Any) -> None:
         party = Party(operation, finished)
         self.parties.append(party)
         self._go_on(party, None)
 
-    def _known(self) -> Chain | None:
+    def _known(self) -> Layout | None:
         """What a client believes, perhaps since long."""
         return self.random.choice([None, self.random.choice(self._stale), self._stale[-1]])
 
@@ -282,7 +285,7 @@ class World:
             elif not isinstance(result, AppendUnknown):
                 raise Violation(f"an append ended with {result!r}")
 
-        self._start(virtual_log.append(values, self._known()), finished)
+        self._start(virtual_log_use.append(values, self._known()), finished)
 
     def read(self) -> None:
         highest = max(self.place.values(), default=0)
@@ -300,7 +303,7 @@ class World:
             elif position > self.trimmed and (known or not isinstance(result, NotYetWritten)):
                 raise Violation(f"{position}: {result!r} instead of {expected}")
 
-        self._start(virtual_log.read(position, self._known()), finished)
+        self._start(virtual_log_use.read(position, self._known()), finished)
 
     def switch(self, wanted: Settings) -> None:
         def finished(party: Party, result: Any) -> None:
@@ -310,7 +313,7 @@ class World:
                 return
             self.counts.switches += 1
             if all(segment.settings != wanted for segment in result.segments):
-                raise Violation(f"{wanted} was wanted, and this is the chain: {result}")
+                raise Violation(f"{wanted} was wanted, and this is the layout: {result}")
 
         self._start(virtual_log.switch(wanted), finished)
 
@@ -325,24 +328,24 @@ class World:
         if before != value:
             raise Violation(f"position {position} showed {before}, and then {value}")
 
-    def _check_chain(self, chain: Chain) -> None:
-        known = {segment.loglet: segment for segment in self.chain.segments}
-        for segment in chain.segments:
+    def _check_layout(self, layout: Layout) -> None:
+        known = {segment.loglet: segment for segment in self.layout.segments}
+        for segment in layout.segments:
             old = known.get(segment.loglet, segment)
             if old.start != segment.start or old.end not in (None, segment.end):
                 raise Violation(f"{old} became {segment}")
-        for one, next_ in zip(chain.segments, chain.segments[1:], strict=False):
+        for one, next_ in zip(layout.segments, layout.segments[1:], strict=False):
             if one.end is None or next_.start != one.end + 1:
                 raise Violation(f"{next_} follows {one}")
 
     def _check_all(self) -> None:
         """All is calm: the log is what was acknowledged, and still takes appends."""
-        self._stale = [self.chain]
+        self._stale = [self.layout]
         self.append()
         while self.parties:
             self._happen(faults=False)
-        last = self._run_now(virtual_log.tail())
-        values = [self._run_now(virtual_log.read(p)) for p in range(self.trimmed + 1, last + 1)]
+        last = self._run_now(virtual_log_use.tail())
+        values = [self._run_now(virtual_log_use.read(p)) for p in range(self.trimmed + 1, last + 1)]
         if len(set(values)) != len(values):
             raise Violation("a value was appended twice")
         for position, value in enumerate(values, self.trimmed + 1):
@@ -353,7 +356,7 @@ class World:
         if lost:
             raise Violation(f"acknowledged and lost: {lost}")
 
-    def _run_now(self, operation: Operation[Any]) -> Any:
+    def _run_now(self, operation: UseSteps[Any]) -> Any:
         results: list[Any] = []
         self._start(operation, lambda party, result: results.append(result))
         while self.parties:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pipeline_rig import PipelineRig
 from pyspark.sql import SparkSession
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 import loomlog
 from loomlog.spark import require_java
@@ -78,13 +78,13 @@ def cluster(cluster_address: str) -> Iterator[loomlog.BlockingCluster]:
 @pytest.fixture
 def rig(
     spark: SparkSession, cluster: loomlog.BlockingCluster, cluster_address: str
-) -> Iterator[Rig]:
+) -> Iterator[SparkRig]:
     name = f"log-{uuid.uuid4().hex[:8]}"
     log = cluster.create_log(name, streams=3, replicas=2)
-    yield Rig(spark, cluster, cluster_address, log)
+    yield SparkRig(spark, cluster, cluster_address, log)
     cluster.delete_log(name)
 
 
 @pytest.fixture
-def pipelines(rig: Rig) -> PipelineRig:
+def pipelines(rig: SparkRig) -> PipelineRig:
     return PipelineRig(rig.spark, rig.cluster, rig.address, rig.log)

@@ -21,9 +21,9 @@ import psutil
 import pyspark
 
 import loomlog
-from loomlog.cli.local_metadata import HOST
+from loomlog.cli.processes.local_metadata import HOST
 from loomlog.errors import LoomError
-from loomlog.spark.pipelines import codec
+from loomlog.spark.pipelines import store
 from loomlog.spark.pipelines.store import register_name
 from loomlog.spark.pipelines.units import Progress
 
@@ -243,7 +243,7 @@ def pipeline_run(
 
 async def progress_of(cluster: loomlog.Cluster, pipeline: str) -> Progress | None:
     found = await cluster.register(register_name(pipeline)).get()
-    return None if found is None else codec.decode(found.value)
+    return None if found is None else store.decode(found.value)
 
 
 async def numbers_in(log: loomlog.Log) -> list[int]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 from loomlog.errors import NotFound
 from loomlog.spark import Pipeline, Runner
@@ -17,7 +17,7 @@ from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.pipelines.units import Progress, Unit
 
 
-class PipelineRig(Rig):
+class PipelineRig(SparkRig):
     """A log to read, and ways to run pipelines on it."""
 
     @property

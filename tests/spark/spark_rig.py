@@ -12,7 +12,7 @@ import loomlog
 
 
 @dataclass
-class Rig:
+class SparkRig:
     spark: SparkSession
     cluster: loomlog.BlockingCluster
     address: str

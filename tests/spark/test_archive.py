@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 from loomlog.errors import DataLoss, LoomError, NotFound, Trimmed, Unavailable
 from loomlog.spark import archive_job
@@ -24,7 +24,7 @@ Archive = Callable[..., Outcome]
 
 
 @pytest.fixture
-def archive(rig: Rig, tmp_path: Path) -> Archive:
+def archive(rig: SparkRig, tmp_path: Path) -> Archive:
     """Archives and trims the rig's log, with the tasks in this process unless told otherwise."""
 
     def run(until: int, **options: Any) -> Outcome:
@@ -35,7 +35,7 @@ def archive(rig: Rig, tmp_path: Path) -> Archive:
     return run
 
 
-def test_a_spark_job_makes_the_archive(rig: Rig, archive: Archive) -> None:
+def test_a_spark_job_makes_the_archive(rig: SparkRig, archive: Archive) -> None:
     rig.fill(300)
     before = list(rig.log.subscribe(1, 300))
     reports: list[tuple[str, int, int]] = []
@@ -48,7 +48,7 @@ def test_a_spark_job_makes_the_archive(rig: Rig, archive: Archive) -> None:
     assert {"writing", "publishing", "checking", "trimming"} <= {what for what, _, _ in reports}
 
 
-def test_archive_and_log_are_one_frame(rig: Rig, archive: Archive) -> None:
+def test_archive_and_log_are_one_frame(rig: SparkRig, archive: Archive) -> None:
     rig.fill(300)
     before = sorted(rig.frame().collect())
     archive(210)
@@ -62,7 +62,7 @@ def test_archive_and_log_are_one_frame(rig: Rig, archive: Archive) -> None:
     assert rig.values(many) == list(range(1, 301))
 
 
-def test_archive_and_log_are_one_stream(rig: Rig, archive: Archive, tmp_path: Path) -> None:
+def test_archive_and_log_are_one_stream(rig: SparkRig, archive: Archive, tmp_path: Path) -> None:
     rig.fill(150)
     archive(90)
     rig.run_available(tmp_path, startingPosition="earliest", maxRecordsPerTrigger=40)
@@ -75,7 +75,7 @@ def test_archive_and_log_are_one_stream(rig: Rig, archive: Archive, tmp_path: Pa
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_is_trimmed_after_it_was_planned_comes_from_the_archive(
-    rig: Rig, archive: Archive, ended: bool
+    rig: SparkRig, archive: Archive, ended: bool
 ) -> None:
     rig.fill(200, batch=3)
     options = read_options({"cluster": rig.address, "log": rig.log.name}, streaming=False)
@@ -92,7 +92,7 @@ def test_what_is_trimmed_after_it_was_planned_comes_from_the_archive(
     assert sorted(found) == list(range(1, 201))
 
 
-def test_streams_of_the_archive_are_chosen(rig: Rig, archive: Archive) -> None:
+def test_streams_of_the_archive_are_chosen(rig: SparkRig, archive: Archive) -> None:
     rig.fill(120)
     stream = rig.streams[1]
     wanted = [e.position for e in rig.log.subscribe(1, 120) if e.stream == stream]
@@ -107,7 +107,7 @@ def test_streams_of_the_archive_are_chosen(rig: Rig, archive: Archive) -> None:
     assert sorted(found) == wanted
 
 
-def test_trimmed_and_not_archived_is_data_loss(rig: Rig, archive: Archive) -> None:
+def test_trimmed_and_not_archived_is_data_loss(rig: SparkRig, archive: Archive) -> None:
     rig.fill(100)
     rig.log.trim(10)
     archive(40)
@@ -122,7 +122,7 @@ def test_trimmed_and_not_archived_is_data_loss(rig: Rig, archive: Archive) -> No
     assert found == [*range(11, 41), *range(61, 101)]
 
 
-def test_a_file_that_is_gone_is_named(rig: Rig, archive: Archive, tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_named(rig: SparkRig, archive: Archive, tmp_path: Path) -> None:
     rig.fill(100)
     archive(80)
     gone = next((tmp_path / "archive").rglob("positions-41-*.parquet"))
@@ -131,7 +131,7 @@ def test_a_file_that_is_gone_is_named(rig: Rig, archive: Archive, tmp_path: Path
         rig.positions()
 
 
-def test_errors_of_tasks_are_the_errors_of_the_job(rig: Rig) -> None:
+def test_errors_of_tasks_are_the_errors_of_the_job(rig: SparkRig) -> None:
     def fail(task: type[LoomError]) -> None:
         raise task("the reason")
 

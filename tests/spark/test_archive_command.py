@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 
-def loom(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+def loom(rig: SparkRig, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "loomlog.cli.loom", "archive", *arguments, "--cluster", rig.address],
         capture_output=True,
@@ -19,7 +19,7 @@ def loom(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_log_is_archived_from_the_command_line(rig: Rig, tmp_path: Path) -> None:
+def test_a_log_is_archived_from_the_command_line(rig: SparkRig, tmp_path: Path) -> None:
     rig.fill(120)
     arguments = ("--to", str(tmp_path), "--keep", "20", "--rows-per-file", "40", "--trim")
     done = loom(rig, "run", rig.log.name, *arguments, "--spark-master", "local[2,4]", "--json")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import loomlog
-from loomlog.client.publishing import writers_prefix
+from loomlog.client.publish.writer import writers_prefix
 from loomlog.spark import table_files
 from loomlog.spark.pipelines import units
 from loomlog.spark.pipelines.log_output import LogOutput

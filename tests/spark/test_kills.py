@@ -32,7 +32,7 @@ from kill_rig import (
 )
 
 import loomlog
-from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
 from loomlog.errors import NotFound
 from loomlog.spark import table_files
 from loomlog.spark.pipelines.units import UnitState

@@ -11,7 +11,7 @@ from pipeline_rig import PipelineRig
 from pyspark.sql import functions as sf
 
 from loomlog.spark import read_table
-from loomlog.spark.pipelines.loading import load
+from loomlog.spark.pipelines.loader import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 

@@ -12,8 +12,8 @@ import pytest
 from pipeline_rig import PipelineRig
 from pyspark.sql import functions as sf
 
-from loomlog.client import writer_state
-from loomlog.client.publishing import writers_prefix
+from loomlog.client.publish import writer_state
+from loomlog.client.publish.writer import writers_prefix
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.spark import Pipeline, delta, log, parquet, pipeline, read_table
 from loomlog.spark.pipelines.parquet_table import ParquetOutput

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from pipeline_rig import PipelineRig
 
+from loomlog.cli.commands.pipeline import written_metrics
 from loomlog.errors import Fenced, InvalidArgument, NotFound
 from loomlog.spark import Pipeline, log, parquet, pipeline, read_table
-from loomlog.spark.pipelines import again, metrics, operations
-from loomlog.spark.pipelines.loading import load
-from loomlog.spark.pipelines.status import statuses
+from loomlog.spark.pipelines import rerun, store
+from loomlog.spark.pipelines.loader import load
+from loomlog.spark.pipelines.status import statuses, write_metrics
 
 SCHEMA = "n long"
 
@@ -46,17 +47,17 @@ def test_a_paused_pipeline_begins_nothing_and_a_reset_writes_a_new_version(
     work = copying(pipelines, parquet(table))
     pipelines.append(records(1, 10))
     pipelines.run(work)
-    operations.pause(pipelines.cluster, pipelines.name, wanted=True)
+    store.pause(pipelines.cluster, pipelines.name, wanted=True)
     pipelines.append(records(11, 20))
     assert pipelines.run(work).positions == {pipelines.log.name: 10}
-    operations.pause(pipelines.cluster, pipelines.name, wanted=False)
+    store.pause(pipelines.cluster, pipelines.name, wanted=False)
     pipelines.run(work)
     assert numbers(pipelines, table) == list(range(1, 21))
-    operations.reset(pipelines.cluster, pipelines.name, 6, same_output=False)
+    store.reset(pipelines.cluster, pipelines.name, 6, same_output=False)
     assert pipelines.run(work).version == 2
     assert numbers(pipelines, table) == list(range(1, 21))
     assert numbers(pipelines, table, version=2) == list(range(6, 21))
-    operations.reset(pipelines.cluster, pipelines.name, "latest", same_output=True)
+    store.reset(pipelines.cluster, pipelines.name, "latest", same_output=True)
     pipelines.append(records(21, 21))
     pipelines.run(work)
     assert numbers(pipelines, table, version=2) == list(range(6, 22))
@@ -69,10 +70,10 @@ def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
     pipelines.append(records(1, 20))
     pipelines.run(copying(pipelines, parquet(table)))
     better = copying(pipelines, parquet(table), plus=100)
-    backfill = again.backfill(pipelines.cluster, better, again.Extent(first=5, last=15))
+    backfill = rerun.backfill(pipelines.cluster, better, rerun.Extent(first=5, last=15))
     pipelines.append(records(21, 25))
     pipelines.run(copying(pipelines, parquet(table)))
-    progress = pipelines.run(again.continued(pipelines.cluster, better, 2))
+    progress = pipelines.run(rerun.continued(pipelines.cluster, better, 2))
     assert progress.at_end
     assert backfill.name == f"{pipelines.name}@2"
     (status,) = statuses(pipelines.cluster, backfill.name)
@@ -80,9 +81,9 @@ def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
     assert numbers(pipelines, table) == list(range(1, 26))
     assert numbers(pipelines, table, version=2) == [100 + n for n in range(5, 16)]
     with pytest.raises(InvalidArgument, match="not written yet"):
-        again.backfill(pipelines.cluster, better, again.Extent(last=26))
+        rerun.backfill(pipelines.cluster, better, rerun.Extent(last=26))
     with pytest.raises(NotFound):
-        again.continued(pipelines.cluster, better, 7)
+        rerun.continued(pipelines.cluster, better, 7)
 
 
 @pytest.mark.parametrize("again_into", ["backfill", "reset"])
@@ -94,13 +95,13 @@ def test_a_record_that_fails_in_two_versions_is_replayed_into_the_live_one_once(
     work = copying(pipelines, parquet(table))
     pipelines.run(work)
     if again_into == "backfill":
-        pipelines.run(again.backfill(pipelines.cluster, work, again.Extent()))
+        pipelines.run(rerun.backfill(pipelines.cluster, work, rerun.Extent()))
     else:
-        operations.reset(pipelines.cluster, pipelines.name, "earliest", same_output=False)
+        store.reset(pipelines.cluster, pipelines.name, "earliest", same_output=False)
         pipelines.run(work)
     assert [letter["value"] for letter in pipelines.letters()] == [b"two"] * 2
     better = copying(pipelines, parquet(table), decode=lambda value: (2,))
-    for replay in again.replays(pipelines.cluster, better):
+    for replay in rerun.replays(pipelines.cluster, better):
         pipelines.run(replay)
     live, other = (1, 2) if again_into == "backfill" else (2, 1)
     assert numbers(pipelines, table, live) == [1, 2]
@@ -113,12 +114,12 @@ def test_a_backfill_of_nothing_is_refused(pipelines: PipelineRig, tmp_path: Path
     pipelines.run(work)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for extent in (
-        again.Extent(first=4, last=3),
-        again.Extent(first=6),
-        again.Extent(from_time=noon, to_time=noon),
+        rerun.Extent(first=4, last=3),
+        rerun.Extent(first=6),
+        rerun.Extent(from_time=noon, to_time=noon),
     ):
         with pytest.raises(InvalidArgument, match=r"no position|is not before"):
-            again.backfill(pipelines.cluster, work, extent)
+            rerun.backfill(pipelines.cluster, work, extent)
     assert pipelines.progress().versions == 1
 
 
@@ -128,9 +129,9 @@ def test_a_backfill_may_be_of_a_time(pipelines: PipelineRig, tmp_path: Path) -> 
     pipelines.run(work)
     middle = pipelines.log.read(5).timestamp + timedelta(microseconds=1)
     pipelines.append(records(6, 9))
-    extent = again.Extent(from_time=middle, to_time=datetime.now(UTC) + timedelta(hours=1))
-    again.backfill(pipelines.cluster, work, extent)
-    pipelines.run(again.continued(pipelines.cluster, work, 2))
+    extent = rerun.Extent(from_time=middle, to_time=datetime.now(UTC) + timedelta(hours=1))
+    rerun.backfill(pipelines.cluster, work, extent)
+    pipelines.run(rerun.continued(pipelines.cluster, work, 2))
     assert numbers(pipelines, tmp_path / "table", version=2) == [6, 7, 8, 9]
 
 
@@ -156,11 +157,11 @@ def test_dead_letters_are_processed_again_once_by_a_better_definition(
         return rows.select("n")
 
     for _ in range(2):
-        for replay in again.replays(pipelines.cluster, better):
+        for replay in rerun.replays(pipelines.cluster, better):
             pipelines.run(replay)
         assert numbers(pipelines, table) == [1, 2, 3]
     words[b"four"] = 4
-    for replay in again.replays(pipelines.cluster, better):
+    for replay in rerun.replays(pipelines.cluster, better):
         pipelines.run(replay)
     assert numbers(pipelines, table) == [1, 2, 3, 4]
 
@@ -188,7 +189,7 @@ def test_dead_letters_of_a_pipeline_with_state_go_back_to_their_source(
     pipelines.append([{"n": 1}, b"1", {"n": 1}, b"2"])
     pipelines.run(distinct(lambda value: (json.loads(value)["n"],)))
     better = distinct(lambda value: (int(value),))
-    for replay in again.replays(pipelines.cluster, better):
+    for replay in rerun.replays(pipelines.cluster, better):
         pipelines.run(replay)
     pipelines.run(better)
     assert sorted(row["n"] for row in pipelines.values(out)) == [1, 2]
@@ -256,9 +257,13 @@ def test_status_and_metrics_say_how_far_it_is(pipelines: PipelineRig, tmp_path: 
     assert (found.state, found.site, found.lag_records) == ("stopped", "", 3)
     assert found.lag_s is not None
     assert found.lag_s > 0
-    metrics.write(tmp_path / "metrics.prom", [found])
+    write_metrics(tmp_path / "metrics.prom", [found])
     text = (tmp_path / "metrics.prom").read_text()
     assert f'loomlog_pipeline_lag_records{{pipeline="{pipelines.name}"}} 3\n' in text
+    with written_metrics(pipelines.address, pipelines.name, tmp_path / "ended.prom"):
+        pass
+    ended = (tmp_path / "ended.prom").read_text()
+    assert f'loomlog_pipeline_running{{pipeline="{pipelines.name}"}} 0\n' in ended
     told = loom(pipelines, "status", pipelines.name, "--json")
     assert json.loads(told)["sources"][0]["position"] == 10
     assert pipelines.name in loom(pipelines, "list")

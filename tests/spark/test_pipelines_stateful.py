@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from loomlog.errors import LoomError
 from loomlog.spark import Pipeline, log, parquet, pipeline, read_table
-from loomlog.spark.pipelines import again
+from loomlog.spark.pipelines import rerun
 from loomlog.spark.pipelines.units import UnitState
 
 SCHEMA = "time timestamp, key_ string, n long"
@@ -146,8 +146,8 @@ def test_a_backfill_of_a_pipeline_with_state_has_a_state_of_its_own(
     work = windows(pipelines, parquet(tmp_path / "table"), tmp_path)
     pipelines.append([at(minute) for minute in range(6)])
     pipelines.run(work)
-    again.backfill(pipelines.cluster, work, again.Extent(first=2, last=5))
-    progress = pipelines.run(again.continued(pipelines.cluster, work, 2))
+    rerun.backfill(pipelines.cluster, work, rerun.Extent(first=2, last=5))
+    progress = pipelines.run(rerun.continued(pipelines.cluster, work, 2))
     assert progress.at_end
     rows = read_table(pipelines.spark, tmp_path / "table", version=2).collect()
     assert sorted(row.minute for row in rows) == [1, 2]  # minutes 3 and 4 are not over yet

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 WAIT_S = 60.0
 # Rows enough that most are neither read ahead nor on their way between Spark's processes when the
@@ -25,7 +25,7 @@ ROW_BYTES = 512
 TRIMMED = ROWS - 20_000
 
 
-def fill_one_stream(rig: Rig) -> int:
+def fill_one_stream(rig: SparkRig) -> int:
     """So that there is one task; the stream."""
     stream = rig.streams[0]
     value = b"x" * ROW_BYTES
@@ -85,7 +85,7 @@ def reading(frame: DataFrame, gate: Gate) -> Iterator[Future[list[int]]]:
 
 
 def test_entries_trimmed_under_a_running_task_end_the_read_and_are_named(
-    rig: Rig, tmp_path: Path
+    rig: SparkRig, tmp_path: Path
 ) -> None:
     fill_one_stream(rig)
     gate = Gate(tmp_path)
@@ -97,7 +97,7 @@ def test_entries_trimmed_under_a_running_task_end_the_read_and_are_named(
 
 
 def test_without_fail_on_data_loss_a_running_task_goes_on_behind_the_trim(
-    rig: Rig, tmp_path: Path
+    rig: SparkRig, tmp_path: Path
 ) -> None:
     fill_one_stream(rig)
     gate = Gate(tmp_path)
@@ -110,7 +110,9 @@ def test_without_fail_on_data_loss_a_running_task_goes_on_behind_the_trim(
     assert positions == [*range(1, len(before) + 1), *range(TRIMMED + 1, ROWS + 1)]
 
 
-def test_a_task_reads_on_while_its_stream_is_sealed_and_moved(rig: Rig, tmp_path: Path) -> None:
+def test_a_task_reads_on_while_its_stream_is_sealed_and_moved(
+    rig: SparkRig, tmp_path: Path
+) -> None:
     stream = fill_one_stream(rig)
     gate = Gate(tmp_path)
     with reading(rig.frame(), gate) as found:
@@ -123,13 +125,13 @@ def test_a_task_reads_on_while_its_stream_is_sealed_and_moved(rig: Rig, tmp_path
         assert found.result(WAIT_S) == list(range(1, ROWS + 1))
 
 
-def replicas(rig: Rig, stream: int) -> list[int]:
+def replicas(rig: SparkRig, stream: int) -> list[int]:
     info = next(found for found in rig.log.describe().streams if found.id == stream)
     return [replica.node for replica in info.replicas]
 
 
 def test_a_micro_batch_that_lost_entries_is_repeated_without_them_if_that_is_wanted(
-    rig: Rig, tmp_path: Path
+    rig: SparkRig, tmp_path: Path
 ) -> None:
     fill_one_stream(rig)
     gate = Gate(tmp_path)
@@ -154,7 +156,7 @@ def test_a_micro_batch_that_lost_entries_is_repeated_without_them_if_that_is_wan
 
 
 def test_a_query_has_every_position_once_whatever_happens_to_the_streams(
-    rig: Rig, tmp_path: Path
+    rig: SparkRig, tmp_path: Path
 ) -> None:
     first, second, third = rig.streams
     query = (
@@ -187,7 +189,7 @@ def test_a_query_has_every_position_once_whatever_happens_to_the_streams(
 
 
 @contextmanager
-def appending(rig: Rig) -> Iterator[None]:
+def appending(rig: SparkRig) -> Iterator[None]:
     """All the time, to the streams that take it."""
     stop = threading.Event()
 
@@ -214,6 +216,6 @@ def last_read(query: Any) -> int:
     return int((json.loads(offset) if isinstance(offset, str) else offset)["position"])
 
 
-def written(rig: Rig, place: Path) -> list[int]:
+def written(rig: SparkRig, place: Path) -> list[int]:
     rows = rig.spark.read.parquet(str(place / "rows"))
     return sorted(row.position for row in rows.select("position").collect())

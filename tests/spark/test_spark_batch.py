@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 from loomlog.spark.source import COLUMNS
 
@@ -20,7 +20,7 @@ def failure(frame: DataFrame) -> str:
     return str(caught.value)
 
 
-def test_every_column_of_every_entry_is_what_the_client_reads(rig: Rig) -> None:
+def test_every_column_of_every_entry_is_what_the_client_reads(rig: SparkRig) -> None:
     rig.fill(95)
     frame = rig.frame()
     assert [(f.name, f.dataType) for f in frame.schema] == [(f.name, f.dataType) for f in COLUMNS]
@@ -41,11 +41,11 @@ def test_every_column_of_every_entry_is_what_the_client_reads(rig: Rig) -> None:
     assert {row.position: row.t for row in micros} == {e.position: e.timestamp_us for e in entries}
 
 
-def test_an_empty_log_is_an_empty_frame(rig: Rig) -> None:
+def test_an_empty_log_is_an_empty_frame(rig: SparkRig) -> None:
     assert rig.positions() == []
 
 
-def test_ranges_of_positions(rig: Rig) -> None:
+def test_ranges_of_positions(rig: SparkRig) -> None:
     rig.fill(60)
     assert rig.positions(startingPosition=17, endingPosition=44) == list(range(17, 45))
     assert rig.positions(startingPosition=60, endingPosition=60) == [60]
@@ -54,7 +54,7 @@ def test_ranges_of_positions(rig: Rig) -> None:
     assert rig.positions(startingPosition="latest") == []
 
 
-def test_times_choose_rows(rig: Rig) -> None:
+def test_times_choose_rows(rig: SparkRig) -> None:
     rig.fill(20)
     entries = list(rig.log.subscribe(1, 20))
     begin, end = entries[5].timestamp_us, entries[15].timestamp_us
@@ -64,7 +64,7 @@ def test_times_choose_rows(rig: Rig) -> None:
     assert rig.positions(startingTimestamp="0", endingTimestamp="1000") == []
 
 
-def test_one_log_is_read_by_several_tasks(rig: Rig) -> None:
+def test_one_log_is_read_by_several_tasks(rig: SparkRig) -> None:
     rig.fill(300)
     assert rig.frame().rdd.getNumPartitions() == 3  # one a stream
     many = rig.frame(minPartitions=10)
@@ -76,13 +76,13 @@ def test_one_log_is_read_by_several_tasks(rig: Rig) -> None:
     assert max(counts) <= 40
 
 
-def test_a_group_by_counts_every_entry(rig: Rig) -> None:
+def test_a_group_by_counts_every_entry(rig: SparkRig) -> None:
     rig.fill(5000, batch=500)
     groups = rig.frame().groupBy((F.col("position") % 10).alias("g")).count().collect()
     assert {row.g: row["count"] for row in groups} == dict.fromkeys(range(10), 500)
 
 
-def test_filters_are_pushed_down_where_spark_allows_it(rig: Rig) -> None:
+def test_filters_are_pushed_down_where_spark_allows_it(rig: SparkRig) -> None:
     rig.fill(200)
     stream = rig.streams[1]
     middle = rig.log.read(100).timestamp
@@ -104,7 +104,7 @@ def test_filters_are_pushed_down_where_spark_allows_it(rig: Rig) -> None:
     assert rig.values(rig.frame().where("position > 50 AND position <= 60")) == list(range(51, 61))
 
 
-def test_trimmed_data_fails_the_read_and_the_error_names_it(rig: Rig) -> None:
+def test_trimmed_data_fails_the_read_and_the_error_names_it(rig: SparkRig) -> None:
     rig.fill(100)
     rig.log.trim(40)
     message = failure(rig.frame(startingPosition=11))
@@ -124,11 +124,13 @@ def test_trimmed_data_fails_the_read_and_the_error_names_it(rig: Rig) -> None:
         ({"cluster": "127.0.0.1:1", "readTimeoutMs": 500}, "127.0.0.1:1"),
     ],
 )
-def test_what_is_wrong_is_one_clear_error(rig: Rig, options: dict[str, object], said: str) -> None:
+def test_what_is_wrong_is_one_clear_error(
+    rig: SparkRig, options: dict[str, object], said: str
+) -> None:
     assert said in failure(rig.frame(**options))
 
 
-def test_a_schema_of_the_users_own_is_refused(rig: Rig) -> None:
+def test_a_schema_of_the_users_own_is_refused(rig: SparkRig) -> None:
     frame = (
         rig.spark.read.format("loomlog")
         .schema("position long, value string")
@@ -138,7 +140,7 @@ def test_a_schema_of_the_users_own_is_refused(rig: Rig) -> None:
     assert "leave .schema() out" in failure(frame)
 
 
-def test_reads_go_on_while_streams_are_added_sealed_and_moved(rig: Rig) -> None:
+def test_reads_go_on_while_streams_are_added_sealed_and_moved(rig: SparkRig) -> None:
     rig.fill(3000, batch=100)
     first, second, third = rig.streams
     rig.cluster.seal_stream(first)

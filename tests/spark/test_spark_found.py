@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 import loomlog.spark
 import pyspark_loomlog
@@ -14,14 +14,14 @@ from loomlog.errors import LoomError
 from loomlog.spark.source import LoomlogSource
 
 
-def test_the_source_is_found_without_registering_it(rig: Rig) -> None:
+def test_the_source_is_found_without_registering_it(rig: SparkRig) -> None:
     """The session of these tests never registered anything."""
     assert pyspark_loomlog.DefaultSource is LoomlogSource
     rig.fill(10)
     assert rig.positions() == list(range(1, 11))
 
 
-def test_it_can_be_registered_with_a_session(rig: Rig, spark: SparkSession) -> None:
+def test_it_can_be_registered_with_a_session(rig: SparkRig, spark: SparkSession) -> None:
     rig.fill(10)
     rig.spark = spark.newSession()
     loomlog.spark.register(rig.spark)

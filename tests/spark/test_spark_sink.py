@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 import loomlog
 
@@ -20,25 +20,25 @@ ROWS = 500
 
 
 @pytest.fixture
-def target(rig: Rig) -> Iterator[loomlog.BlockingLog]:
+def target(rig: SparkRig) -> Iterator[loomlog.BlockingLog]:
     name = f"target-{uuid.uuid4().hex[:8]}"
     yield rig.cluster.create_log(name, streams=2, replicas=2)
     rig.cluster.delete_log(name)
 
 
-def numbers(rig: Rig, count: int = ROWS) -> DataFrame:
+def numbers(rig: SparkRig, count: int = ROWS) -> DataFrame:
     """Rows with the values b"1", b"2", …"""
     frame: DataFrame = rig.spark.range(1, count + 1, numPartitions=4)
     return frame.select(f.col("id").cast("string").alias("value"))
 
 
-def save(rig: Rig, frame: DataFrame, into: loomlog.BlockingLog, **options: Any) -> None:
+def save(rig: SparkRig, frame: DataFrame, into: loomlog.BlockingLog, **options: Any) -> None:
     given = {"cluster": rig.address, "log": into.name, **options}
     frame.write.format("loomlog").options(**given).mode("append").save()
 
 
 def copy_available(
-    rig: Rig, log: loomlog.BlockingLog, checkpoint: Path, change: Any = None, **options: Any
+    rig: SparkRig, log: loomlog.BlockingLog, checkpoint: Path, change: Any = None, **options: Any
 ) -> Any:
     """A streaming query from the rig's log to `log` of all that is there now."""
     frame = rig.stream(startingPosition="earliest", **options).select("timestamp", "key", "value")
@@ -67,7 +67,7 @@ def values(log: loomlog.BlockingLog) -> list[int]:
 
 
 def test_batches_and_streams_are_written_to_a_log_of_every_protocol(
-    rig: Rig, target: loomlog.BlockingLog, tmp_path: Path
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
     """And read again by Spark."""
     expected: list[int] = []
@@ -85,7 +85,7 @@ def test_batches_and_streams_are_written_to_a_log_of_every_protocol(
 # ---- batch ------------------------------------------------------------------------
 
 
-def test_a_batch_is_appended_as_one(rig: Rig, target: loomlog.BlockingLog) -> None:
+def test_a_batch_is_appended_as_one(rig: SparkRig, target: loomlog.BlockingLog) -> None:
     target.append(b"0")
     save(rig, numbers(rig), target)
     assert values(target) == list(range(ROWS + 1))
@@ -97,7 +97,7 @@ def test_a_batch_is_appended_as_one(rig: Rig, target: loomlog.BlockingLog) -> No
     assert rig.values(frame) == sorted([*range(ROWS + 1), 1, 2, 3])
 
 
-def test_keys_and_timestamps_come_along(rig: Rig, target: loomlog.BlockingLog) -> None:
+def test_keys_and_timestamps_come_along(rig: SparkRig, target: loomlog.BlockingLog) -> None:
     rig.fill(20)
     frame = rig.frame().select("value", "timestamp", "key")
     save(rig, frame.coalesce(1).sortWithinPartitions("timestamp"), target)
@@ -105,13 +105,13 @@ def test_keys_and_timestamps_come_along(rig: Rig, target: loomlog.BlockingLog) -
     assert copied == {(e.timestamp_us, e.key, e.value) for e in rig.log.subscribe(1, 20)}
 
 
-def test_rows_of_a_task_keep_their_order(rig: Rig, target: loomlog.BlockingLog) -> None:
+def test_rows_of_a_task_keep_their_order(rig: SparkRig, target: loomlog.BlockingLog) -> None:
     save(rig, numbers(rig, 30_000).coalesce(1), target)
     assert [int(entry.value) for entry in entries(target)] == list(range(1, 30_001))
 
 
 def test_a_batch_with_a_writer_and_a_sequence_is_appended_once(
-    rig: Rig, target: loomlog.BlockingLog
+    rig: SparkRig, target: loomlog.BlockingLog
 ) -> None:
     for _ in range(2):
         save(rig, numbers(rig), target, writer="nightly", sequence=1)
@@ -120,12 +120,14 @@ def test_a_batch_with_a_writer_and_a_sequence_is_appended_once(
     assert target.tail() == 2 * ROWS
 
 
-def test_no_rows_are_no_append(rig: Rig, target: loomlog.BlockingLog) -> None:
+def test_no_rows_are_no_append(rig: SparkRig, target: loomlog.BlockingLog) -> None:
     save(rig, numbers(rig).where("value = 'none'"), target)
     assert target.tail() == 0
 
 
-def test_a_batch_that_fails_leaves_nothing_to_see(rig: Rig, target: loomlog.BlockingLog) -> None:
+def test_a_batch_that_fails_leaves_nothing_to_see(
+    rig: SparkRig, target: loomlog.BlockingLog
+) -> None:
     with pytest.raises(PySparkException, match="value 400 is bad"):
         save(rig, numbers(rig).select(failing_at(400)), target)
     assert target.tail() == 0
@@ -151,7 +153,7 @@ def failing_at(number: int) -> Any:
     ],
 )
 def test_what_is_wrong_is_one_clear_error(
-    rig: Rig,
+    rig: SparkRig,
     target: loomlog.BlockingLog,
     columns: list[str],
     options: dict[str, str],
@@ -162,7 +164,7 @@ def test_what_is_wrong_is_one_clear_error(
     assert target.tail() == 0
 
 
-def test_a_log_cannot_be_overwritten(rig: Rig, target: loomlog.BlockingLog) -> None:
+def test_a_log_cannot_be_overwritten(rig: SparkRig, target: loomlog.BlockingLog) -> None:
     writer = numbers(rig, 2).write.format("loomlog").mode("overwrite")
     with pytest.raises(PySparkException, match="only ever appended to"):
         writer.options(cluster=rig.address, log=target.name).save()
@@ -172,7 +174,7 @@ def test_a_log_cannot_be_overwritten(rig: Rig, target: loomlog.BlockingLog) -> N
 
 
 def test_a_stream_goes_from_log_to_log(
-    rig: Rig, target: loomlog.BlockingLog, tmp_path: Path
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
     rig.fill(100)
     copy_available(rig, target, tmp_path, maxRecordsPerTrigger=40)
@@ -185,7 +187,7 @@ def test_a_stream_goes_from_log_to_log(
 
 
 def test_a_micro_batch_is_one_neighbourhood(
-    rig: Rig, target: loomlog.BlockingLog, tmp_path: Path
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
     rig.fill(90)
     copy_available(rig, target, tmp_path, maxRecordsPerTrigger=30)
@@ -196,7 +198,7 @@ def test_a_micro_batch_is_one_neighbourhood(
 
 
 def test_a_micro_batch_that_spark_repeats_is_not_doubled(
-    rig: Rig, target: loomlog.BlockingLog, tmp_path: Path
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
     """As after a crash between the sink's commit and the checkpoint's."""
     rig.fill(60)
@@ -210,7 +212,7 @@ def test_a_micro_batch_that_spark_repeats_is_not_doubled(
 
 
 def test_a_query_that_fails_in_a_task_goes_on_when_it_is_mended(
-    rig: Rig, target: loomlog.BlockingLog, tmp_path: Path
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
     rig.fill(60)
 
@@ -225,7 +227,7 @@ def test_a_query_that_fails_in_a_task_goes_on_when_it_is_mended(
 
 
 def test_trimming_the_target_trims_what_was_staged(
-    rig: Rig, target: loomlog.BlockingLog, tmp_path: Path
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
     rig.fill(100)
     copy_available(rig, target, tmp_path, maxRecordsPerTrigger=20)
@@ -235,7 +237,9 @@ def test_trimming_the_target_trims_what_was_staged(
     assert [e.position for e in target.subscribe("earliest", 100)] == list(range(71, 101))
 
 
-def test_complete_mode_is_refused(rig: Rig, target: loomlog.BlockingLog, tmp_path: Path) -> None:
+def test_complete_mode_is_refused(
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
+) -> None:
     counts = rig.stream().groupBy("value").count().select("value")
     query = (
         counts.writeStream.format("loomlog")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 from loomlog.client.blocking import BlockingLog
 from loomlog.columns import SCHEMA
@@ -16,7 +16,7 @@ from loomlog.spark.tasks import read_range
 
 
 @pytest.fixture
-def log(rig: Rig, request: pytest.FixtureRequest) -> BlockingLog:
+def log(rig: SparkRig, request: pytest.FixtureRequest) -> BlockingLog:
     """Entries in several epochs, and some without any."""
     log = rig.cluster.create_log(request.node.name, protocol="copyset", replicas=1)
     for number in range(3):
@@ -26,7 +26,7 @@ def log(rig: Rig, request: pytest.FixtureRequest) -> BlockingLog:
     return log
 
 
-def options_of(rig: Rig, log: BlockingLog, **more: str) -> ReadOptions:
+def options_of(rig: SparkRig, log: BlockingLog, **more: str) -> ReadOptions:
     return read_options({"cluster": rig.address, "log": log.name, **more}, streaming=False)
 
 
@@ -35,7 +35,7 @@ def positions_of(options: ReadOptions, ranges: list[TaskRange]) -> list[int]:
     return [position for batch in found for position in batch.column(0).to_pylist()]
 
 
-def test_a_plan_has_few_tasks_and_reads_everything(rig: Rig, log: BlockingLog) -> None:
+def test_a_plan_has_few_tasks_and_reads_everything(rig: SparkRig, log: BlockingLog) -> None:
     expected = [entry.position for entry in log.subscribe(1, log.tail())]
     for more in ({}, {"minPartitions": "4"}, {"maxRecordsPerPartition": "10"}):
         options = options_of(rig, log, **more)
@@ -44,7 +44,7 @@ def test_a_plan_has_few_tasks_and_reads_everything(rig: Rig, log: BlockingLog) -
         assert positions_of(options, ranges) == expected
 
 
-def test_an_epoch_is_split_by_its_entries(rig: Rig, log: BlockingLog) -> None:
+def test_an_epoch_is_split_by_its_entries(rig: SparkRig, log: BlockingLog) -> None:
     first = log.append_many([b"x"] * 100)[0].position
     options = options_of(rig, log, maxRecordsPerPartition="10")
     ranges = plan(log, options, first, first + 99)
@@ -52,7 +52,7 @@ def test_an_epoch_is_split_by_its_entries(rig: Rig, log: BlockingLog) -> None:
     assert positions_of(options, ranges) == list(range(first, first + 100))
 
 
-def test_limited_micro_batches_pass_wide_gaps_at_once(rig: Rig, log: BlockingLog) -> None:
+def test_limited_micro_batches_pass_wide_gaps_at_once(rig: SparkRig, log: BlockingLog) -> None:
     reader = StreamReader(options_of(rig, log), COLUMNS)
     expected = [entry.position for entry in log.subscribe(1, log.tail())]
     offset, read = reader.initialOffset(), []

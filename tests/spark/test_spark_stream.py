@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 
 def progress_of(query: Any) -> list[Any]:
@@ -25,7 +25,7 @@ def _parsed(offset: Any) -> Any:
 
 
 def test_available_now_reads_exactly_what_there_is_and_the_next_run_what_came(
-    rig: Rig, tmp_path: Path
+    rig: SparkRig, tmp_path: Path
 ) -> None:
     rig.fill(100)
     rig.run_available(tmp_path, startingPosition="earliest")
@@ -38,7 +38,9 @@ def test_available_now_reads_exactly_what_there_is_and_the_next_run_what_came(
     assert rig.written(tmp_path) == list(range(1, 151))
 
 
-def test_a_rate_limit_makes_small_batches_also_for_available_now(rig: Rig, tmp_path: Path) -> None:
+def test_a_rate_limit_makes_small_batches_also_for_available_now(
+    rig: SparkRig, tmp_path: Path
+) -> None:
     rig.fill(100)
     query = rig.run_available(tmp_path, startingPosition=11, maxRecordsPerTrigger=40)
     assert [end_of(p) for p in progress_of(query)] == [50, 90, 100]
@@ -48,13 +50,15 @@ def test_a_rate_limit_makes_small_batches_also_for_available_now(rig: Rig, tmp_p
     assert rig.written(tmp_path) == list(range(11, 101))
 
 
-def test_a_stream_may_have_an_end(rig: Rig, tmp_path: Path) -> None:
+def test_a_stream_may_have_an_end(rig: SparkRig, tmp_path: Path) -> None:
     rig.fill(100)
     rig.run_available(tmp_path, startingPosition=11, endingPosition=30)
     assert rig.written(tmp_path) == list(range(11, 31))
 
 
-def test_a_query_that_was_stopped_continues_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
+def test_a_query_that_was_stopped_continues_from_its_checkpoint(
+    rig: SparkRig, tmp_path: Path
+) -> None:
     rig.fill(60)
     output = str(tmp_path / "rows")
     query = (
@@ -72,7 +76,9 @@ def test_a_query_that_was_stopped_continues_from_its_checkpoint(rig: Rig, tmp_pa
     assert rig.written(tmp_path) == list(range(1, 101))
 
 
-def test_latest_is_the_default_and_begins_behind_what_is_there(rig: Rig, tmp_path: Path) -> None:
+def test_latest_is_the_default_and_begins_behind_what_is_there(
+    rig: SparkRig, tmp_path: Path
+) -> None:
     rig.fill(20)
     rig.run_available(tmp_path)
     rig.fill(20, first=21)
@@ -81,7 +87,7 @@ def test_latest_is_the_default_and_begins_behind_what_is_there(rig: Rig, tmp_pat
 
 
 @pytest.fixture
-def half_read(rig: Rig, tmp_path: Path) -> Rig:
+def half_read(rig: SparkRig, tmp_path: Path) -> SparkRig:
     """A query has read up to 30; meanwhile 31 to 50 were trimmed."""
     rig.fill(30)
     rig.run_available(tmp_path, startingPosition="earliest")
@@ -91,7 +97,7 @@ def half_read(rig: Rig, tmp_path: Path) -> Rig:
 
 
 def test_trimmed_data_fails_the_query_and_the_error_names_it(
-    half_read: Rig, tmp_path: Path
+    half_read: SparkRig, tmp_path: Path
 ) -> None:
     with pytest.raises(PySparkException, match="positions 31 to 50 were trimmed"):
         half_read.run_available(tmp_path, startingPosition="earliest")
@@ -99,13 +105,13 @@ def test_trimmed_data_fails_the_query_and_the_error_names_it(
 
 
 def test_without_fail_on_data_loss_the_query_goes_on_behind_it(
-    half_read: Rig, tmp_path: Path
+    half_read: SparkRig, tmp_path: Path
 ) -> None:
     half_read.run_available(tmp_path, startingPosition="earliest", failOnDataLoss="false")
     assert half_read.written(tmp_path) == [*range(1, 31), *range(51, 101)]
 
 
-def test_a_checkpoint_of_a_longer_log_is_refused(rig: Rig, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_longer_log_is_refused(rig: SparkRig, tmp_path: Path) -> None:
     rig.fill(30)
     rig.run_available(tmp_path, startingPosition="earliest")
     rig.cluster.delete_log(rig.log.name)
@@ -124,7 +130,7 @@ def test_a_checkpoint_of_a_longer_log_is_refused(rig: Rig, tmp_path: Path) -> No
     ],
 )
 def test_a_wrong_option_is_one_clear_error(
-    rig: Rig, tmp_path: Path, options: dict[str, object], said: str
+    rig: SparkRig, tmp_path: Path, options: dict[str, object], said: str
 ) -> None:
     with pytest.raises(PySparkException, match=said):
         rig.run_available(tmp_path, **options)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, Not
-from spark_rig import Rig
+from spark_rig import SparkRig
 
 from loomlog.columns import SCHEMA
 from loomlog.errors import NotYetWritten, Timeout, Trimmed
@@ -20,12 +20,12 @@ from loomlog.spark.source import COLUMNS
 from loomlog.spark.tasks import ROWS_MAX, ROWS_MIN, read_range, sized
 
 
-def options_of(rig: Rig, **more: str) -> ReadOptions:
+def options_of(rig: SparkRig, **more: str) -> ReadOptions:
     given = {"cluster": rig.address, "log": rig.log.name, **more}
     return read_options(given, streaming=False)
 
 
-def rows_of(rig: Rig, options: ReadOptions, ranges: list[TaskRange]) -> list[int]:
+def rows_of(rig: SparkRig, options: ReadOptions, ranges: list[TaskRange]) -> list[int]:
     found = [batch for r in ranges for batch in read_range(options, r, SCHEMA)]
     return sorted(position for batch in found for position in batch.column(0).to_pylist())
 
@@ -52,7 +52,7 @@ def test_large_values_are_not_joined_without_bound() -> None:
     assert [batch.num_rows for batch in sized([large] * 7)] == [3, 3, 1]
 
 
-def test_positions_are_located_in_every_stream(rig: Rig) -> None:
+def test_positions_are_located_in_every_stream(rig: SparkRig) -> None:
     rig.fill(60)  # batches of ten, in turn
     first, second, third = rig.streams
     assert rig.log.locate(1) == {first: 1, second: 1, third: 1}
@@ -68,7 +68,7 @@ def test_positions_are_located_in_every_stream(rig: Rig) -> None:
     assert rig.log.locate(31) == {first: 11, second: 11, third: 11}
 
 
-def test_a_sealed_stream_still_tells_where_new_positions_would_be(rig: Rig) -> None:
+def test_a_sealed_stream_still_tells_where_new_positions_would_be(rig: SparkRig) -> None:
     rig.fill(30)
     sealed, other, _ = rig.streams
     rig.cluster.seal_stream(sealed)
@@ -76,7 +76,7 @@ def test_a_sealed_stream_still_tells_where_new_positions_would_be(rig: Rig) -> N
     assert rig.log.locate(131)[sealed] == 11
 
 
-def test_a_stream_as_arrow_ends_at_its_stop_or_with_a_timeout(rig: Rig) -> None:
+def test_a_stream_as_arrow_ends_at_its_stop_or_with_a_timeout(rig: SparkRig) -> None:
     rig.fill(30)
     stream = rig.streams[0]
     batches = list(rig.log.subscribe_stream_arrow(stream, 3, 8))
@@ -85,7 +85,7 @@ def test_a_stream_as_arrow_ends_at_its_stop_or_with_a_timeout(rig: Rig) -> None:
         list(rig.log.subscribe_stream_arrow(stream, 1, 11, timeout_s=0.1))
 
 
-def test_data_trimmed_after_the_plan_is_skipped_or_named(rig: Rig) -> None:
+def test_data_trimmed_after_the_plan_is_skipped_or_named(rig: SparkRig) -> None:
     rig.fill(300)
     strict, loose = options_of(rig), options_of(rig, failOnDataLoss="false")
     ranges = plan(rig.log, strict, 1, 300)
@@ -95,7 +95,7 @@ def test_data_trimmed_after_the_plan_is_skipped_or_named(rig: Rig) -> None:
     assert rows_of(rig, loose, ranges) == list(range(101, 301))
 
 
-def test_streams_that_a_trim_took_away_altogether_are_skipped_or_named(rig: Rig) -> None:
+def test_streams_that_a_trim_took_away_altogether_are_skipped_or_named(rig: SparkRig) -> None:
     rig.fill(30)
     strict, loose = options_of(rig), options_of(rig, failOnDataLoss="false")
     ranges = plan(rig.log, strict, 1, 30)
@@ -107,7 +107,7 @@ def test_streams_that_a_trim_took_away_altogether_are_skipped_or_named(rig: Rig)
     assert rows_of(rig, loose, ranges) == []
 
 
-def test_parts_are_even_and_cover_everything(rig: Rig) -> None:
+def test_parts_are_even_and_cover_everything(rig: SparkRig) -> None:
     rig.fill(95)
     ranges = plan(rig.log, options_of(rig, minPartitions="8", maxRecordsPerPartition="9"), 4, 90)
     assert len(ranges) >= 8
@@ -135,7 +135,7 @@ def test_filters_only_narrow() -> None:
     assert found == Narrowing(first=11, last=20, streams=frozenset({2}))
 
 
-def test_all_filters_are_left_to_spark_as_well(rig: Rig) -> None:
+def test_all_filters_are_left_to_spark_as_well(rig: SparkRig) -> None:
     rig.fill(60)
     reader = FilteringReader(options_of(rig), COLUMNS)
     filters = [GreaterThan(("position",), 50), IsNotNull(("position",))]

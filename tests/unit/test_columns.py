@@ -263,7 +263,6 @@ def test_slices_of_every_binary_type_are_written_right(kind: Any, start: int) ->
         {
             "value": pa.array([t.encode() for t in texts]).cast(kind),
             "key": pa.array([None if k is None else k.encode() for k in keys]).cast(kind),
-            "attributes": pa.array([None if k is None else k.encode() for k in keys]).cast(kind),
             "timestamp": pa.array(stamps, pa.timestamp("us")),
         }
     )
@@ -273,10 +272,15 @@ def test_slices_of_every_binary_type_are_written_right(kind: Any, start: int) ->
     wanted = slice(start, start + 10)
     assert [e.value.decode() for e in decoded.entries()] == texts[wanted]
     assert [e.key.decode() if e.key else None for e in decoded.entries()] == keys[wanted]
-    assert decoded.attributes == decoded.keys
     assert [e.timestamp_us for e in decoded.entries()] == stamps[wanted]
     assert decoded.header.min_timestamp_us == 100 + start
     assert decoded.header.max_timestamp_us == 109 + start
+
+
+def test_a_column_that_nobody_could_read_back_is_refused() -> None:
+    records = pa.record_batch({"value": [b"a"], "attributes": [b"b"]})
+    with pytest.raises(InvalidArgument, match="a log keeps value, key and timestamp"):
+        columns.encode_arrow(records, timestamps_us=NOW_US)
 
 
 @given(

@@ -12,7 +12,7 @@ import loomlog
 
 SOURCE = Path(loomlog.__file__).parent
 
-WORDS = {"types", "errors", "limits", "batch", "staging_logs"}
+WORDS = {"types", "errors", "limits", "batch", "staging_logs", "protocol_names"}
 PORTS = {"storage", "wire", "net"}
 SERVED = WORDS | PORTS | {"config", "core"}
 
@@ -24,12 +24,13 @@ ALLOWED: dict[str, set[str]] = {
     "limits": set(),
     "batch": {"types", "errors", "limits"},
     "staging_logs": set(),
+    "protocol_names": set(),
     "columns": WORDS,
     "references": WORDS,
     "config": {"types", "limits"},
     "core": WORDS,
     "storage": WORDS | {"config", "core"},
-    "wire": WORDS | {"core"},
+    "wire": WORDS | {"core", "net"},
     "net": WORDS,
     "node": SERVED,
     "metadata": SERVED | {"http", "archive"},  # of archives only what is archived: record.py

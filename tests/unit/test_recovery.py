@@ -1,4 +1,4 @@
-"""The recovery rule of spec 1, "Commit context and recovery"."""
+"""The recovery rule of docs/design/ordered.md, "Commit contexts and recovery"."""
 
 from __future__ import annotations
 

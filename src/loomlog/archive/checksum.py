@@ -1,7 +1,7 @@
-"""The checksum of rows, whatever batches or files they come in.
+"""A checksum of rows that does not depend on how they are split into batches or files.
 
-Every column is one long text of bytes, and so is the list of the lengths in a column of bytes; the
-checksum is the CRC32C of each. Rows in another order are other rows.
+It consists of the CRC32C of each column's bytes, and of the lengths in each column of bytes. The
+order of rows matters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BYTES_PER_OFFSET: Final = 4
 
 
 class Checksum:
-    """Takes batches of SCHEMA, one after the other."""
+    """Computes the checksum of a sequence of batches of SCHEMA."""
 
     def __init__(self) -> None:
         self._sums = dict.fromkeys(_PARTS, 0)
@@ -34,7 +34,7 @@ class Checksum:
                 self._add(name, _fixed(column))
 
     def text(self) -> str:
-        """For a manifest, and to compare."""
+        """Return the checksum as text."""
         return "-".join(f"{value:08x}" for value in self._sums.values())
 
     def _add(self, part: str, data: memoryview) -> None:
@@ -53,20 +53,20 @@ _PARTS: Final = _parts()
 
 
 def difference(one: str, other: str) -> str:
-    """The parts in which two checksums differ, in words; empty if they are the same."""
+    """Return the names of the parts in which two checksums differ; empty if they are equal."""
     pairs = zip(_PARTS, one.split("-"), other.split("-"), strict=False)
     return ", ".join(part for part, a, b in pairs if a != b)
 
 
 def _fixed(column: Any) -> memoryview:
-    """The bytes of a column of numbers without nulls."""
+    """Return the bytes of a column of numbers without nulls."""
     width = column.type.bit_width // 8
     start = column.offset * width
     return memoryview(column.buffers()[1])[start : start + len(column) * width]
 
 
 def _contents(column: Any) -> memoryview:
-    """All bytes of a column of bytes, joined; there are none where it is null."""
+    """Return the concatenated bytes of a column of bytes; nulls have none."""
     if column.null_count:
         column = pc.fill_null(column, b"")
     _, offsets, data = column.buffers()

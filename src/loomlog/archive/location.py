@@ -1,7 +1,7 @@
-"""Where an archive lives: a directory on a disk or in an object store, as pyarrow.fs reaches it.
+"""The directory of an archive, on a disk or in an object store, through pyarrow.fs.
 
-Invariant: a file that has its name is complete. On a local disk it has also been forced to the
-disk: the log is trimmed because it is there.
+Invariant: a file under its final name is complete. On a local disk it has also been synced, since
+the log is trimmed once it is there.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^\.+")
 
 
 def uri_of(given: str) -> str:
-    """What a user wrote, a path or a URI, as a URI that means the same everywhere."""
+    """Return the path or URI that a user gave as an absolute URI."""
     uri = given if "://" in given else Path(given).expanduser().absolute().as_uri()
     Location(uri)
     return uri.rstrip("/")
 
 
 class Location:
-    """One directory; files in it are known by their names."""
+    """One directory; files in it are addressed by name."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -48,24 +48,24 @@ class Location:
         return f"<Location {self.uri}>"
 
     def inside(self, name: str) -> Location:
-        """A directory in this one; signs that paths or URIs may take amiss are replaced."""
+        """Return a subdirectory; characters that are unsafe in paths or URIs are replaced."""
         return Location(f"{self.uri}/{_UNSAFE.sub('_', name)}")
 
     def describe(self, name: str) -> str:
-        """A file as messages name it."""
+        """Return the full name of a file, for messages."""
         return f"{self.uri}/{name}"
 
     def create_directory(self) -> None:
         self._try("cannot be made", lambda: self._files.create_dir(self._path, recursive=True))
 
     def names(self) -> list[str]:
-        """All files, also those that are not complete."""
+        """Return the names of all files, including incomplete ones."""
         selector = fs.FileSelector(self._path, allow_not_found=True)
         found = self._try("cannot be listed", lambda: self._files.get_file_info(selector))
         return sorted(info.base_name for info in found if info.type == fs.FileType.File)
 
     def delete(self, name: str) -> None:
-        """Fine if it is gone already."""
+        """Delete a file if it exists."""
         try:
             self._files.delete_file(self._of(name))
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class Location:
 
     @contextmanager
     def create(self, name: str) -> Iterator[Any]:
-        """A new file to write to; it has its name only when all of it is there."""
+        """Yield a new file to write to; it gets its name once it is complete."""
         local = isinstance(self._files, fs.LocalFileSystem)
         path = self._of(name + _PARTIAL if local else name)
         opened = self._try("cannot be written", lambda: self._files.open_output_stream(path))
@@ -93,7 +93,7 @@ class Location:
             return bytes(source.read())
 
     def open(self, name: str) -> Any:
-        """A file for random access; DataLoss if it is not there."""
+        """Open a file for random access; raise DataLoss if it is missing."""
         try:
             return self._files.open_input_file(self._of(name))
         except FileNotFoundError:
@@ -118,7 +118,7 @@ class Location:
 
 
 def _force(path: str) -> None:
-    """Make a file, or the names in a directory, outlive a power loss."""
+    """Sync a file or directory, so that it survives a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

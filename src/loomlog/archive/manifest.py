@@ -1,5 +1,6 @@
-"""The list of an archive's files. It stays small: older parts of it are folded into pages, files of
-their own that are read when somebody wants what is in them.
+"""The list of an archive's files.
+
+It stays small: older entries move to pages, separate files that are read on demand.
 
 Invariants: the ranges are in order, without gap or overlap; a manifest or a page never changes once
 it is written.
@@ -23,7 +24,7 @@ FILES_PER_PAGE: Final = 1000  # a page is some 200 KB
 
 @dataclass(frozen=True, slots=True)
 class RangeFile:
-    """A Parquet file with the rows of a range of positions, all that there are."""
+    """A Parquet file with all rows of a range of positions."""
 
     name: str
     first: Glsn
@@ -37,7 +38,7 @@ class RangeFile:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A folded part of a manifest."""
+    """Older entries of a manifest, in a file of their own."""
 
     name: str
     first: Glsn
@@ -52,7 +53,7 @@ Ranged = TypeVar("Ranged", RangeFile, Page)
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Pages, then files; together every position from the first to the last."""
+    """Pages, then files: together, every position from the first to the last."""
 
     pages: tuple[Page, ...] = ()
     files: tuple[RangeFile, ...] = ()
@@ -74,7 +75,7 @@ class Manifest:
 
 
 def decode(data: bytes, name: str) -> Manifest:
-    """Corrupt names the file."""
+    """Decode a manifest; a Corrupt error names the file."""
     try:
         found = _decode(data)
         pages = tuple(Page(**page) for page in found["pages"])
@@ -99,7 +100,7 @@ def decode_page(data: bytes, name: str) -> list[RangeFile]:
 
 
 def holding(ranges: Sequence[Ranged], position: Glsn) -> Ranged | None:
-    """The one that has a position."""
+    """Return the range that contains a position, if any."""
     at = bisect_left(ranges, position, key=lambda found: found.last)
     return ranges[at] if at < len(ranges) and ranges[at].first <= position else None
 
@@ -109,7 +110,7 @@ def _fields(items: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _encode(content: dict[str, Any]) -> bytes:
-    """JSON, with one line for each item: people look into it."""
+    """Return JSON with one item per line, for people."""
     parts = [f'"version": {VERSION}']
     for kind, items in content.items():
         lines = ",\n".join(json.dumps(item) for item in items)

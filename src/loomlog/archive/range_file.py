@@ -70,7 +70,7 @@ def write(location: Location, first: Glsn, last: Glsn, items: Iterable[Any]) -> 
 def read(
     location: Location, file: RangeFile, first: Glsn = 1, last: Glsn | None = None
 ) -> Iterator[Any]:
-    """Its rows from `first` to `last` as batches of SCHEMA, one for each row group."""
+    """Yield the rows from `first` to `last` as batches of SCHEMA, one per row group."""
     first, last = max(first, file.first), file.last if last is None else min(last, file.last)
     with location.open(file.name) as source:
         try:
@@ -131,7 +131,7 @@ def _range_of(item: Any) -> tuple[Glsn, Glsn]:
 
 
 def _count_below(batch: Any, position: Glsn) -> int:
-    """How many of its first rows stand before a position."""
+    """Return how many of its first rows are below a position."""
     return pc.sum(pc.less(batch.column(0), position)).as_py() or 0
 
 

@@ -1,6 +1,6 @@
-"""What the cluster knows of a log's archive: the value of one small register.
+"""The archive of a log as the cluster knows it: the value of one register.
 
-To swap that register is what makes files a part of the archive, all at once.
+Swapping that register makes files part of the archive, atomically.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def register_name(log: str) -> str:
 class ArchiveInfo:
     """The archive of a log: every position from `first` to `through`."""
 
-    log_id: LogId  # a log that was made anew under the same name has no part in it
+    log_id: LogId  # a later log of the same name does not use this archive
     location: str
     first: Glsn
     through: Glsn  # one before `first` while nothing is archived

@@ -8,28 +8,11 @@ from typing import Annotated
 import typer
 
 from loomlog import limits
-from loomlog.cli import failures
-from loomlog.cli.etcd_options import (
-    ETCD_PREFIX,
-    Etcd,
-    EtcdCa,
-    EtcdCert,
-    EtcdKey,
-    EtcdPrefix,
-    EtcdUser,
-    Peers,
-    etcd_settings,
-    parse_peers,
-)
-from loomlog.cli.options import HeartbeatTimeout, ReplaceAfter, SyncRate
-from loomlog.cli.server_options import (
-    LOG_FORMAT,
-    LOG_LEVEL,
-    EndWithParent,
-    Listen,
-    LogFormat,
-    LogLevel,
-)
+from loomlog.cli.console import failures
+from loomlog.cli.console.command import command
+from loomlog.cli.console.etcd_options import Etcd, EtcdAccess, Peers, parse_peers
+from loomlog.cli.console.options import HeartbeatTimeout, ReplaceAfter, SyncRate
+from loomlog.cli.console.server_options import Listen, ServerOptions
 
 app = typer.Typer(
     help="The metadata repository of a loomlog cluster.",
@@ -39,7 +22,7 @@ app = typer.Typer(
 
 
 class Store(StrEnum):
-    """Where metadata lives."""
+    """The kinds of metadata stores."""
 
     SQLITE = "sqlite"
     ETCD = "etcd"
@@ -50,7 +33,7 @@ def vmr() -> None:
     """The metadata repository of a loomlog cluster."""
 
 
-@app.command()
+@command(app)
 def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that it serves.")],
     data: Annotated[str, typer.Option(metavar="DIR", help="Where metadata lives.")],
@@ -65,11 +48,8 @@ def start(
     member_id: Annotated[int, typer.Option(min=1, metavar="N", help="Which of --peers it is.")] = 1,
     peers: Peers = "",
     etcd: Etcd = "",
-    etcd_prefix: EtcdPrefix = ETCD_PREFIX,
-    etcd_user: EtcdUser = "",
-    etcd_ca: EtcdCa = "",
-    etcd_cert: EtcdCert = "",
-    etcd_key: EtcdKey = "",
+    *,
+    access: EtcdAccess,
     leader_timeout: Annotated[
         float,
         typer.Option(min=0.1, metavar="S", help="Silence after which another one takes over."),
@@ -81,19 +61,15 @@ def start(
         float,
         typer.Option(min=0.01, metavar="S", help="How often to look for entries to be trimmed."),
     ] = limits.RETENTION_INTERVAL_S,
-    log_format: LogFormat = LOG_FORMAT,
-    log_level: LogLevel = LOG_LEVEL,
-    end_with_parent: EndWithParent = False,
+    server: ServerOptions,
 ) -> None:
     """Start a metadata repository; stop it with SIGTERM."""
-    from loomlog.cli import process, structured_logs
+    from loomlog.cli.processes import process
     from loomlog.config import MetadataSettings
     from loomlog.metadata import MetadataRepository
 
-    if end_with_parent:
-        process.end_with_parent()
     _check(store, etcd, peers)
-    structured_logs.set_up(log_format, log_level, server=f"vmr-{member_id}")
+    server.set_up(f"vmr-{member_id}")
     repository = MetadataRepository(
         MetadataSettings(
             cluster_id=cluster_id,
@@ -108,9 +84,7 @@ def start(
             member_id=member_id,
             peers=_peers(peers, member_id),
             leader_silence_s=leader_timeout,
-            etcd=etcd_settings(etcd, etcd_prefix, etcd_user, etcd_ca, etcd_cert, etcd_key)
-            if etcd
-            else None,
+            etcd=access.settings(etcd) if etcd else None,
         )
     )
     process.serve(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loomlog.cli import failures
-from loomlog.cli.server_options import (
-    LOG_FORMAT,
-    LOG_LEVEL,
-    EndWithParent,
-    Listen,
-    LogFormat,
-    LogLevel,
-)
+from loomlog.cli.console import failures
+from loomlog.cli.console.command import command
+from loomlog.cli.console.server_options import Listen, ServerOptions
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
+    import asyncio
+
     from loomlog.node import StorageNode
 
 app = typer.Typer(
@@ -30,7 +28,7 @@ def vsn() -> None:
     """A storage node of a loomlog cluster."""
 
 
-@app.command()
+@command(app)
 def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that this node belongs to.")],
     storage_node_id: Annotated[int, typer.Option(min=1, help="This node's number in it.")],
@@ -65,18 +63,15 @@ def start(
     error_if_exists: Annotated[
         bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
     ] = False,
-    log_format: LogFormat = LOG_FORMAT,
-    log_level: LogLevel = LOG_LEVEL,
-    end_with_parent: EndWithParent = False,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Start a storage node; stop it with SIGTERM."""
-    from loomlog.cli import process, structured_logs
+    from loomlog.cli.processes import process
     from loomlog.config import NodeSettings, StorageSettings
     from loomlog.node import StorageNode
 
-    if end_with_parent:
-        process.end_with_parent()
-    structured_logs.set_up(log_format, log_level, server=f"vsn-{storage_node_id}")
+    server.set_up(f"vsn-{storage_node_id}")
     node = StorageNode(
         NodeSettings(
             node_id=storage_node_id,
@@ -101,6 +96,7 @@ class _Registered:
 
     async def start(self) -> None:
         await self._node.start()
+        self._node.held_back.add_done_callback(self._say_held_back)
         try:
             await self._node.registered()
         except BaseException:
@@ -109,6 +105,12 @@ class _Registered:
 
     async def stop(self) -> None:
         await self._node.stop()
+
+    def _say_held_back(self, why: asyncio.Future[str]) -> None:
+        """Tell who started this process, who would wait for the line that says it is ready."""
+        if not why.cancelled():
+            line = {"ready": False, "pid": os.getpid(), "address": self._node.address}
+            print(json.dumps({**line, "held_back": why.result()}), flush=True)
 
 
 def main() -> None:

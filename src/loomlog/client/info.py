@@ -1,12 +1,13 @@
-"""What the cluster says about itself, as plain data; `dataclasses.asdict` makes it JSON-ready."""
+"""Descriptions of a cluster, its nodes and logs: plain data that `dataclasses.asdict` makes
+JSON-ready."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loomlog.client.orders import protocol_of
+from loomlog import protocol_names
 from loomlog.staging_logs import staged_log
-from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
+from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 _STATES = {
@@ -18,7 +19,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """Where one copy of a log stream lives."""
+    """A replica of a log stream."""
 
     node: NodeId
     address: str
@@ -26,21 +27,21 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class EpochsInfo:
-    """Where entries of protocol `copyset` lie, from an epoch on."""
+    """The nodes that store the entries of a `copyset` segment from epoch `since` on."""
 
     since: int
     nodeset: tuple[NodeId, ...]
-    replicas: int  # of each entry, on any of these nodes
+    replicas: int  # copies of each entry, on any of these nodes
 
 
 @dataclass(frozen=True, slots=True)
 class CopysetInfo:
     """A segment of protocol `copyset`."""
 
-    sequencer: NodeId | None  # the node that took the newest epoch; None: none did yet
+    sequencer: NodeId | None  # the node that started the newest epoch; None: none has
     last_clean: int  # all epochs up to here are recovered
     closed: bool
-    history: tuple[EpochsInfo, ...]  # oldest first; each holds until the next one
+    history: tuple[EpochsInfo, ...]  # oldest first; each is valid until the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +52,61 @@ class StreamInfo:
     state: str
     epoch: int
     replicas: tuple[ReplicaInfo, ...]
-    entries: int  # committed so far
-    condition: str = ""  # why it does not run, what is under way; empty: all is well
-    joining: NodeId | None = None  # is being filled with this stream's data
-    copied_entries: int = 0  # by that one, so far
-    segment: LogId = 0  # that it belongs to
-    protocol: str = "ordered"  # of its segment
-    chains: tuple[tuple[NodeId, ...], ...] = ()  # of protocol `chained`: nodes, head first
-    copyset: CopysetInfo | None = None  # of protocol `copyset`
+    entries: int | None  # committed entries; None: the protocol does not count them
+    condition: str = ""  # why it does not run, or what is in progress; empty: all is well
+    joining: NodeId | None = None  # the node to which a new replica is being copied
+    copied_entries: int = 0  # entries copied to `joining` so far
+    segment: LogId = 0  # the id of its segment
+    protocol: str = protocol_names.DEFAULT  # of its segment
+    chains: tuple[tuple[NodeId, ...], ...] = ()  # protocol `chained`: nodes, head first
+    copyset: CopysetInfo | None = None  # protocol `copyset`
+    last: Glsn | None = None  # the last known position, if LLSNs are positions
+
+    @property
+    def stays(self) -> bool:
+        """Whether draining a node leaves this stream's data there instead of moving it."""
+        return self.copyset is not None and self.copyset.closed
+
+    @property
+    def last_llsn(self) -> Llsn:
+        """The LLSN of its last known entry; 0 if there is none."""
+        return (self.entries if self.last is None else self.last) or 0
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """A part of a log's positions, and how it is run."""
+    """A range of a log's positions with its own protocol and settings."""
 
     id: LogId
     protocol: str
-    streams: int  # as it was asked for
+    streams: int  # as requested
     replicas: int
     start: Glsn
-    end: Glsn | None  # the last position; start - 1 if it has none; None: it is active
-    nodeset: int | None = None  # of `copyset`, if it was asked for
+    end: Glsn | None  # the last position, start - 1 if it is empty; None: it is active
+    nodeset: int | None = None  # protocol `copyset`: its size, if requested
 
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log with its streams."""
+    """A log with its bounds, segments and streams."""
 
     id: LogId
     name: str
     protocol: str
     replicas: int  # wanted per stream
     head: Glsn  # first position that is not trimmed
-    tail: Glsn  # last committed position, 0 if none
+    tail: Glsn | None  # last committed position, 0 if none; None: it cannot be found now
     streams: tuple[StreamInfo, ...]
-    staging_for: str | None = None  # the log whose staged rows it holds; None: it has its own
-    segments: tuple[SegmentInfo, ...] = ()  # in their order; the last one is active
-    switching: str = ""  # how far a switch is, and to what; empty: none is under way
-    retention_s: int | None = None  # entries may go when they are so old; None: they stay
+    staging_for: str | None = None  # the log whose staged rows it holds; None: an ordinary log
+    segments: tuple[SegmentInfo, ...] = ()  # in order; the last one is active
+    switching: str = ""  # target and progress of a switch; empty: none is in progress
+    retention_s: int | None = None  # entries older than this may be deleted; None: kept for ever
+    reached: Glsn = 0  # the last known position; below the tail if `tail` is None
 
     @property
     def active_streams(self) -> tuple[StreamInfo, ...]:
-        """Those that appends go to; the others are of segments that have ended, or come next."""
-        active = self.segments[-1].id if self.segments else 0
+        """The streams of the active segment, which take appends."""
+        active = self.segments[-1].id
         return tuple(stream for stream in self.streams if stream.segment == active)
 
 
@@ -104,26 +117,25 @@ class NodeInfo:
     id: NodeId
     address: str
     alive: bool
-    last_report_s: float  # ago
+    last_report_s: float  # seconds since its last report
     sync_mode: str
     replicas: int
     stored_bytes: int
-    draining: bool = False  # everything moves away, nothing new comes
-    unknown_streams: tuple[
-        StreamId, ...
-    ] = ()  # its data of streams that are not (any more) its own
+    draining: bool = False  # its data is being moved away, and it gets nothing new
+    unknown_streams: tuple[StreamId, ...] = ()  # streams it has data of but is no replica of
     location: str = ""  # its failure domain; empty: one of its own
+    conditions: tuple[str, ...] = ()  # its problems, a sentence each
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A metadata repository as the one that leads sees it."""
+    """A metadata repository as the leader sees it."""
 
     id: int
     address: str
     reachable: bool
     lag: int  # records of the round log that it has not stored yet
-    leaving: bool = False  # counts until the change that removes it is over
+    leaving: bool = False  # being removed; counts for quorums until that is done
     leads: bool = False
 
 
@@ -137,9 +149,10 @@ class ClusterStatus:
     rounds: int  # commit rounds since the metadata repository started
     nodes: tuple[NodeInfo, ...]
     logs: tuple[LogInfo, ...]
-    leader: int = 0  # which metadata repository leads ...
-    leader_epoch: int = 0  # ... since which epoch
+    leader: int = 0  # the id of the leading metadata repository
+    leader_epoch: int = 0
     members: tuple[MemberInfo, ...] = ()  # all metadata repositories
+    conditions: tuple[str, ...] = ()  # the leader's problems, a sentence each
 
 
 def log_info(log: pb.Log) -> LogInfo:
@@ -149,7 +162,8 @@ def log_info(log: pb.Log) -> LogInfo:
         protocol=log.protocol,
         replicas=log.replicas,
         head=log.head,
-        tail=log.tail,
+        tail=None if log.tail_unknown else log.tail,
+        reached=log.tail,
         streams=tuple(map(_stream_info, log.streams)),
         staging_for=staged_log(log.name),
         segments=tuple(map(_segment_info, log.segments)),
@@ -169,6 +183,7 @@ def cluster_status(status: pb.Status) -> ClusterStatus:
         leader=status.leader,
         leader_epoch=status.leader_epoch,
         members=tuple(_member_info(member, status.leader) for member in status.members),
+        conditions=tuple(status.conditions),
     )
 
 
@@ -189,12 +204,13 @@ def _stream_info(stream: pb.LogStream) -> StreamInfo:
         state=str(_STATES.get(stream.state, "unknown")),
         epoch=stream.seal_epoch,
         replicas=tuple(ReplicaInfo(r.storage_node_id, r.address) for r in stream.replicas),
-        entries=stream.entries,
+        entries=stream.entries if stream.HasField("entries") else None,
+        last=stream.last if stream.HasField("last") else None,
         condition=stream.condition,
         joining=stream.joining_node or None,
         copied_entries=stream.copied_entries,
         segment=stream.loglet_id,
-        protocol=protocol_of(stream),
+        protocol=stream.protocol,
         chains=tuple(
             tuple(replica.storage_node_id for replica in chain.replicas)
             for chain in stream.projection.chains
@@ -239,4 +255,5 @@ def _node_info(node: pb.NodeStatus) -> NodeInfo:
         draining=node.draining,
         unknown_streams=tuple(node.unknown_streams),
         location=node.location,
+        conditions=tuple(node.conditions),
     )

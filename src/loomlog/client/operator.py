@@ -1,7 +1,7 @@
-"""What an operator asks of a cluster: streams sealed, moved, checked; nodes emptied and removed.
+"""Requests for operators: seal, move and scrub streams; drain, replace and remove nodes.
 
-The metadata repository answers as soon as it has decided; its reconcile loop does the rest. So a
-Change says what was done and what happens next, and `Cluster.status()` how far that is.
+The metadata repository answers once it has recorded the decision and carries it out afterwards:
+`Change` says what was done and what happens next, and `Cluster.status()` shows the progress.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loomlog import limits
-from loomlog.client.metadata import Metadata
+from loomlog.client.servers.metadata import Metadata
 from loomlog.errors import InvalidArgument
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -17,7 +17,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScrub:
-    """How far the check of one replica is."""
+    """The progress of checking one replica."""
 
     node: NodeId
     finished: bool
@@ -26,62 +26,63 @@ class ReplicaScrub:
     checked_bytes: int
     corrupt_batches: int
     repaired_batches: int
-    error: str  # why it stopped; empty: it did not
+    error: str  # why it stopped; empty if it did not
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was done and what happens next, in one line each."""
+    """The result of an operator's request; `Cluster.status` shows how it proceeds."""
 
-    done: str
-    next: str
-    stream: StreamId | None = None  # a new one
+    done: str  # in one line
+    next: str  # what happens in the background, in one line
+    stream: StreamId | None = None  # the stream that was added
     scrubs: tuple[ReplicaScrub, ...] = ()
 
 
 class Operator:
-    """The part of a Cluster that operators use. Requests that do the same when they are done twice
-    are repeated by themselves; the others say so when their outcome is not known."""
+    """The part of a Cluster that operators use. Idempotent requests are retried automatically; the
+    others raise an error that says so when their outcome is unknown."""
 
     _metadata: Metadata
 
     # ---- streams
 
     async def seal_stream(self, stream: StreamId) -> Change:
-        """Take no more appends until it is unsealed; it stays readable."""
+        """Stop appends to a stream until it is unsealed; it stays readable."""
         return await self._change_stream(pb.ChangeStream.SEAL, stream)
 
     async def unseal_stream(self, stream: StreamId) -> Change:
-        """Let it run again."""
+        """Allow appends to a sealed stream again."""
         return await self._change_stream(pb.ChangeStream.UNSEAL, stream)
 
     async def add_stream(self, log: str) -> Change:
-        """One more stream for a log; `Change.stream` is its id."""
+        """Add a stream to a log; `Change.stream` is its id."""
         request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=log)
         return await self._change(pb.Frame(change_stream=request), repeatable=False)
 
     async def move_stream(
         self, stream: StreamId, from_node: NodeId, to_node: NodeId | None = None
     ) -> Change:
-        """Its replica on `from_node` moves to `to_node` (None: to the best node)."""
+        """Move a replica from `from_node` to `to_node`, or to the best node if that is None."""
         return await self._change_stream(
             pb.ChangeStream.MOVE, stream, from_node, to_node, repeatable=False
         )
 
     async def unregister_replica(self, stream: StreamId, node: NodeId) -> Change:
-        """The replica leaves the stream; its data stays on the node's disk."""
+        """Remove the replica on `node` from the stream; its data stays on the node's disk."""
         return await self._change_stream(
             pb.ChangeStream.UNREGISTER, stream, from_node=node, repeatable=False
         )
 
     async def add_replica(self, stream: StreamId, node: NodeId | None = None) -> Change:
-        """One more replica, on `node` (None: on the best one)."""
+        """Add a replica on `node`, or on the best node if that is None."""
         return await self._change_stream(
             pb.ChangeStream.ADD_REPLICA, stream, to_node=node, repeatable=False
         )
 
     async def scrub_stream(self, stream: StreamId, *, tell_only: bool = False) -> Change:
-        """Check all that is stored of it, repair from peers; `tell_only`: only how far that is."""
+        """Check all stored data of a stream and repair it from other replicas. With `tell_only`,
+        only report the progress."""
         return await self._change_stream(pb.ChangeStream.SCRUB, stream, tell_only=tell_only)
 
     # ---- logs
@@ -95,8 +96,8 @@ class Operator:
         replicas: int | None = None,
         nodeset: int | None = None,
     ) -> Change:
-        """Run a log with other settings from now on, while it is used; what is not given stays as
-        it is, and so does what the log holds."""
+        """Switch a log to other settings while it is in use. They apply to new entries; settings
+        that are None do not change."""
         request = pb.SwitchLog(
             name=log,
             protocol=protocol or "",
@@ -109,32 +110,37 @@ class Operator:
     # ---- nodes
 
     async def drain_node(self, node: NodeId) -> Change:
-        """Move everything away from it, give it nothing new."""
+        """Move all data away from a node and place nothing new on it."""
         return await self._change_node(pb.ChangeNode.DRAIN, node)
 
     async def undrain_node(self, node: NodeId) -> Change:
-        """Use it again."""
+        """Use a draining node again."""
         return await self._change_node(pb.ChangeNode.UNDRAIN, node)
 
     async def remove_node(self, node: NodeId, force: bool = False) -> Change:
-        """Forget an empty node; with `force` also one that is dead and not empty."""
+        """Remove an empty node; with `force`, also a dead one that is not empty."""
         return await self._change_node(pb.ChangeNode.REMOVE, node, force, repeatable=False)
 
+    async def replace_node(self, node: NodeId) -> Change:
+        """Allow a new node to register under this number with empty volumes, once. The old node's
+        data then counts as lost."""
+        return await self._change_node(pb.ChangeNode.REPLACE, node, repeatable=False)
+
     async def cleanup_node(self, node: NodeId) -> Change:
-        """Delete its data of replicas that the cluster does not know (any more)."""
+        """Delete a node's data of replicas that the cluster does not know."""
         return await self._change_node(pb.ChangeNode.CLEANUP, node)
 
-    # ---- metadata repositories, where there are several
+    # ---- replicated metadata repositories
 
     async def add_metadata(self, member: int, address: str) -> Change:
-        """One more, which runs there already."""
+        """Add a metadata repository that already runs at `address`."""
         return await self._change_metadata(pb.ChangeMetadata.ADD, member, address)
 
     async def remove_metadata(self, member: int) -> Change:
-        """One less. Stop it afterwards."""
+        """Remove a metadata repository; stop its process afterwards."""
         return await self._change_metadata(pb.ChangeMetadata.REMOVE, member)
 
-    # ---- inside
+    # ---- requests
 
     async def _change_metadata(
         self, action: pb.ChangeMetadata.Action, member: int, address: str = ""
@@ -202,7 +208,7 @@ def _replica_scrub(scrub: pb.ReplicaScrub) -> ReplicaScrub:
 
 
 def _count(what: str, count: object) -> int:
-    """0 if it is not given."""
+    """Return a checked count; 0 for None."""
     if count is None:
         return 0
     if not isinstance(count, int) or not 1 <= count <= limits.STREAMS_PER_LOG_MAX:

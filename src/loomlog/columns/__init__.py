@@ -9,8 +9,8 @@ Invariants: `decode` accepts what `encode` made; of anything else it raises `Cor
 """
 
 from loomlog.columns.layout import SCHEMA
-from loomlog.columns.reading import Batch, blank, decode, without_payloads
-from loomlog.columns.writing import encode, encode_arrow
+from loomlog.columns.reader import Batch, blank, decode, without_payloads
+from loomlog.columns.writer import encode, encode_arrow
 
 __all__ = [
     "SCHEMA",

@@ -1,4 +1,4 @@
-"""What writing and reading a body agree on."""
+"""Constants that the writer and the reader of a body share."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ TIMESTAMP_BYTES: Final = 8
 
 
 def one_line(problem: BaseException) -> str:
-    """Arrow's messages may have several."""
+    """Return an error's message on one line; Arrow's may have several."""
     return " ".join(str(problem).split())

@@ -1,15 +1,15 @@
-"""A log as a chain of segments. Pure: every change gives another chain, to be swapped in whole.
+"""A log as a sequence of segments. Pure: every change returns another layout, swapped as a whole.
 
     segments     [1 … 100] ordered   [101 … 250] chained   [251 …] ordered
                                                             the active one: no end yet
 
 Invariants: a segment starts one above the end of the one before; only the last has no end; what is
 recorded once (a start, an end) never changes. So a position belongs to the same segment for ever,
-and who knows an older chain is not wrong about what it knows, only short.
+and an older layout is never wrong, only incomplete.
 
-A switch shows in the chain from its beginning: the successor of the active segment is written down
-before anything is done for it. So whoever finds an interrupted switch can finish it, and two that
-begin at once meet in the same chain.
+A switch shows in the layout from its beginning: the successor of the active segment is written down
+before anything is done for it. So any party that finds an interrupted switch can finish it, and
+two that begin at once meet in the same layout.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from loomlog.types import Glsn, LogId
 
 
 class Settings(NamedTuple):
-    """How a segment is run. Two that are equal need no switch from one to the other."""
+    """The settings of a segment. Equal settings need no switch."""
 
     protocol: str
     streams: int
     replicas: int
-    nodeset: int = 0  # of `copyset`: records lie on any of so many nodes; 0: as many as is good
+    nodeset: int = 0  # of `copyset`: records are on any of this many nodes; 0: the default
 
 
 class Segment(NamedTuple):
@@ -43,7 +43,7 @@ class Segment(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """What the active segment is being replaced with."""
+    """The replacement of the active segment."""
 
     loglet: LogId
     settings: Settings
@@ -51,7 +51,7 @@ class Successor(NamedTuple):
 
 
 class SwitchState(StrEnum):
-    """How far the switch of a log is."""
+    """The progress of a switch."""
 
     NONE = "none"
     PREPARING = "preparing"  # the successor is being made; appends go on
@@ -68,16 +68,8 @@ TRANSITIONS: Final = {
 never back from SEALING: somebody may have sealed it already."""
 
 
-class Part(NamedTuple):
-    """What of a range of positions lies in one segment."""
-
-    segment: Segment
-    first: Glsn
-    last: Glsn | None  # None: as far as there is something
-
-
-class Chain(NamedTuple):
-    """All that must be swapped together."""
+class Layout(NamedTuple):
+    """All segments of a log and the state of its switch, swapped as a whole."""
 
     segments: tuple[Segment, ...]
     trimmed: Glsn = 0
@@ -97,7 +89,7 @@ class Chain(NamedTuple):
         return loglet == self.active.loglet and self.switch is not SwitchState.SEALING
 
     def settings_of(self, loglet: LogId) -> Settings | None:
-        """None: it is not, or no longer, a part of this log."""
+        """Return the settings of a loglet; None if it is not, or no longer, part of this log."""
         for part in (*self.segments, self.successor):
             if part is not None and part.loglet == loglet:
                 return part.settings
@@ -106,41 +98,31 @@ class Chain(NamedTuple):
     # ---- finding positions
 
     def segment_of(self, position: Glsn) -> Segment:
-        """Where to look for it; Trimmed if it is gone."""
+        """Return the segment of a position. Raise Trimmed if it is gone."""
         if position > self.trimmed:
             for segment in reversed(self.segments):
                 if segment.covers(position):
                     return segment
         raise Trimmed(f"position {position} was trimmed; the first one kept is {self.trimmed + 1}")
 
-    def parts(self, first: Glsn, last: Glsn | None = None) -> list[Part]:
-        """The segments that a reader from `first` to `last` passes, each clipped at its end."""
-        found = []
-        for segment in self.segments:
-            ends = [end for end in (segment.end, last) if end is not None]
-            begin, end = max(first, segment.start), min(ends, default=None)
-            if end is None or begin <= end:
-                found.append(Part(segment, begin, end))
-        return found
-
     # ---- changes
 
-    def prepare(self, loglet: LogId, settings: Settings) -> Chain:
+    def prepare(self, loglet: LogId, settings: Settings) -> Layout:
         self._check(SwitchState.NONE, SwitchState.PREPARING)
         return self._replace(successor=Successor(loglet, settings))
 
-    def give_up(self) -> Chain:
+    def give_up(self) -> Layout:
         self._check(SwitchState.PREPARING, SwitchState.NONE)
         return self._replace(successor=None)
 
-    def ready(self) -> Chain:
+    def ready(self) -> Layout:
         self._check(SwitchState.PREPARING, SwitchState.SEALING)
         assert self.successor is not None
         return self._replace(successor=self.successor._replace(ready=True))
 
-    def extend(self, tail: Glsn) -> Chain:
-        """The active segment ends at `tail`, for good; the successor goes on above. Older segments
-        that have nothing left are gone: of a log that is empty, all but the one that ended last."""
+    def extend(self, tail: Glsn) -> Layout:
+        """End the active segment at `tail`, for good; the successor goes on above. Older segments
+        that are empty are dropped; if the log is empty, all but the one that ended last."""
         self._check(SwitchState.SEALING, SwitchState.NONE)
         successor, active = self.successor, self.active
         assert successor is not None
@@ -151,8 +133,8 @@ class Chain(NamedTuple):
         older = _with_something_left(self.segments[:-1], self.trimmed)
         return self._replace(segments=(*older, ended, begun), successor=None)
 
-    def trim(self, position: Glsn) -> Chain:
-        """Up to and with `position`; segments that have nothing left are gone."""
+    def trim(self, position: Glsn) -> Layout:
+        """Trim up to and including `position`. Segments that are empty then are dropped."""
         if position <= self.trimmed:
             return self
         kept = _with_something_left(self.segments, position)
@@ -167,6 +149,6 @@ def _with_something_left(segments: tuple[Segment, ...], trimmed: Glsn) -> tuple[
     return tuple(s for s in segments if s.end is None or s.end > trimmed)
 
 
-def chain_of(loglet: LogId, settings: Settings) -> Chain:
-    """A new log."""
-    return Chain((Segment(loglet, settings, 1),))
+def layout_of(loglet: LogId, settings: Settings) -> Layout:
+    """Return the layout of a new log."""
+    return Layout((Segment(loglet, settings, 1),))

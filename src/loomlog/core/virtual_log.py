@@ -1,53 +1,48 @@
-"""The virtual log: one log over a chain of loglets, which may be switched while it is used. Pure.
+"""The virtual log: one log over a sequence of loglets, switched while it is used. Pure.
 
-Every operation is a generator: it yields what to ask next and is sent the answer. Who drives it
-owns the network and the patience; an answer that does not come is `Lost`, after which the same may
-be asked again: everything but an append is harmless when it is done twice.
-
-A switch, by whoever wants it or finds it:
+A switch consists of these steps, whether a party wants it or finds it unfinished:
 
     prepare    write the successor down                       Swap     appends go on
-    make       its loglet, empty; or give the switch up       Make
+    make       create its loglet, empty; or give up           Make
     ready      from here on there is no way back              Swap
-    seal       the active loglet, and learn its tail          Seal     appends wait
+    seal       seal the active loglet and learn its tail      Seal     appends wait
     extend     record the end; the successor starts above     Swap
-    begin      tell its loglet where it starts                Begin    appends go on
-    discard    older loglets of which nothing is left         Discard
+    begin      start the new loglet at its first position     Begin    appends go on
+    discard    drop older loglets that are empty by now       Discard
 
-Each line may be done by another party than the one before, and by several at once: what is decided
-is decided by swaps of the whole chain, each of which is computed from the chain that it replaces.
+Each step may be taken by a different party, or by several at once: all decisions are swaps of the
+whole layout, each computed from the layout that it replaces. Every request may be repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
-from loomlog.core.loglet import Tail
-from loomlog.core.segments import Chain, Segment, Settings, Successor, SwitchState
-from loomlog.errors import AppendUnknown, InvalidArgument, NotFound, NotYetWritten, Sealed
+from loomlog.core.requests import Lost, Outcome, Steps
+from loomlog.core.segments import Layout, Segment, Settings, Successor, SwitchState
+from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn, LogId
 
-# ---- what is asked
+# ---- requests
 
 
-class GetChain(NamedTuple):
-    """The Chain as it is now."""
+class GetLayout(NamedTuple):
+    """Answered with the current Layout."""
 
 
 class Swap(NamedTuple):
-    """Done if `expected` is the chain now, and `chain` from then on; Refused if it is not."""
+    """Done if `expected` is the layout now, and `layout` from then on; Refused if it is not."""
 
-    expected: Chain
-    chain: Chain
+    expected: Layout
+    layout: Layout
 
 
 class NewLoglet(NamedTuple):
-    """An id that was never given before."""
+    """Answered with an id that was never used before."""
 
 
 class Make(NamedTuple):
-    """Done: the loglet is there and takes nothing yet. Refused: it cannot be made."""
+    """Done: the loglet exists and takes no appends yet. Refused: it cannot be created."""
 
     successor: Successor
 
@@ -59,50 +54,20 @@ class Begin(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """The position of its last entry, as Loglet.seal says; also of a loglet that never began."""
+    """Answered with the position of the last entry, also if the loglet never began."""
 
     segment: Segment
-
-
-class GetTail(NamedTuple):
-    """A Tail."""
-
-    segment: Segment
-
-
-class Append(NamedTuple):
-    """The first position; IsSealed; or NotBegun."""
-
-    segment: Segment
-    values: Sequence[Any]
-
-
-class Read(NamedTuple):
-    """What stands there, or None."""
-
-    segment: Segment
-    position: Glsn
-
-
-class Trim(NamedTuple):
-    """Done."""
-
-    segment: Segment
-    position: Glsn
 
 
 class Discard(NamedTuple):
-    """Done: whatever there is of this loglet is gone, or will be. Who asks for it later is told
-    that it is sealed."""
+    """Done: the loglet is deleted, or will be. Later requests find it sealed."""
 
     loglet: LogId
 
 
-Request: TypeAlias = (
-    GetChain | Swap | NewLoglet | Make | Begin | Seal | GetTail | Append | Read | Trim | Discard
-)
+Request: TypeAlias = GetLayout | Swap | NewLoglet | Make | Begin | Seal | Discard
 
-# ---- what is answered, where it is not the value itself
+# ---- answers other than plain values
 
 
 class Done(NamedTuple):
@@ -115,24 +80,11 @@ class Refused(NamedTuple):
     reason: str = ""
 
 
-class IsSealed(NamedTuple):
-    """Certainly nothing was appended."""
+SwitchSteps: TypeAlias = Steps[Request, Any, Outcome]
 
 
-class NotBegun(NamedTuple):
-    """Certainly nothing was appended; the loglet has to be told its start."""
-
-
-class Lost(NamedTuple):
-    """No answer: it may have happened, or may happen later."""
-
-
-R = TypeVar("R")
-Operation: TypeAlias = Generator[Request, Any, R]
-
-
-def certainly(request: Request) -> Operation[Any]:
-    """The answer, however often one has to ask."""
+def certainly(request: Request) -> SwitchSteps[Any]:
+    """Repeat a request until it is answered."""
     while isinstance(answer := (yield request), Lost):
         pass
     return answer
@@ -141,140 +93,55 @@ def certainly(request: Request) -> Operation[Any]:
 # ---- switching
 
 
-def switch(wanted: Settings) -> Operation[Chain]:
-    """Have the log run with these settings: the chain in which it does. InvalidArgument if it
-    cannot.
-
-    If others switch at the same time theirs is finished first; then what is active is compared
-    with what is wanted, again and again."""
+def switch(wanted: Settings) -> SwitchSteps[Layout]:
+    """Switch the log to these settings and return the layout that has them. Raise InvalidArgument
+    if that is impossible. A switch that is already under way is finished first."""
     mine: set[LogId] = set()
     while True:
-        chain: Chain = yield from certainly(GetChain())
-        if any(segment.loglet in mine for segment in chain.segments):
-            return chain  # it was active, whatever came after it
-        if chain.successor is not None:
-            reason = yield from _step(chain, chain.successor)
-            if reason is not None and chain.successor.settings == wanted:
+        layout: Layout = yield from certainly(GetLayout())
+        if any(segment.loglet in mine for segment in layout.segments):
+            return layout  # it was active, perhaps not any more
+        if layout.successor is not None:
+            reason = yield from _step(layout, layout.successor)
+            if reason is not None and layout.successor.settings == wanted:
                 raise InvalidArgument(reason)
-        elif chain.active.settings == wanted:
-            return chain
+        elif layout.active.settings == wanted:
+            return layout
         else:
             loglet: LogId = yield from certainly(NewLoglet())
             mine.add(loglet)
-            yield Swap(chain, chain.prepare(loglet, wanted))
+            yield Swap(layout, layout.prepare(loglet, wanted))
 
 
-def finish() -> Operation[Chain]:
-    """Finish the switch that is under way, if there is one: the chain as it is then."""
+def finish() -> SwitchSteps[Layout]:
+    """Finish the switch that is under way, if any; return the layout afterwards."""
     while True:
-        chain: Chain = yield from certainly(GetChain())
-        if chain.successor is None:
-            return chain
-        yield from _step(chain, chain.successor)
+        layout: Layout = yield from certainly(GetLayout())
+        if layout.successor is None:
+            return layout
+        yield from _step(layout, layout.successor)
 
 
-def _step(chain: Chain, successor: Successor) -> Operation[str | None]:
-    """One step further, by this party or another; or why the switch was given up."""
-    if chain.switch is SwitchState.PREPARING:
+def _step(layout: Layout, successor: Successor) -> SwitchSteps[str | None]:
+    """Take one step of the switch. Return why it was given up, if it was."""
+    if layout.switch is SwitchState.PREPARING:
         made = yield from certainly(Make(successor))
         if isinstance(made, Refused):
-            if isinstance((yield Swap(chain, chain.give_up())), Done):
+            if isinstance((yield Swap(layout, layout.give_up())), Done):
                 yield Discard(successor.loglet)
                 return made.reason
         else:
-            yield Swap(chain, chain.ready())
+            yield Swap(layout, layout.ready())
     else:
-        tail: Glsn = yield from certainly(Seal(chain.active))
-        extended = chain.extend(tail)
-        if isinstance((yield Swap(chain, extended)), Done):
+        tail: Glsn = yield from certainly(Seal(layout.active))
+        extended = layout.extend(tail)
+        if isinstance((yield Swap(layout, extended)), Done):
             yield Begin(extended.active)
-            yield from _discard_dropped(chain, extended)
+            yield from discard_dropped(layout, extended)
     return None
 
 
-def _discard_dropped(before: Chain, after: Chain) -> Operation[None]:
+def discard_dropped(before: Layout, after: Layout) -> SwitchSteps[None]:
     for segment in before.segments:
         if after.settings_of(segment.loglet) is None:
             yield Discard(segment.loglet)
-
-
-# ---- using
-
-
-def append(values: Sequence[Any], known: Chain | None = None) -> Operation[Glsn]:
-    """Append to the active segment, whichever that is by then; the position of the first.
-
-    AppendUnknown if the answer was lost. Sealed if somebody sealed the log without a successor."""
-    chain = known or (yield from certainly(GetChain()))
-    while True:
-        answer = yield Append(chain.active, values)
-        match answer:
-            case IsSealed():
-                newer = yield from finish()
-                if newer.active.loglet == chain.active.loglet:
-                    raise Sealed("the log is sealed, and nothing was chosen to go on with")
-                chain = newer
-            case NotBegun():
-                yield Begin(chain.active)
-                chain = yield from certainly(GetChain())
-            case Lost():
-                raise AppendUnknown("no answer: it may or may not have been appended")
-            case first:
-                return int(first)
-
-
-def read(position: Glsn, known: Chain | None = None) -> Operation[Any]:
-    """What stands at a position. Trimmed, NotYetWritten or NotFound (a gap) if nothing does."""
-    chain = known or (yield from certainly(GetChain()))
-    segment = yield from _holder(chain, position)
-    found = yield from certainly(Read(segment, position))
-    if found is None:
-        chain = yield from certainly(GetChain())
-        chain.segment_of(position)  # Trimmed meanwhile?
-        raise NotFound(f"nothing stands at position {position}: go on behind it")
-    return found
-
-
-def _holder(chain: Chain, position: Glsn) -> Operation[Segment]:
-    """The segment of a position that is decided: what is found there counts."""
-    segment = chain.segment_of(position)
-    if segment.end is not None:
-        return segment
-    last: Tail = yield from certainly(GetTail(segment))
-    if last.sealed:  # so its end may be recorded, and what is found above it does not count
-        newer = yield from finish()
-        if newer.active.loglet != segment.loglet:
-            return (yield from _holder(newer, position))
-    if position > last.position:
-        raise NotYetWritten(f"position {position} is not written; the last is {last.position}")
-    return segment
-
-
-def tail() -> Operation[Glsn]:
-    """The last position of the log."""
-    chain: Chain = yield from certainly(GetChain())
-    while True:
-        last: Tail = yield from certainly(GetTail(chain.active))
-        if not last.sealed:
-            return last.position
-        newer = yield from finish()
-        if newer.active.loglet == chain.active.loglet:
-            return last.position
-        chain = newer
-
-
-def trim(position: Glsn) -> Operation[None]:
-    """Drop everything up to and with `position`, and loglets of which nothing is left.
-    InvalidArgument if it is above the tail."""
-    last = yield from tail()
-    if position > last:
-        raise InvalidArgument(f"the log ends at {last}: it cannot be trimmed up to {position}")
-    while True:
-        before: Chain = yield from certainly(GetChain())
-        after = before.trim(position)
-        if after == before or isinstance((yield Swap(before, after)), Done):
-            break
-    yield from _discard_dropped(before, after)
-    for segment in after.segments:
-        if segment.start <= position:
-            yield Trim(segment, position)

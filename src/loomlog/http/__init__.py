@@ -1,5 +1,6 @@
-"""The HTTP face of a server, for people and monitoring. Knows nothing of logs: routes come from
-the caller. Only the metadata repository uses it; nothing here may be needed to append or read.
+"""The HTTP server of a metadata repository, for people and monitoring.
+
+Routes come from the caller. Appends and reads never depend on it.
 """
 
 from loomlog.http.server import HttpServer, Route

@@ -1,8 +1,9 @@
 """A small HTTP/1.1 server: GET of a handful of paths, answered from memory on the event loop.
 
 Not a web framework, and not to become one. Everything is bounded: the size of a request, the
-number of connections, the time a connection may be silent. What breaks HTTP is answered with 400
-(if it still can be) and closed.
+number of connections (the one that has asked for nothing for the longest time gives way), the time
+that a request and a pause may take. What breaks HTTP is answered with 400 (if it still can be) and
+closed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ log = logging.getLogger(__name__)
 
 Route: TypeAlias = Callable[[], tuple[str, bytes]]  # -> content type, body
 
-REQUEST_BYTES_MAX: Final = 16 * 1024  # request line and headers; also what a body may have
+REQUEST_BYTES_MAX: Final = 16 * 1024  # request line and headers; also the limit of a body
 CONNECTIONS_MAX: Final = 128  # a monitoring system needs two
-SILENCE_S: Final = 30.0  # a connection that says nothing for so long is closed
+UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024  # unread answers; then the connection is closed
+REQUEST_S: Final = 5.0  # from the first byte of a request to its last
+SILENCE_S: Final = 30.0  # a connection without a request is closed after this
 
 
 class HttpServer:
@@ -33,10 +36,10 @@ class HttpServer:
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = dict(routes)
         self._server: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}  # most recent request last
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 picks a free one. InvalidArgument if the address cannot be had."""
+        """Listen; port 0 picks a free one. Raise InvalidArgument if the address is taken."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(self._connection, host, port)
@@ -48,13 +51,13 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """host:port, as listened on."""
+        """The address it listens on, as host:port."""
         assert self._server is not None, "not started"
         host, port = self._server.sockets[0].getsockname()[:2]
         return join_address(host, port)
 
     async def stop(self) -> None:
-        """Stop listening and close every connection. Fine if never started."""
+        """Stop listening and close every connection. Does nothing if never started."""
         if self._server is None:
             return
         self._server.close()
@@ -68,30 +71,32 @@ class HttpServer:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, routes: Mapping[str, Route], connections: set[_Connection]) -> None:
+    def __init__(self, routes: Mapping[str, Route], connections: dict[_Connection, None]) -> None:
         self._routes = routes
         self._connections = connections
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
-        self._silence: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking = False  # a request has begun to arrive
         self._request: h11.Request | None = None
         self._body_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         if len(self._connections) >= CONNECTIONS_MAX:
-            self._transport.abort()
-            return
-        self._connections.add(self)
-        self._expect_more()
+            next(iter(self._connections)).abort()
+        self._connections[self] = None
+        self._close_after(REQUEST_S)  # a new connection should send a request
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
-        if self._silence is not None:
-            self._silence.cancel()
+        self._connections.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        self._expect_more()
+        if not self._asking:
+            self._asking = True
+            self._close_after(REQUEST_S)
         try:
             self._http.receive_data(data)
             self._advance()
@@ -99,16 +104,30 @@ class _Connection(asyncio.Protocol):
             self._refuse(error)
 
     def eof_received(self) -> bool:
-        return False  # closes: nobody is there to read an answer
+        return False  # close: the peer no longer reads
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
-    def _expect_more(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-        self._silence = asyncio.get_running_loop().call_later(SILENCE_S, self.close)
+    def abort(self) -> None:
+        self._connections.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+    def _unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _answered(self) -> None:
+        self._asking = False
+        self._close_after(SILENCE_S)
+        if self._connections.pop(self, self) is None:
+            self._connections[self] = None
 
     def _advance(self) -> None:
         while True:
@@ -121,6 +140,10 @@ class _Connection(asyncio.Protocol):
                 self._allow_body(self._body_bytes)
             elif isinstance(event, h11.EndOfMessage):
                 self._answer()
+                self._answered()
+                if self._unread_bytes() > UNREAD_BYTES_MAX:
+                    self.abort()
+                    return
             else:  # NEED_DATA, PAUSED, ConnectionClosed
                 return
             if self._http.our_state is h11.MUST_CLOSE:

@@ -1,4 +1,4 @@
-"""The metadata repository (vmr): gives every entry its place, and keeps the streams running."""
+"""The metadata repository (vmr): assigns positions to entries and keeps the streams running."""
 
 from loomlog.metadata.server import MetadataRepository
 

@@ -1,67 +1,83 @@
-"""What nodes and clients may ask of the metadata repository that leads.
+"""Requests of nodes and clients to the metadata repository that leads.
 
-Before anything is looked at, the leader makes sure that it still leads: so an answer is at least as
-new as the question, whoever else may lead by the time it arrives. Answers carry the epoch.
+The leader first confirms that it still leads, so an answer is at least as new as the question, even
+if another member leads by the time it arrives. Answers carry the epoch.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from loomlog import limits
-from loomlog.errors import LoomError, NotLeader, Unavailable
+from loomlog.errors import DiskFailed, LoomError, NotLeader, Unavailable
+from loomlog.metadata.protocol import Answer, AnswerAtOnce
+from loomlog.metadata.store.contract import StoreFailed
 from loomlog.metadata.term import Term
-from loomlog.net.connection import Connection, Frame
-from loomlog.net.service import Route, Service
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Route, Service
 
-Answer = Callable[[Connection, Frame], Awaitable[Frame]]
+_CLIENT: Final = "client"
 
 
 class Requests(Service):
-    """Those of one term."""
+    """Answers the requests of one term: the shared ones, and those of each protocol."""
 
     def __init__(self, term: Term, codec: Codec) -> None:
         self._term = term
-        confirmed: dict[str, Answer] = {
+        looks: dict[str, Answer] = {
             "register": self._register,
-            "create_log": self._create_log,
             "describe_log": self._describe_log,
             "list_logs": self._list_logs,
+            "get_bounds": self._get_bounds,
+            "change_node": self._change_node,
+        }
+        commands: dict[str, Answer] = {
+            "switch_log": self._switch_log,
+            "change_stream": self._change_stream,
+            "change_metadata": self._change_metadata,
+        }
+        confirmed: dict[str, Answer] = {
+            "create_log": self._create_log,
             "delete_log": self._delete_log,
             "trim_log": self._trim_log,
-            "get_bounds": self._get_bounds,
-            "switch_log": self._switch_log,
             "set_retention": self._set_retention,
-            "report_chain": self._report_chain,
-            "epoch_store_request": self._epoch_store_request,
-            "change_stream": self._change_stream,
-            "change_node": self._change_node,
-            "change_metadata": self._change_metadata,
+            "find_expired": self._find_expired,
             "get_register": self._get_register,
             "swap_register": self._swap_register,
             "list_registers": self._list_registers,
             "change_lease": self._change_lease,
             "list_leases": self._list_leases,
         }
-        routes = {kind: self._confirming(answer) for kind, answer in confirmed.items()}
-        super().__init__(
-            codec,
-            routes
-            | {
-                "report": self._report,
-                "get_status": self._get_status,
-                "sequencer_request": self._sequencer_request,
-            },
-        )
+        routes = {kind: self._confirming(answer) for kind, answer in looks.items()}
+        for opens, gated in (
+            (term.gate.wait, confirmed),
+            (term.gate.wait_for_command, commands),
+        ):
+            for kind, answer in gated.items():
+                routes[kind] = self._confirming(_gated(opens, answer))
+        routes |= {"report": self._report, "get_status": self._get_status}
+        for keeper in term.keepers.values():
+            for kind, answer in keeper.requests().items():
+                routes[kind] = self._confirming(_gated(term.gate.wait, answer))
+            for kind, answer_at_once in keeper.requests_at_once().items():
+                routes[kind] = self._at_once(answer_at_once)
+        super().__init__(codec, routes)
+
+    def _at_once(self, answer: AnswerAtOnce) -> Route:
+        def answer_at_once(connection: Connection, frame: Frame, payload: memoryview) -> None:
+            self._term.gate.check_not_shut()
+            self.reply(connection, frame, answer(frame))
+
+        return answer_at_once
 
     def _confirming(self, answer: Answer) -> Route:
         async def confirm_and_answer(
             connection: Connection, frame: Frame, payload: memoryview
         ) -> Frame:
+            self._term.gate.check_not_shut()
             await self._confirm()
             try:
                 return await answer(connection, frame)
@@ -88,8 +104,10 @@ class Requests(Service):
     ) -> None:
         if isinstance(error, NotLeader):
             self._term.end_with(error)
+        if isinstance(error, StoreFailed) and connection.greeted.result() == _CLIENT:
+            error = DiskFailed(str(error))  # retrying at once would not help
         if isinstance(error, _LostMeanwhile):
-            # Part of it may have been done: no answer but the end of the connection is true.
+            # It may be partly done: close the connection instead of answering.
             connection.close(error)
         else:
             super().answer_error(connection, frame, kind, error)
@@ -104,16 +122,9 @@ class Requests(Service):
         return pb.Frame(registered=answer)
 
     def _report(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        node = self._term.members.node_of(connection)
+        node = self._term.nodes.node_of(connection)
         if node is not None:  # else it was replaced, or never registered
-            member = self._term.registration.take_reports(node, frame.report.uncommit_reports)
-            member.take_chain_bytes(frame.report.chain_bytes)
-            self._term.take_tails(frame.report.tails)
-
-    async def _epoch_store_request(self, connection: Connection, frame: Frame) -> Frame:
-        node = self._term.members.node_of(connection)
-        state = await self._term.epochs.answer(node, frame.epoch_store_request)
-        return pb.Frame(copyset_state=state)
+            self._term.take_report(node, frame.report)
 
     # ---- clients: logs
 
@@ -145,29 +156,30 @@ class Requests(Service):
     async def _switch_log(self, connection: Connection, frame: Frame) -> Frame:
         return pb.Frame(changed=await self._term.switching.switch(frame.switch_log))
 
-    # ---- clients: chains
-
-    def _sequencer_request(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """In the way of every append: at once, and nobody is asked (metadata/chained)."""
-        loglet, request = sequencer_request_from_wire(frame.sequencer_request)
-        answer = sequencer_answer_to_wire(self._term.sequencers.answer(loglet, request))
-        self.reply(connection, frame, pb.Frame(sequencer_answer=answer))
-
-    async def _report_chain(self, connection: Connection, frame: Frame) -> Frame:
-        await self._term.upkeep.report(frame.report_chain)
-        return pb.Frame(done=pb.Done())
-
     async def _set_retention(self, connection: Connection, frame: Frame) -> Frame:
         log = await self._term.retention.set(frame.set_retention)
         return pb.Frame(log=self._term.view.log(log))
 
+    async def _find_expired(self, connection: Connection, frame: Frame) -> Frame:
+        position = await self._term.retention.find_expired(frame.find_expired.name)
+        return pb.Frame(expired=pb.Expired(position=position))
+
     # ---- clients: operators
 
     async def _change_stream(self, connection: Connection, frame: Frame) -> Frame:
-        return pb.Frame(changed=await self._term.operator.change_stream(frame.change_stream))
+        return pb.Frame(changed=await self._term.admin.change_stream(frame.change_stream))
 
     async def _change_node(self, connection: Connection, frame: Frame) -> Frame:
-        return pb.Frame(changed=await self._term.node_operator.change(frame.change_node))
+        change, gate = frame.change_node, self._term.gate
+        operator = self._term.node_operator
+        if not operator.gives_up(change):
+            await gate.wait_for_command()
+            return pb.Frame(changed=await operator.change(change))
+        with gate.giving_up(change.storage_node_id):
+            changed = await operator.change(change)
+        if gate.condition:
+            changed.next = f"this metadata still waits: {gate.condition}"
+        return pb.Frame(changed=changed)
 
     async def _change_metadata(self, connection: Connection, frame: Frame) -> Frame:
         changed = await self._term.change_members(self._term, frame.change_metadata)
@@ -194,8 +206,16 @@ class Requests(Service):
         return pb.Frame(lease_list=self._term.leases.list(frame.list_leases))
 
 
+def _gated(opens: Callable[[], Awaitable[None]], answer: Answer) -> Answer:
+    async def wait_and_answer(connection: Connection, frame: Frame) -> Frame:
+        await opens()
+        return await answer(connection, frame)
+
+    return wait_and_answer
+
+
 class _LostMeanwhile(NotLeader):
-    """Somebody else took over while the request was carried out."""
+    """Another member took over while the request was carried out."""
 
     def __init__(self, cause: NotLeader) -> None:
         super().__init__(str(cause), cause.leader)

@@ -1,9 +1,9 @@
-"""The metadata repository (vmr) as a process: what it opens, where it listens, who answers.
+"""The metadata repository (vmr) as a process: its files, listeners and services.
 
 While it leads, nodes and clients are served by a term (term.py, requests.py). The embedded form
-(SQLite and a file of rounds) leads from its start to its end. One of several leads when it took
-over (leadership.py), and is always a member of the round log; who comes to one that does not lead
-is sent on.
+(SQLite and a file of rounds) leads from its start to its end. One of several leads after it took
+over (leadership.py), and is always a member of the round log; it redirects clients and nodes while
+it does not lead.
 
 Under the simulator everything that touches the outside is handed in: files and worker (round log),
 store (metadata), rng (secrets). Time comes from the loop.
@@ -15,30 +15,48 @@ import asyncio
 import json
 import logging
 import random
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from loomlog import limits
 from loomlog.config import MetadataSettings
 from loomlog.core.quorum.member import Leader
-from loomlog.errors import InvalidArgument, LoomError, NotLeader, Retryable, SwapUnknown
-from loomlog.metadata.file_round_log import FileRoundLog
-from loomlog.metadata.late_store import LateStore
-from loomlog.metadata.leadership import Leadership
-from loomlog.metadata.member_disk import is_begun
-from loomlog.metadata.membership import has_lost_nothing
-from loomlog.metadata.quorum_member import QuorumMember
+from loomlog.errors import (
+    DiskFailed,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    NotLeader,
+    Retryable,
+    SwapUnknown,
+)
+from loomlog.metadata.leader.leadership import Leadership
+from loomlog.metadata.leader.membership import check_granted, has_lost_nothing
+from loomlog.metadata.metrics import follower_metrics
+from loomlog.metadata.offline.data_directory import (
+    check_alone,
+    check_of_several,
+    database_in,
+    has_rounds,
+    metadata_missing,
+    quorum_in,
+    rounds_in,
+)
 from loomlog.metadata.requests import Requests
-from loomlog.metadata.round_file import FILE_BYTES
-from loomlog.metadata.store import MetaStore
+from loomlog.metadata.rounds.file_round_log import FileRoundLog
+from loomlog.metadata.rounds.member_disk import is_begun
+from loomlog.metadata.rounds.quorum_member import QuorumMember
+from loomlog.metadata.rounds.round_file import FILE_BYTES
+from loomlog.metadata.store.contract import MetaStore
+from loomlog.metadata.store.late_store import LateStore
 from loomlog.metadata.term import Mandate, Term, explained
-from loomlog.metadata.view import follower_metrics
 from loomlog.net.address import split_address
-from loomlog.net.connection import Connection, Frame
-from loomlog.net.endpoints import Server
-from loomlog.net.service import Route, Service
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Route, Server, Service
 
 if TYPE_CHECKING:
     from loomlog.http import HttpServer
@@ -48,12 +66,11 @@ logger = logging.getLogger(__name__)
 
 SECRET_BITS: Final = 128
 STORE_RETRY_S: Final = 0.5
-LONE_MEMBER: Final = 1  # the id of a metadata repository that has no others beside it
+LONE_MEMBER: Final = 1  # the id of a metadata repository that runs alone
 
 
 class MetadataRepository:
-    """A vmr. What is not handed in is the real thing: this machine's disk, SQLite or etcd, the
-    system's source of randomness."""
+    """A vmr. By default it uses the real disk, SQLite or etcd, and the system's randomness."""
 
     def __init__(
         self,
@@ -75,13 +92,14 @@ class MetadataRepository:
         self._http: HttpServer | None = None
         self._leadership: Leadership | None = None  # of one of several
         self.term: Term | None = None  # while it leads
-        self._requests: Requests | None = None  # likewise
+        self._requests: Requests | None = None  # while it leads
         self._at_stop = AsyncExitStack()  # undone in reverse
+        self._troubles: list[Callable[[], str]] = []  # of the disk; empty: none
 
     # ---- life
 
     async def start(self) -> None:
-        """Recover, listen. Nodes and clients may come when this returned."""
+        """Recover, then listen. Nodes and clients are served once this has returned."""
         self.failed: asyncio.Future[LoomError] = asyncio.get_running_loop().create_future()
         try:
             await (self._start_one_of_several() if self._settings.peers else self._start_alone())
@@ -93,11 +111,26 @@ class MetadataRepository:
         except BaseException:
             await self.stop()
             raise
+        if self._files is None:
+            watch = asyncio.get_running_loop().create_task(self._watch_directory())
+            self._at_stop.callback(watch.cancel)
         logger.info("cluster %r is served on %s", self._settings.cluster_id, self.address)
 
     async def stop(self) -> None:
-        """Clean: what is under way on the disk is finished. Fine if it is stopped already."""
+        """Stop cleanly, after writes under way. It may be stopped already."""
         await self._at_stop.aclose()
+
+    async def _watch_directory(self) -> None:
+        """End the process if its directory is deleted or replaced: writes would be lost."""
+        path = self._settings.directory
+        inode = _real_files().inode(path)
+        while await asyncio.to_thread(_is_at, path, inode):  # noqa: ASYNC110
+            await asyncio.sleep(limits.VOLUME_LOOK_S)
+        self._fail(
+            DiskFailed(
+                f"{path} is gone or was replaced: bring it back and start this process again"
+            )
+        )
 
     # ---- alone
 
@@ -105,11 +138,20 @@ class MetadataRepository:
         directory = self._settings.directory
         files = self._files or _real_files()
         files.make_directory(directory)
-        store = self._store or await self._open_sqlite(f"{directory}/metadata.sqlite")
-        round_log = await self._open_round_log(files, f"{directory}/rounds", store)
+        check_alone(files, directory)
+        store = self._store or await self._open_sqlite(files, directory)
+        round_log = await self._open_round_log(files, rounds_in(directory), store)
         leader = Leader(round_log.epoch, LONE_MEMBER, "")
         await self.begin_term(
-            Mandate(leader, store, round_log, _holds, self._lone_member, _cannot_change)
+            Mandate(
+                leader=leader,
+                store=store,
+                round_log=round_log,
+                confirm=_holds,
+                members=self._lone_member,
+                change_members=_cannot_change,
+                conditions=self._conditions,
+            )
         )
         assert self.term is not None
         self.term.over.add_done_callback(lambda over: self._fail(explained(over.result())))
@@ -126,8 +168,12 @@ class MetadataRepository:
                 files, directory, worker, create=create, file_bytes=self._round_file_bytes
             )
             self._at_stop.callback(round_log.close)
+            self._troubles.append(lambda: round_log.trouble)
             self._at_stop.push(closing.pop_all())
         return round_log
+
+    def _conditions(self) -> list[str]:
+        return [found for trouble in self._troubles if (found := trouble())]
 
     def _lone_member(self) -> list[pb.MetadataMember]:
         return [pb.MetadataMember(member_id=LONE_MEMBER, address=self.address, reachable=True)]
@@ -139,25 +185,39 @@ class MetadataRepository:
         store = self._store or await self._open_etcd()
         member = await self._open_member(store)
         self._leadership = Leadership(
-            *(settings, store, member, self._codec, self.begin_term, self.end_term),
-            *(self._fail, self._round_file_bytes),
+            settings=settings,
+            store=store,
+            member=member,
+            codec=self._codec,
+            begin_term=self.begin_term,
+            end_term=self.end_term,
+            failed=self._fail,
+            file_bytes=self._round_file_bytes,
         )
         member.failed.add_done_callback(lambda failed: self._fail(failed.result()))
-        await self._listen(member.routes(self._codec))
+
+        async def seal(connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+            return await member.seal(frame.round_seal, partial(check_granted, store))
+
+        await self._listen(member.routes(self._codec) | {"round_seal": seal})
         self._leadership.start()
         self._at_stop.push_async_callback(self._leadership.stop)
 
     async def _open_member(self, store: MetaStore) -> QuorumMember:
-        directory = f"{self._settings.directory}/quorum"
+        directory = quorum_in(self._settings.directory)
         files = self._files or _real_files()
         files.make_directory(self._settings.directory)
+        check_of_several(files, self._settings.directory)
         if self._files is None:
             self._at_stop.callback(_lock(self._settings.directory).close)
         create = not is_begun(files, directory) and await self._has_lost_nothing(store)
         with ExitStack() as closing:  # the files are closed after their worker has ended
             worker = self._worker or self._new_worker("loomlog-rounds", closing)
             member = QuorumMember.open(
-                *(self._settings.member_id, files, directory, worker),
+                self._settings.member_id,
+                files,
+                directory,
+                worker,
                 create=create,
                 file_bytes=self._round_file_bytes,
             )
@@ -174,19 +234,19 @@ class MetadataRepository:
                 await asyncio.sleep(STORE_RETRY_S)
 
     def not_leader(self) -> NotLeader:
-        """For those who come here although another one leads, or none."""
+        """Return the error for clients that come here although another process leads, or none."""
         return self._leadership.not_leader() if self._leadership else NotLeader("about to stop")
 
     # ---- leading
 
     async def begin_term(self, mandate: Mandate) -> Term:
-        """This process leads: nodes and clients are served."""
+        """Serve nodes and clients as the leader."""
         self.term = await Term.begin(self._settings, mandate, self._new_secret)
         self._requests = Requests(self.term, self._codec)
         return self.term
 
     async def end_term(self) -> None:
-        """It does not lead any more; who is still connected has to look for the one who does."""
+        """Stop serving; peers that are still connected have to look for the new leader."""
         term, self.term = self.term, None
         requests, self._requests = self._requests, None
         if term is not None and requests is not None:
@@ -227,7 +287,7 @@ class MetadataRepository:
         self._at_stop.push_async_callback(http.stop)
 
     def received(self, connection: Connection, frame: Frame, payload: memoryview) -> bool:
-        """Whether a term took what a node or a client sent."""
+        """Return whether a term took what a node or a client sent."""
         if self._requests is None:
             return False
         self._requests.frame_received(connection, frame, payload)
@@ -247,17 +307,24 @@ class MetadataRepository:
         epoch, member, address = self.term.leader
         return pb.LeaderBeat(epoch=epoch, leader=member, address=address, heard=True)
 
-    # ---- the real things
+    # ---- defaults
 
-    async def _open_sqlite(self, path: str) -> MetaStore:
-        from loomlog.metadata.sqlite import SqliteStore
+    async def _open_sqlite(self, files: Files, directory: str) -> MetaStore:
+        from loomlog.metadata.store.sqlite import SqliteStore
 
-        store = await SqliteStore.open(path, self._new_worker("loomlog-metadata", self._at_stop))
+        worker = self._new_worker("loomlog-metadata", self._at_stop)
+        # The database is made before the first file of rounds.
+        create = not has_rounds(files, directory)
+        try:
+            store = await SqliteStore.open(database_in(directory), worker, create=create)
+        except NotFound:
+            raise metadata_missing(directory) from None
         self._at_stop.push_async_callback(store.close)
+        self._troubles.append(lambda: store.trouble)
         return store
 
     async def _open_etcd(self) -> MetaStore:
-        from loomlog.metadata.etcd import EtcdStore
+        from loomlog.metadata.store.etcd import EtcdStore
 
         settings = self._settings.etcd
         if settings is None:
@@ -280,7 +347,7 @@ class MetadataRepository:
     def _new_secret(self) -> str:
         return f"{self._rng.getrandbits(SECRET_BITS):032x}"
 
-    # ---- who we are
+    # ---- status
 
     @property
     def address(self) -> str:
@@ -291,22 +358,21 @@ class MetadataRepository:
         return self._http.address if self._http is not None else None
 
     def status(self) -> dict[str, Any]:
-        """As `loom status --json` shows it; of one that does not lead, what it knows."""
+        """Return what `loom status --json` shows; what it knows, if it does not lead."""
         if self.term is not None:
             return {"role": "leader", **self.term.view.as_dict()}
         assert self._leadership is not None
         return {"role": "follower", **self._leadership.as_dict()}
 
     def metrics(self) -> str:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         if self.term is not None:
             return self.term.view.metrics()
         return follower_metrics(self._beat().epoch)
 
 
 class _Front(Service):
-    """Every connection to a metadata repository. What its peers ask is answered by each of them;
-    the rest by the one that leads."""
+    """Serves every connection. Each member answers its peers; the leader answers the rest."""
 
     def __init__(
         self, repository: MetadataRepository, codec: Codec, routes: dict[str, Route]
@@ -328,7 +394,7 @@ class _Front(Service):
 
 
 async def _holds() -> None:
-    """Whoever is alone leads."""
+    """Return at once: a process that is alone leads."""
 
 
 async def _cannot_change(term: Term, request: pb.ChangeMetadata) -> pb.Changed:
@@ -336,6 +402,13 @@ async def _cannot_change(term: Term, request: pb.ChangeMetadata) -> pb.Changed:
         "this metadata repository is alone: to have several, move its metadata with "
         "`loom metadata export` and `loom metadata import`"
     )
+
+
+def _is_at(path: str, inode: int) -> bool:
+    try:
+        return _real_files().inode(path) == inode
+    except OSError:
+        return False
 
 
 def _real_files() -> Files:

@@ -1,4 +1,4 @@
-"""Addresses as people write them: host:port."""
+"""Addresses in the form host:port."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from loomlog.errors import InvalidArgument
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`127.0.0.1:7400` or `[::1]:7400` as host and port."""
+    """Split `127.0.0.1:7400` or `[::1]:7400` into host and port."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise InvalidArgument(f"{address!r} is no address: write host:port, e.g. 127.0.0.1:7400")

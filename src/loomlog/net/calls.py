@@ -1,39 +1,40 @@
-"""Requests that may take only so long, answered by plain callbacks."""
+"""Requests with a time limit, answered through callbacks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from loomlog.errors import LoomError, Timeout
 from loomlog.types import Buffer
 
 if TYPE_CHECKING:
-    from loomlog.net.connection import Connection, Frame, OnReply
+    from loomlog.net.connection import Connection, Message, OnReply
 
+F = TypeVar("F", bound="Message")
 _NOTHING = memoryview(b"")
 
 
-class Call:
-    """A request that is under way. `on_reply` gets its answer or the error, once."""
+class Call(Generic[F]):
+    """A pending request. `on_reply` is called once, with the answer or the error."""
 
     __slots__ = ("_connection", "_on_reply", "_request_id", "_timeout_s", "_timer")
 
     def __init__(
         self,
-        connection: Connection,
-        frame: Frame,
+        connection: Connection[F],
+        frame: F,
         payload: Sequence[Buffer],
         timeout_s: float,
-        on_reply: OnReply,
+        on_reply: OnReply[F],
     ) -> None:
         self._connection = connection
-        self._on_reply: OnReply | None = on_reply
+        self._on_reply: OnReply[F] | None = on_reply
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._request_id = connection.call(frame, payload, self._replied)
-        # From here on the peer is at work: whatever else is to be done costs no time.
+        # Start the timer after sending, so that it costs the request no time.
         if not self.ended:
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_over)
 
@@ -42,17 +43,17 @@ class Call:
         return self._on_reply is None
 
     def cancel(self) -> None:
-        """Nobody is told anything any more. Fine if it is answered."""
+        """Drop the callback. Does nothing if the request was answered."""
         if self._on_reply is not None:
             self._on_reply = None
             self._connection.forget(self._request_id)
             self._stop_timer()
 
-    def _replied(self, reply: Frame | LoomError, content: memoryview) -> None:
+    def _replied(self, reply: F | LoomError, content: memoryview) -> None:
         on_reply, self._on_reply = self._on_reply, None
         if on_reply is not None:
             on_reply(reply, content)
-            self._stop_timer()  # now: the answer may have asked for the next thing
+            self._stop_timer()  # last: the callback may have sent the next request
 
     def _time_is_over(self) -> None:
         if self._on_reply is not None:

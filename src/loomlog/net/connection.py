@@ -1,11 +1,16 @@
-"""One duplex connection: frames out, frames in, requests matched with their answers.
+"""A duplex connection that sends and receives frames and matches answers with requests.
 
-Knows nothing of the messages: a codec (wire.codec.Codec in production) turns them into bytes and
-back. Both sides may send requests. Answers go to plain callbacks, because a Future per request
-costs five times as much; `ask` and `request` make one where that does not matter.
+It does not know the messages: a codec (wire.codec.Codec) converts them to bytes and back. Both
+sides may send requests. Answers go to plain callbacks, because a Future per request costs five
+times as much; `ask` and `request` create one where that does not matter.
 
-Bounds: above SEND_BUFFER_BYTES `drain()` waits; a peer that lets SEND_BUFFER_BYTES_MAX pile up is
-cut off.
+Bounds: above SEND_BUFFER_BYTES `drain()` waits; a peer that falls behind by a multiple of that is
+disconnected. On an accepted connection, requests are not read while the peer does not read its
+answers, or while READS_PER_CONNECTION_MAX requests for content are pending. The connecting side
+always reads, so two servers never wait for each other.
+
+A peer that owes answers, or gets one-way frames, is pinged, and disconnected if it stays silent.
+Damaged bytes and frames that break a handler close this connection only.
 """
 
 from __future__ import annotations
@@ -14,17 +19,29 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
 from loomlog.errors import Corrupt, LoomError, Unavailable
 from loomlog.net.calls import Call
+from loomlog.net.liveness import Hearing
+from loomlog.net.turns import Turns
 from loomlog.types import Buffer
 
 logger = logging.getLogger(__name__)
 
-Frame = Any  # a message of the codec with the fields `id` and `reply`
-OnReply = Callable[[Frame | LoomError, memoryview], None]
+
+class Message(Protocol):
+    """The fields that a connection uses of its frames."""
+
+    id: int
+    reply: bool
+
+
+F = TypeVar("F", bound=Message)
+F_co = TypeVar("F_co", covariant=True)
+F_contra = TypeVar("F_contra", contravariant=True)
+OnReply = Callable[[F | LoomError, memoryview], None]
 _NOTHING = memoryview(b"")
 _SILENCE_OPTIONS = [
     (getattr(socket, name), value)
@@ -34,73 +51,105 @@ _SILENCE_OPTIONS = [
         ("TCP_KEEPCNT", limits.TCP_SILENCE_S // 2),
         ("TCP_USER_TIMEOUT", limits.TCP_SILENCE_S * 1000),
     )
-    if hasattr(socket, name)  # some are Linux's own
+    if hasattr(socket, name)  # some exist only on Linux
 ]
 
 
-class FrameReader(Protocol):
+class FrameReader(Protocol[F_co]):
     def writable(self) -> memoryview: ...
 
-    def received(self, count: int) -> Iterator[tuple[Frame, memoryview]]: ...
+    def received(self, count: int) -> Iterator[tuple[F_co, memoryview]]: ...
+
+    def accept_all(self) -> None: ...
 
 
-class Codec(Protocol):
-    def reader(self) -> FrameReader: ...
-
-    def encode(self, frame: Frame, payload: Sequence[Buffer]) -> Sequence[Buffer]: ...
-
-    def kind(self, frame: Frame) -> str: ...
-
-    def greeting(self) -> Frame: ...
-
-    def check_greeting(self, frame: Frame) -> str: ...
-
-    def failure(self, frame: Frame) -> LoomError | None: ...
-
-    def failure_frame(self, error: LoomError) -> Frame: ...
+class FrameWriter(Protocol[F_contra]):
+    def encode(self, frame: F_contra, payload: Sequence[Buffer]) -> Sequence[Buffer]: ...
 
 
-class Handler(Protocol):
-    """What a connection tells its owner."""
+class Codec(Protocol[F]):
+    def reader(self) -> FrameReader[F]: ...
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """A request or a one-way frame. The payload view may be kept."""
+    def writer(self) -> FrameWriter[F]: ...
 
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        """Called once, after every open request has been told."""
+    def kind(self, frame: F) -> str: ...
+
+    def greeting(self) -> F: ...
+
+    def check_greeting(self, frame: F) -> str: ...
+
+    def ping(self) -> F: ...
+
+    def pong_to(self, frame: F) -> F: ...
+
+    def asks_for_content(self, kind: str, frame: F) -> bool: ...
+
+    def failure(self, frame: F) -> LoomError | None: ...
+
+    def failure_frame(self, error: LoomError) -> F: ...
 
 
-class OnlyAnswers:
-    """A handler, where the peer only answers."""
+class Handler(Protocol[F]):
+    """The owner of a connection."""
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """It asks nothing."""
+    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
+        """Called with a request or one-way frame. The payload view may be kept."""
 
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        """Requests under way are told."""
+    def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
+        """Called once, after the callbacks of all pending requests."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class Damaged(Unavailable):
+    """The connection was closed because of what the peer sent."""
+
+
+class OnlyAnswers(Generic[F]):
+    """The handler of a connection whose peer only answers."""
+
+    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
+        """Ignore the frame: the peer sends no requests."""
+
+    def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
+        """Do nothing: pending requests get the error."""
+
+
+class Connection(asyncio.BufferedProtocol, Generic[F]):
     """A connection from the moment it is made until it is lost."""
 
-    def __init__(self, codec: Codec, handler: Handler) -> None:
+    def __init__(self, codec: Codec[F], handler: Handler[F], *, accepted: bool = False) -> None:
         self._codec = codec
         self._handler = handler
+        self._accepted = accepted
+        self._unsent_bytes_max = (
+            limits.ANSWERS_BYTES_MAX if accepted else limits.SEND_BUFFER_BYTES_MAX
+        )
+        self._answering: set[int] = set()  # pending requests for content, if accepted
+        self._paused = False  # reading from the peer is paused
+        self._answer_bytes = limits.SEND_BUFFER_BYTES  # of a large answer; the first one is alone
+        self.reads = asyncio.Semaphore(limits.READS_PER_CONNECTION_MAX)  # of its subscriptions
+        self.turns = Turns(self)  # of its long polls
         self._reader = codec.reader()
+        self._encode = codec.writer().encode
         self._transport: asyncio.Transport | None = None
-        self._pending: dict[int, OnReply] = {}
-        self._streams: set[int] = set()  # pending ids that take many answers
+        self._pending: dict[int, OnReply[F]] = {}
+        self._streams: set[int] = set()  # ids of pending requests with many answers
         self._last_id = 0
         self._writable: asyncio.Future[None] | None = None
         self._failure: LoomError | None = None
+        self._hearing = Hearing(self)
+        self.heard = False  # bytes arrived since this was reset
+        self.said = False  # a one-way frame was sent since this was reset
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.greeted.add_done_callback(_retrieve)
         self.peer = "?"
 
-    # ---- asyncio's side
+    # ---- asyncio protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
+        if self._failure is not None:  # aborted before it was made
+            transport.abort()
+            return
         self._transport = transport
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_BYTES)
         _detect_silence(transport.get_extra_info("socket"))
@@ -112,18 +161,30 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.heard = True
+        self._take(nbytes)
+
+    def _take(self, count: int) -> None:
         try:
-            for frame, payload in self._reader.received(nbytes):
+            for frame, payload in self._reader.received(count):
                 if self.greeted.done():
                     self._received(frame, payload)
                 else:
-                    self.greeted.set_result(self._codec.check_greeting(frame))
+                    self._greet(frame)
                 if self._failure is not None:
                     return
+                if (self._answering or self._writable is not None) and self._has_enough():
+                    self._pause()
+                    return
+        except Corrupt as error:
+            self.abort(Damaged(f"what {self.peer} sent is damaged: {error}"))
         except LoomError as error:
-            if not isinstance(error, Corrupt):
-                self.send(self._codec.failure_frame(error))
+            self.send(self._codec.failure_frame(error))
             self.close(error)
+        except Exception as error:
+            damaged = Damaged(f"what {self.peer} sent cannot be handled: connection closed")
+            damaged.__cause__ = error
+            self.abort(damaged)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -132,13 +193,41 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
+        if self._accepted:
+            self._pause()
 
     def resume_writing(self) -> None:
         waiting, self._writable = self._writable, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
+        if self._paused:
+            self._resume()
 
-    # ---- our side
+    # ---- backpressure
+
+    def _has_enough(self) -> bool:
+        many = len(self._answering) >= limits.READS_PER_CONNECTION_MAX
+        return many or (self._accepted and self._writable is not None)
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._has_enough():
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle what arrived before the pause, then read on."""
+        if not self._paused or self._failure is not None or self._has_enough():
+            return
+        self._paused = False
+        self._take(0)
+        if not self._paused and self._transport is not None and self._failure is None:
+            self._transport.resume_reading()
+
+    # ---- sending
 
     @property
     def closed(self) -> bool:
@@ -146,28 +235,58 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def congested(self) -> bool:
-        """More is waiting to be sent than is good: slow down."""
+        """Whether callers should slow down: too much is waiting to be sent."""
         return self._writable is not None
 
-    def send(self, frame: Frame, payload: Sequence[Buffer] = ()) -> None:
-        """Queue a frame; on a closed connection it is dropped (its owner was told)."""
+    @property
+    def reads_max(self) -> int:
+        """The number of concurrent long polls: the larger their answers, the fewer."""
+        fitting = limits.SEND_BUFFER_BYTES // max(self._answer_bytes, 1)
+        return max(1, min(fitting, limits.READS_PER_CONNECTION_MAX))
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call it once little enough is queued for the peer, or the connection is closed."""
+        if self._writable is None:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._writable.add_done_callback(lambda _: callback())
+
+    @property
+    def expects(self) -> int:
+        """The number of pending requests."""
+        return len(self._pending)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def send(self, frame: F, payload: Sequence[Buffer] = ()) -> None:
+        """Queue a frame. On a closed connection it is dropped: the owner knows."""
         transport = self._transport
         if transport is None or self._failure is not None:
             return
-        transport.writelines(self._codec.encode(frame, payload))
-        if self._writable is not None:
-            self._check_bound(transport)
+        if self._writable is not None and not self._has_room(transport):
+            return
+        transport.writelines(self._encode(frame, payload))
+        if payload:
+            self._answer_bytes = max(sum(map(len, payload)), self._answer_bytes // 2)
+        if not frame.reply:
+            self.said = True
+        elif self._answering:
+            self._answering.discard(frame.id)
+            if self._paused:
+                self._resume()
 
     def call(
         self,
-        frame: Frame,
+        frame: F,
         payload: Sequence[Buffer],
-        on_reply: OnReply,
+        on_reply: OnReply[F],
         *,
         many: bool = False,
     ) -> int:
-        """Send a request; `on_reply` gets its answer or the error. With `many` it stays until
-        `forget(id)`, an error answer, or the end of the connection. Returns the id."""
+        """Send a request and return its id. `on_reply` is called with the answer or the error; with
+        `many`, for every answer until `forget(id)`, an error or the end of the connection."""
         if self._failure is not None:
             asyncio.get_running_loop().call_soon(on_reply, self._failure, _NOTHING)
             return 0
@@ -180,22 +299,22 @@ class Connection(asyncio.BufferedProtocol):
         return self._last_id
 
     def forget(self, request_id: int) -> None:
-        """Answers to this request are of no interest any more."""
+        """Ignore further answers to this request."""
         self._pending.pop(request_id, None)
         self._streams.discard(request_id)
 
     def ask(
         self,
-        frame: Frame,
+        frame: F,
         payload: Sequence[Buffer] = (),
         *,
         timeout_s: float = limits.REQUEST_TIMEOUT_S,
-    ) -> asyncio.Future[tuple[Frame, memoryview]]:
-        """Send a request; its answer, or the error. Who ends the Future is not answered."""
-        answer: asyncio.Future[tuple[Frame, memoryview]]
+    ) -> asyncio.Future[tuple[F, memoryview]]:
+        """Send a request and return a Future of its answer; cancelling it drops the answer."""
+        answer: asyncio.Future[tuple[F, memoryview]]
         answer = asyncio.get_running_loop().create_future()
 
-        def on_reply(reply: Frame | LoomError, content: memoryview) -> None:
+        def on_reply(reply: F | LoomError, content: memoryview) -> None:
             if answer.done():
                 return
             if isinstance(reply, LoomError):
@@ -209,40 +328,46 @@ class Connection(asyncio.BufferedProtocol):
 
     async def request(
         self,
-        frame: Frame,
+        frame: F,
         payload: Sequence[Buffer] = (),
         *,
         timeout_s: float = limits.REQUEST_TIMEOUT_S,
-    ) -> tuple[Frame, memoryview]:
+    ) -> tuple[F, memoryview]:
         """Send a request and wait for its answer; an error answer is raised."""
         return await self.ask(frame, payload, timeout_s=timeout_s)
 
     async def drain(self) -> None:
-        """Wait while too much is queued for the peer."""
+        """Wait until the send buffer has room."""
         while self._writable is not None and self._failure is None:
             await asyncio.shield(self._writable)
 
     def close(self, error: LoomError | None = None) -> None:
-        """Close after what was sent; open requests fail with `error`."""
+        """Close after sending what is queued; pending requests fail with `error`."""
         if self._transport is not None:
             self._transport.close()
         self._fail(error or Unavailable(f"the connection to {self.peer} was closed"))
 
     def abort(self, error: LoomError) -> None:
-        """Close at once, dropping what was not sent."""
+        """Close at once and drop what was not sent."""
         if self._transport is not None:
             self._transport.abort()
         self._fail(error)
 
-    # ---- inside
+    def ping(self, on_reply: OnReply[F]) -> None:
+        self.call(self._codec.ping(), (), on_reply)
 
-    def _received(self, frame: Frame, payload: memoryview) -> None:
+    # ---- receiving
+
+    def _greet(self, frame: F) -> None:
+        role = self._codec.check_greeting(frame)
+        self._reader.accept_all()
+        self.said = False  # the greeting itself
+        self._hearing.start()
+        self.greeted.set_result(role)
+
+    def _received(self, frame: F, payload: memoryview) -> None:
         if not frame.reply:
-            goodbye = None if frame.id else self._codec.failure(frame)
-            if goodbye is not None:  # the peer says why it is about to close
-                self.close(goodbye)
-            else:
-                self._handler.frame_received(self, frame, payload)
+            self._asked(frame, payload)
             return
         request_id = frame.id
         if request_id in self._streams:
@@ -256,14 +381,28 @@ class Connection(asyncio.BufferedProtocol):
             self.forget(request_id)
         on_reply(failure or frame, payload)
 
-    def _check_bound(self, transport: asyncio.Transport) -> None:
-        if transport.get_write_buffer_size() > limits.SEND_BUFFER_BYTES_MAX:
-            self.abort(Unavailable(f"{self.peer} reads too slowly: connection cut"))
+    def _asked(self, frame: F, payload: memoryview) -> None:
+        kind = self._codec.kind(frame)
+        if kind == "ping":
+            self.send(self._codec.pong_to(frame))
+        elif kind == "error" and not frame.id:  # the peer says why it is about to close
+            self.close(self._codec.failure(frame))
+        else:
+            if self._accepted and frame.id and self._codec.asks_for_content(kind, frame):
+                self._answering.add(frame.id)
+            self._handler.frame_received(self, frame, payload)
+
+    def _has_room(self, transport: asyncio.Transport) -> bool:
+        if transport.get_write_buffer_size() <= self._unsent_bytes_max:
+            return True
+        self.abort(Unavailable(f"{self.peer} reads too slowly: connection cut"))
+        return False
 
     def _fail(self, error: LoomError) -> None:
         if self._failure is not None:
             return
         self._failure = error
+        self._hearing.stop()
         self.resume_writing()
         if not self.greeted.done():
             self.greeted.set_exception(error)
@@ -272,13 +411,13 @@ class Connection(asyncio.BufferedProtocol):
         for on_reply in pending.values():
             try:
                 on_reply(error, _NOTHING)
-            except Exception:  # the others have to be told in any case
-                logger.exception("who waited for %s cannot take that it is gone", self.peer)
+            except Exception:  # the other callbacks still have to run
+                logger.exception("a callback failed when the connection to %s was lost", self.peer)
         self._handler.connection_closed(self, error)
 
 
 def _detect_silence(connected: Any) -> None:
-    """Let the kernel end a connection whose peer's host is gone without a word."""
+    """Let the kernel close a connection whose peer's host has vanished."""
     if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -287,6 +426,6 @@ def _detect_silence(connected: Any) -> None:
 
 
 def _retrieve(greeted: asyncio.Future[str]) -> None:
-    """A failed greeting is told to the handler; the Future's own warning would be noise."""
+    """Mark a failed greeting as retrieved: the handler gets the error."""
     if not greeted.cancelled():
         greeted.exception()

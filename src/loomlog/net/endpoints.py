@@ -1,27 +1,32 @@
-"""Making connections: to a server, and as a server."""
+"""Connecting to servers, and listening."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Generic
 
 from loomlog import limits
 from loomlog.errors import InvalidArgument, LoomError, Timeout, Unavailable
 from loomlog.net.address import join_address, split_address
-from loomlog.net.connection import Codec, Connection, Handler
+from loomlog.net.connection import Codec, Connection, Damaged, F, Handler
+from loomlog.net.notices import Notices
+
+logger = logging.getLogger(__name__)
 
 
 async def connect(
     address: str,
-    codec: Codec,
-    handler: Handler,
+    codec: Codec[F],
+    handler: Handler[F],
     timeout_s: float = limits.CONNECT_TIMEOUT_S,
-) -> Connection:
+) -> Connection[F]:
     """Connect and greet. Raises Unavailable, Timeout or VersionMismatch."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
-    connection: Connection | None = None
+    connection: Connection[F] | None = None
     try:
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
@@ -36,30 +41,33 @@ async def connect(
     except OSError as cause:
         error = Unavailable(f"cannot reach {address}: {cause.strerror or cause}")
     finally:
-        if connection is not None:  # even if greeted: who asked for it does not get it
+        if connection is not None:  # the caller does not get it, even if it was greeted
             connection.abort(Unavailable(f"the connection to {address} was given up"))
     raise error
 
 
-def _greeted(connection: Connection) -> bool:
-    greeted = connection.greeted
-    return greeted.done() and not greeted.cancelled() and greeted.exception() is None
+class Server(Generic[F]):
+    """Listens, and owns every accepted connection until it is lost.
 
+    A peer has GREETING_S to greet. If too many have not, the oldest of them is closed. Connections
+    beyond the limit of open files are refused.
+    """
 
-class Server:
-    """Listens; every connection made to it belongs to it until it is lost."""
-
-    def __init__(self, codec: Codec, handler: Handler) -> None:
+    def __init__(self, codec: Codec[F], handler: Handler[F]) -> None:
         self._codec = codec
         self._handler = handler
-        self._connections: dict[Connection, None] = {}  # in the order in which they came
+        self._connections: dict[Connection[F], None] = {}  # oldest first
+        self._ungreeted: dict[Connection[F], asyncio.TimerHandle] = {}  # oldest first
+        self._connections_max = 0
+        self._notices = Notices(logger)
         self._server: Any = None
         self.address = ""
-        self.frame_received = handler.frame_received  # of who belongs to this: passed on
+        self.frame_received = handler.frame_received  # frames go straight to the handler
 
     async def start(self, address: str) -> None:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
+        self._connections_max = _connections_max()
         try:
             self._server = await loop.create_server(self._accept, host, port)
         except OSError as error:
@@ -78,18 +86,60 @@ class Server:
         self._connections.clear()
 
     def disconnect(self, roles: Collection[str]) -> None:
-        """Close the connections of peers in these roles, and of those that did not greet yet."""
+        """Close the connections of peers in these roles and of those that have not greeted."""
         for connection in list(self._connections):
-            if not _greeted(connection) or connection.greeted.result() in roles:
+            if connection in self._ungreeted or connection.greeted.result() in roles:
                 connection.close()
 
-    def _accept(self) -> Connection:
-        connection = Connection(self._codec, self)
+    # ---- new connections
+
+    def _accept(self) -> Connection[F]:
+        connection = Connection(self._codec, self, accepted=True)
+        if len(self._connections) >= self._connections_max:
+            self._notices.warn(
+                "full",
+                "refused a connection, %d are open: raise the limit of open files (ulimit -n)",
+                len(self._connections),
+            )
+            connection.abort(Unavailable("too many connections"))
+            return connection
+        if len(self._ungreeted) >= limits.UNGREETED_MAX:
+            oldest = next(iter(self._ungreeted))
+            self._greeting_ended(oldest)
+            oldest.abort(Damaged("too many peers connect and do not greet"))
+        loop = asyncio.get_running_loop()
         self._connections[connection] = None
+        self._ungreeted[connection] = loop.call_later(limits.GREETING_S, self._late, connection)
+        connection.greeted.add_done_callback(lambda _: self._greeting_ended(connection))
         return connection
 
-    # Handler: forget connections that are gone
+    def _greeting_ended(self, connection: Connection[F]) -> None:
+        if (timer := self._ungreeted.pop(connection, None)) is not None:
+            timer.cancel()
 
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        self._connections.pop(connection, None)
+    def _late(self, connection: Connection[F]) -> None:
+        connection.abort(Damaged(f"{connection.peer} did not greet in {limits.GREETING_S:g} s"))
+
+    # ---- closed connections
+
+    def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
+        if self._connections.pop(connection, self) is self:
+            return  # it was refused
+        if isinstance(error, Damaged):
+            self._note(error)
         self._handler.connection_closed(connection, error)
+
+    def _note(self, error: Damaged) -> None:
+        cause = error.__cause__
+        if isinstance(cause, Exception):
+            self._notices.error("unexpected", "%s", error, error=cause)
+        else:
+            self._notices.warn("damaged", "closed a connection: %s", error)
+
+
+def _connections_max() -> int:
+    """Return half of this process's limit of open files; the other half is for its data."""
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if files == resource.RLIM_INFINITY else files // 2

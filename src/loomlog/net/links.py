@@ -1,28 +1,29 @@
-"""One connection to each address that somebody needs, made again when it was lost."""
+"""Shared connections by address, reconnected on demand."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Generic
 
-from loomlog.net.connection import Codec, Connection, Handler
+from loomlog.net.connection import Codec, Connection, F, Handler
 from loomlog.net.endpoints import connect
 
 
-class Links:
-    """All of them have one handler."""
+class Links(Generic[F]):
+    """One connection per address; all share one handler."""
 
-    def __init__(self, codec: Codec, handler: Handler) -> None:
+    def __init__(self, codec: Codec[F], handler: Handler[F]) -> None:
         self._codec = codec
         self._handler = handler
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, Connection[F]] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
 
-    def get(self, address: str) -> Connection | None:
-        """If there is one that works."""
+    def get(self, address: str) -> Connection[F] | None:
+        """Return the open connection to an address, if any."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed else connection
 
-    async def connect(self, address: str) -> Connection:
+    async def connect(self, address: str) -> Connection[F]:
         async with self._connecting.setdefault(address, asyncio.Lock()):
             connection = self.get(address)
             if connection is None:
@@ -30,8 +31,8 @@ class Links:
                 self._connections[address] = connection
             return connection
 
-    def forget(self, connection: Connection) -> str | None:
-        """It was closed. Where it led to; None: another one has taken its place, or all end."""
+    def forget(self, connection: Connection[F]) -> str | None:
+        """Remove a closed connection; return its address, or None if it was already replaced."""
         for address, known in self._connections.items():
             if known is connection:
                 del self._connections[address]

@@ -1,8 +1,8 @@
-"""Requests to handlers by the kind of their message, and errors back to who asked.
+"""Dispatches requests to routes by the kind of their message.
 
-A route is a plain function (it answers by itself, with `connection.send`) or a coroutine function
-(its result is the answer). What it raises goes back as an error frame; only errors that are no
-LoomError are logged with their traceback, since those are ours.
+A route is a plain function, which answers with `connection.send`, or a coroutine function, whose
+result is the answer. An exception is sent back as an error frame; one that is not a LoomError is a
+bug and is logged with its traceback.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Generic
 
 from loomlog.errors import InvalidArgument, LoomError
-from loomlog.net.connection import Codec, Connection, Frame
+from loomlog.net.connection import Codec, Connection, F
+from loomlog.net.notices import Notices
 
 logger = logging.getLogger(__name__)
 
-Route = Callable[[Connection, Frame, memoryview], Awaitable[Frame] | None]
+Route = Callable[[Connection[F], F, memoryview], Awaitable[F] | None]
 
 
-class Service:
-    """A handler of connections with a table of routes."""
+class Service(Generic[F]):
+    """A connection handler with a table of routes."""
 
-    def __init__(self, codec: Codec, routes: dict[str, Route]) -> None:
+    def __init__(self, codec: Codec[F], routes: dict[str, Route[F]]) -> None:
         self._codec = codec
         self._routes = routes
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self._notices = Notices(logger)
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
         if self._stopped:
             return  # the connection is about to be closed
         kind = self._codec.kind(frame)
@@ -43,11 +45,11 @@ class Service:
             return
         if pending is not None:
             task = self.spawn(self._answer(connection, frame, kind, pending))
-            if asyncio.iscoroutine(pending):  # a task that is stopped at once leaves it unstarted
+            if asyncio.iscoroutine(pending):  # a task that is cancelled at once never starts it
                 task.add_done_callback(lambda _: pending.close())
 
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        """Nothing to do here; owners that care override it."""
+    def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
+        """Do nothing; subclasses may override it."""
 
     async def stop(self) -> None:
         self._stopped = True
@@ -57,14 +59,14 @@ class Service:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work that belongs to this service and ends with it."""
+        """Run a task that is cancelled when this service stops."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _answer(
-        self, connection: Connection, frame: Frame, kind: str, pending: Awaitable[Frame]
+        self, connection: Connection[F], frame: F, kind: str, pending: Awaitable[F]
     ) -> None:
         try:
             answer = await pending
@@ -73,20 +75,22 @@ class Service:
             return
         self.reply(connection, frame, answer)
 
-    def reply(self, connection: Connection, frame: Frame, answer: Frame) -> None:
+    def reply(self, connection: Connection[F], frame: F, answer: F) -> None:
         """Answer a request."""
         answer.id = frame.id
         answer.reply = True
         connection.send(answer)
 
     def answer_error(
-        self, connection: Connection, frame: Frame, kind: str, error: Exception
+        self, connection: Connection[F], frame: F, kind: str, error: Exception
     ) -> None:
-        """Tell who asked what went wrong."""
+        """Send an error back to the peer."""
         if not isinstance(error, LoomError):
-            logger.error("cannot handle %s of %s", kind, connection.peer, exc_info=error)
+            self._notices.error(
+                kind or "unknown", "cannot handle %s of %s", kind, connection.peer, error=error
+            )
             error = LoomError(f"internal error while handling {kind}: see the server's log")
         if frame.id:
             self.reply(connection, frame, self._codec.failure_frame(error))
         else:
-            logger.warning("refused %s of %s: %s", kind, connection.peer, error)
+            self._notices.warn("refused", "refused %s of %s: %s", kind, connection.peer, error)

@@ -1,33 +1,39 @@
-"""The disks of a storage node: volumes, one journal each, a worker for reads, chains and copies.
+"""The disks of a storage node: its volumes, its workers, and the stores that protocols keep there.
 
-What is not handed in is the real thing; the simulator hands in its own files and workers.
+What is not handed in is the real thing; the simulator hands in its own files, workers and stores.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-import shutil
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from loomlog.config import NodeSettings
-from loomlog.node.chain_volumes import ChainVolumes, OpenTable
-from loomlog.node.copyset.copies import Copies, OpenLogs
-from loomlog.node.workers import finish
-from loomlog.storage.block_table import BlockTable
+from loomlog.errors import Unavailable
+from loomlog.node.generation import Generation
+from loomlog.node.known_run import KnownRun
+from loomlog.node.volume import Volume
+from loomlog.storage import store_owner
 from loomlog.storage.files import Files, Worker
-from loomlog.storage.journal import Channel, Journal
-from loomlog.storage.logsdb.table import LogsTable
-from loomlog.storage.stream_meta import StreamMeta
-from loomlog.storage.stream_store import StreamStore
-from loomlog.storage.volumes import Identity, Volumes
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.storage.store_owner import Owner
+from loomlog.storage.volumes import Volumes
 
-logger = logging.getLogger(__name__)
+OpenStore: TypeAlias = Callable[[str], Any]  # at a path
+
+S = TypeVar("S", bound=store_owner.Store)
+
+
+class Stores(Protocol):
+    """The stores of a protocol on the disks. Both methods block."""
+
+    def stop(self) -> None:
+        """Called before the workers finish."""
+
+    def close(self) -> None:
+        """Called when the workers have finished."""
 
 
 class Disks:
@@ -36,163 +42,123 @@ class Disks:
     def __init__(
         self,
         settings: NodeSettings,
-        files: Files | None,
-        new_worker: Callable[[], Worker] | None,
-        open_table: OpenTable | None,
-        open_logs: OpenLogs | None,
+        files: Files | None = None,
+        new_worker: Callable[[], Worker] | None = None,
+        open_store: Mapping[str, OpenStore] | None = None,
+        volume_changed: Callable[[Volume], None] = lambda volume: None,
     ) -> None:
-        self._settings = settings
+        """`open_store`: opens simulated stores, by protocol. `volume_changed` is called when a
+        volume failed, lost directories, or works again."""
+        self.settings = settings
         self._handed_in = files
         self._new_worker = new_worker or _thread_worker
-        self._eager = _same_worker if new_worker else _eager_worker
-        self._open_table = open_table or partial(_rocks_table, settings.node_id)
-        self._open_logs = open_logs or _rocks_logs
-        self._volumes: Volumes | None = None
-        self._journals: dict[str, Journal] = {}  # by storage node path
-        self._chains: ChainVolumes | None = None
-        self._copies: Copies | None = None
+        self.eager = _same_worker if new_worker else _eager_worker
+        self._open_store = open_store or {}
+        self._volume_changed = volume_changed
         self._workers: list[Worker] = []
-        self._stores: dict[StreamId, StreamStore] = {}
+        self._stores: list[Stores] = []
+        self._opened: Volumes | None = None
+        self._by_path: dict[str, Volume] = {}
 
-    def open(self) -> list[StreamStore]:
-        """Check and lock the volumes; recover every replica on them."""
-        self._files, lock = self._handed_in, None
-        if self._files is None:
+    def open(self) -> None:
+        """Check and lock the volumes."""
+        lock = None
+        if self._handed_in is None:
             from loomlog.storage.disk import RealFiles, lock_directory
 
-            self._files, lock = RealFiles(), lock_directory
-        settings = self._settings
-        self._volumes = Volumes(
-            self._files,
-            settings.volumes,
-            settings.cluster_id,
-            settings.node_id,
+            self.files: Files = RealFiles()
+            lock = lock_directory
+        else:
+            self.files = self._handed_in
+        self._opened = Volumes(
+            self.files,
+            self.settings.volumes,
+            self.settings.cluster_id,
+            self.settings.node_id,
             new_secret=partial(secrets.token_hex, 16),
             lock=lock,
-            error_if_exists=settings.error_if_exists,
+            error_if_exists=self.settings.error_if_exists,
         )
-        self.reader = self._worker()
-        self._chains = ChainVolumes(
-            self._files, self._volumes.paths, self._open_table, self._worker, self._eager
-        )
-        self._chains.open()
-        self._copies = Copies(
-            settings.node_id,
-            self._files,
-            self._volumes.paths[0],
-            self._open_logs,
-            self._worker,
-            self._free_bytes,
-            _now_us,
-            self._volumes.note_copies,
-        )
-        self._copies.open()
-        for path in self._volumes.streams.values():
-            self._add(StreamStore.open(self._files, path, self._journal(path), settings.storage))
-        return list(self._stores.values())
+        paths = self._opened.paths
+        self._by_path = {
+            path: Volume(self.files, path, self.worker, self._volume_changed) for path in paths
+        }
+        self.reader = self.worker()
+        notes = self.worker()  # of their own: they are synced, and reads must not wait for that
+        self.known_run = KnownRun(self.files, paths, notes)
+        self.generation = Generation(self.files, paths, notes)
 
-    @property
-    def identity(self) -> Identity:
-        return self._opened.identity
-
-    @property
-    def chains(self) -> ChainVolumes:
-        assert self._chains is not None
-        return self._chains
-
-    @property
-    def copies(self) -> Copies:
-        assert self._copies is not None
-        return self._copies
-
-    @property
-    def _opened(self) -> Volumes:
-        assert self._volumes is not None
-        return self._volumes
-
-    def join(self, cluster_secret: str, lost_below: int) -> None:
-        """Remember whose cluster this is; raises if it is another one than before."""
-        self._opened.join(cluster_secret, lost_below)
-
-    async def create(self, log_id: LogId, stream_id: StreamId) -> StreamStore:
-        """A new, empty replica."""
-        stored = {stream_id: store.stored_bytes for stream_id, store in self._stores.items()}
-        path = self._opened.place(stream_id, stored)
-        journal = self._journal(path)
-        made: list[StreamStore] = []
-
-        def create() -> None:
-            meta = StreamMeta(log_id=log_id, stream_id=stream_id)
-            assert self._files is not None
-            made.append(
-                StreamStore.create(self._files, path, meta, journal, self._settings.storage)
-            )
-
-        try:
-            await self._in_order(journal, create)
-        except BaseException:
-            self._opened.forget(stream_id)
-            raise
-        self._add(made[0])
-        return made[0]
-
-    async def delete(self, store: StreamStore) -> None:
-        """Remove a replica's files, after what is under way for it; a power loss does not bring
-        them back."""
-
-        def delete() -> None:
-            store.close()
-            self._opened.remove(store.meta.stream_id)
-
-        await self._in_order(self._journal(store.path), delete)
-        self._stores.pop(store.meta.stream_id, None)
-        self._opened.forget(store.meta.stream_id)
+    def watch(self) -> None:
+        """Look after the volumes from now on."""
+        for volume in self.volumes:
+            volume.start()
 
     def close(self) -> None:
-        if self._chains is not None:
-            self._chains.stop()
-        if self._copies is not None:
-            self._copies.stop()
-        for journal in self._journals.values():
-            journal.close()
+        for volume in self.volumes:
+            volume.stop()
+        for stores in self._stores:
+            stores.stop()
         for worker in self._workers:
             worker.close()
-        for store in self._stores.values():
-            store.close()
-        if self._chains is not None:
-            self._chains.close()
-        if self._copies is not None:
-            self._copies.close()
-        if self._volumes is not None:
-            self._volumes.close()
+        for stores in self._stores:
+            stores.close()
+        if self._opened is not None:
+            self._opened.close()
 
-    def _add(self, store: StreamStore) -> None:
-        self._stores[store.meta.stream_id] = store
-        if store.context.damaged:
-            logger.error("stream %d is damaged at %s", store.meta.stream_id, store.path)
+    # ---- volumes
 
-    def _free_bytes(self) -> int:
-        """On the first volume. Blocks."""
-        if self._handed_in is not None:
-            return sys.maxsize
-        return shutil.disk_usage(self._opened.paths[0]).free
+    @property
+    def opened(self) -> Volumes:
+        """The volumes as they were checked, with the identity that is on them."""
+        assert self._opened is not None
+        return self._opened
 
-    def _journal(self, stream_path: str) -> Journal:
-        volume = stream_path.rpartition("/")[0]
-        if volume not in self._journals:
-            call_later = asyncio.get_running_loop().call_later
-            journal = Journal(self._worker(), call_later, self._settings.storage)
-            self._journals[volume] = journal
-        return self._journals[volume]
+    @property
+    def volumes(self) -> list[Volume]:
+        return list(self._by_path.values())
 
-    def _worker(self) -> Worker:
+    @property
+    def paths(self) -> list[str]:
+        """The node's directories, one on each volume."""
+        return list(self._by_path)
+
+    def volume_of(self, path: str) -> Volume:
+        """Return the volume with a path that lies directly in the node's directory."""
+        return self._by_path[path.rpartition("/")[0]]
+
+    @property
+    def take_nothing(self) -> bool:
+        """Whether no volume can take anything new."""
+        return not any(volume.takes_more for volume in self.volumes)
+
+    def usable_paths(self) -> list[str]:
+        """Return the node's directories where something new can be placed."""
+        usable = [path for path, volume in self._by_path.items() if volume.takes_more]
+        if not usable:
+            raise Unavailable("; ".join(volume.condition for volume in self.volumes))
+        return usable
+
+    # ---- what protocols keep there
+
+    def own(self, stores: Stores) -> None:
+        """Close these with the disks."""
+        self._stores.append(stores)
+
+    def worker(self) -> Worker:
+        """Return a new worker, which is closed with the disks."""
         worker = self._new_worker()
         self._workers.append(worker)
         return worker
 
-    async def _in_order(self, journal: Journal, step: Callable[[], None]) -> None:
-        """Run blocking work in the journal, behind all that was asked of it before."""
-        await finish(lambda done: journal.call(Channel("replica"), [step], done))
+    def open_store(
+        self, protocol: str, path: str, open_real: Callable[[str], S], is_empty: Callable[[S], bool]
+    ) -> S:
+        """Open a store that was made by this node, or is new. Blocks."""
+        if self._handed_in is not None:  # simulated stores are no directories
+            simulated: S = self._open_store[protocol](path)
+            return simulated
+        owner = Owner(self.opened.cluster_stamp, self.settings.node_id)
+        return store_owner.open_owned(self.files, path, owner, open_real, is_empty)
 
 
 def _thread_worker() -> Worker:
@@ -208,21 +174,5 @@ def _eager_worker(worker: Worker) -> Worker:
 
 
 def _same_worker(worker: Worker) -> Worker:
-    """Where a job takes no real time there is nothing to be gained."""
+    """Return the same worker: where a job takes no real time there is nothing to be gained."""
     return worker
-
-
-def _rocks_table(node_id: NodeId, path: str) -> BlockTable:
-    from loomlog.storage.rocks_table import RocksTable
-
-    return RocksTable(path, node_id)
-
-
-def _rocks_logs(path: str) -> LogsTable:
-    from loomlog.storage.logsdb.rocks_logs import RocksLogs
-
-    return RocksLogs(path, _now_us())
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

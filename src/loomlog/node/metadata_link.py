@@ -1,37 +1,50 @@
-"""The connection to the metadata repository: register, report, take commits and orders.
+"""The connection to the metadata repository: register, report, take orders.
 
-Reports are pushed when something changed, once per turn of the loop for all replicas, and as a
-heartbeat. The link reconnects by itself for as long as the node runs; only a refusal that
-waiting cannot mend (another cluster's data, a node id in use) ends the node.
+Reports are pushed when something changed, once per turn of the loop, and as a heartbeat. The link
+reconnects by itself for as long as the node runs, whatever answers at the addresses; only a refusal
+of this very node (another cluster's data, a node id in use) ends it.
 
 Of several metadata repositories one leads: the others name it, and one that has been replaced is
-refused by its epoch. A new leader announces itself; and with every heartbeat the old one is asked
-whether it still leads, so that one that fell silent is left.
+refused by its epoch. A new leader announces itself, and proves that it knows the cluster's secret;
+and with every heartbeat the old one is asked whether it still leads, so that one that fell silent
+is left. Only addresses that the node was given, or that one of those named, are connected to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from loomlog import limits
-from loomlog.errors import LoomError, NotLeader, Retryable, Unavailable
-from loomlog.net.connection import Connection, Frame
+from loomlog.core.backoff import Backoff
+from loomlog.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    LoomError,
+    NotLeader,
+    Unauthorized,
+    Unavailable,
+)
+from loomlog.net.address import split_address
 from loomlog.net.endpoints import connect
-from loomlog.net.service import Service
-from loomlog.types import Glsn, LogId, StreamId
+from loomlog.net.notices import Notices
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Service
 
 logger = logging.getLogger(__name__)
 
-_RETRY_FIRST_S = 0.05
-_RETRY_MAX_S = 1.0
+_RETRY = Backoff(0.05, 1.0)
+_REFUSALS = (Unauthorized, AlreadyExists, InvalidArgument)  # of this node: retries do not help
+
+
+class HeldBackError(LoomError):
+    """The metadata repository does not take this node in before an operator allows it."""
 
 
 class MetadataLink:
-    """One per node."""
+    """The link of one node."""
 
     def __init__(
         self,
@@ -40,25 +53,20 @@ class MetadataLink:
         service: Service,
         registration: Callable[[], pb.Register],
         on_registered: Callable[[pb.Registered], None],
-        report_of: Callable[[StreamId], pb.LogStreamUncommitReport | None],
-        chain_bytes: Callable[[], int],
-        tails: Callable[[], Mapping[LogId, Glsn]],
+        make_report: Callable[[bool], pb.GetReportResponse],
     ) -> None:
-        """`tails`: of the loglets that are sequenced here."""
+        """`make_report(full)` returns what changed, or with `full` all that heartbeats tell."""
         self._addresses = list(addresses)
         self._chosen = 0
         self._codec = codec
         self._service = service
         self._registration = registration
         self._on_registered = on_registered
-        self._report_of = report_of
-        self._chain_bytes = chain_bytes
-        self._tails = tails
-        self._tails_told: Mapping[LogId, Glsn] = {}
+        self._make_report = make_report
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._lost = asyncio.Event()
-        self._changed: dict[StreamId, None] = {}  # an ordered set
+        self._report_due = False
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S
         self._unanswered = 0  # questions to the leader whether it still leads
@@ -66,9 +74,10 @@ class MetadataLink:
         self._attempt: asyncio.Task[None] | None = None
         self._announced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._node_id = 0
+        self._notices = Notices(logger)
         self.registered = asyncio.Event()
         self.refused: asyncio.Future[LoomError] = self._loop.create_future()
+        self.held_back: asyncio.Future[str] = self._loop.create_future()  # why, if it ever was
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._stay_connected())
@@ -80,20 +89,26 @@ class MetadataLink:
         self._stop_heartbeat()
         self._hang_up()
 
-    def changed(self, stream_id: StreamId) -> None:
-        """The replica has something new to report."""
-        if not self._changed:
-            self._loop.call_soon(self._report)
-        self._changed[stream_id] = None
+    def report_soon(self) -> None:
+        """Report what changed, once for all that changes in this turn of the loop."""
+        if not self._report_due:
+            self._report_due = True
+            self._loop.call_soon(self.report)
+
+    def report(self, *, full: bool = False) -> None:
+        """Report at once what changed, or with `full` all that heartbeats tell."""
+        self._report_due = False
+        if self._connection is not None:
+            self._connection.send(pb.Frame(report=self._make_report(full)))
 
     def tell(self, frame: Frame) -> None:
-        """If the metadata repository is there; its answer is of no interest."""
+        """Send something if the metadata repository is connected; its answer does not matter."""
         if self._connection is not None:
             self._connection.call(frame, (), lambda answer, payload: None)
 
     def leader_announced(self, beat: pb.LeaderBeat) -> None:
-        """A metadata repository says that it leads."""
-        if beat.epoch <= self._leader_epoch:
+        """A metadata repository of this cluster says that it leads."""
+        if beat.epoch <= self._leader_epoch or not _is_address(beat.address):
             return
         newer = NotLeader(f"{beat.address} leads in epoch {beat.epoch}", beat.address)
         self._choose(beat.address)
@@ -118,17 +133,18 @@ class MetadataLink:
             address = self._addresses[self._chosen]
             try:
                 await self._try_to_register(address)
-            except Retryable as error:
-                logger.warning("no metadata repository at %s: %s", address, error)
-                self._turn(error)
-                failures += 1
-                await self._pause(failures)
-            except LoomError as error:
+            except _REFUSALS as error:
                 if not self.refused.done():
                     self.refused.set_result(error)
                 return
-            except Exception:  # a full disk, say: or this node would take no part for ever
-                logger.exception("cannot take part as registered at %s", address)
+            except LoomError as error:
+                self._complain(address, error)
+                self._turn(error)
+                failures += 1
+                await self._pause(failures)
+            except Exception as error:  # such as a full disk: or this node would never take part
+                notice = "cannot take part as registered at %s"
+                self._notices.error("failed", notice, address, error=error)
                 self._hang_up()
                 failures += len(self._addresses)
                 await self._pause(failures)
@@ -137,12 +153,18 @@ class MetadataLink:
                 await self._lost.wait()
                 logger.warning("lost the metadata repository at %s", address)
 
+    def _complain(self, address: str, error: LoomError) -> None:
+        if isinstance(error, HeldBackError):  # and will be, until an operator has decided
+            self._notices.warn("held back", "not registered at %s: %s", address, error)
+        else:
+            logger.warning("no metadata repository at %s: %s", address, error)
+
     def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
     async def _try_to_register(self, address: str) -> None:
-        """Until another one announces that it leads."""
+        """Try to register, until another one announces that it leads."""
         self._announced.clear()
         self._lost.set()
         self._attempt = self._loop.create_task(self._register(address))
@@ -155,20 +177,19 @@ class MetadataLink:
             attempt.result()
 
     async def _pause(self, failures: int) -> None:
-        """When all were asked in vain: longer and longer."""
+        """Pause when all have failed, longer each time."""
         rounds, rest = divmod(failures, len(self._addresses))
         if not rest:
-            delay_s = min(_RETRY_FIRST_S * 2 ** min(rounds - 1, 10), _RETRY_MAX_S)
             try:
-                async with asyncio.timeout(delay_s):
+                async with asyncio.timeout(_RETRY.delay_s(rounds - 1)):
                     await self._announced.wait()
             except TimeoutError:
                 pass
 
-    def _turn(self, error: Retryable) -> None:
-        """To who is said to lead, or to the next one."""
+    def _turn(self, error: LoomError) -> None:
+        """Turn to the repository that is said to lead, or to the next one."""
         leader = error.leader if isinstance(error, NotLeader) else ""
-        if leader and leader != self._addresses[self._chosen]:
+        if _is_address(leader) and leader != self._addresses[self._chosen]:
             self._choose(leader)
         else:
             self._chosen = (self._chosen + 1) % len(self._addresses)
@@ -178,29 +199,31 @@ class MetadataLink:
         self._chosen = self._addresses.index(address)
 
     def _learn(self, addresses: Sequence[str]) -> None:
-        self._addresses += [address for address in addresses if address not in self._addresses]
+        fresh = (address for address in addresses if address not in self._addresses)
+        self._addresses += filter(_is_address, fresh)
 
     async def _register(self, address: str) -> None:
         several = len(self._addresses) > 1
         connect_s = limits.LEADER_SILENCE_S if several else limits.CONNECT_TIMEOUT_S
         answer_s = limits.LEADER_SILENCE_S if several else limits.REQUEST_TIMEOUT_S
-        connection = await connect(address, self._codec, self, connect_s)
+        connection = await self._connect(address, connect_s)
         self._lost.clear()
         registration = self._registration()
-        self._node_id = registration.storage_node_id
         try:
             answer, _ = await connection.request(
                 pb.Frame(register=registration, leader_epoch=self._leader_epoch),
                 timeout_s=answer_s,
             )
             self._check_leader(address, answer.leader_epoch)
-        except BaseException:
+            self._check_taken_in(answer.registered)
+        except BaseException as error:
+            if isinstance(error, _REFUSALS) and connection.closed:  # that was not the answer
+                raise Unavailable(str(error)) from error
             connection.close()
             raise
         if connection.closed:
             return
         self._connection = connection
-        self._tails_told = {}
         self._unanswered = 0
         self._heartbeat_s = answer.registered.heartbeat_s or limits.HEARTBEAT_S
         self._learn(answer.registered.metadata)
@@ -209,36 +232,26 @@ class MetadataLink:
         logger.info("registered with the metadata repository at %s", address)
         self._schedule_heartbeat()
 
+    async def _connect(self, address: str, timeout_s: float) -> Connection:
+        """Connect; an error of whatever is at the address now is no refusal of this node."""
+        try:
+            return await connect(address, self._codec, self, timeout_s)
+        except _REFUSALS as error:
+            raise Unavailable(f"cannot talk to {address}: {error}") from error
+
     def _check_leader(self, address: str, epoch: int) -> None:
-        """Of several, who was replaced as the leader may not know it yet."""
+        """Refuse a leader that was replaced and may not know it yet."""
         if epoch < self._leader_epoch and len(self._addresses) > 1:
             raise NotLeader(f"{address} leads in epoch {epoch}, which is over")
         self._leader_epoch = epoch
 
-    # ---- reporting
+    def _check_taken_in(self, answer: pb.Registered) -> None:
+        if answer.held_back:
+            if not self.held_back.done():
+                self.held_back.set_result(answer.held_back)
+            raise HeldBackError(answer.held_back)
 
-    def _report(self, tails: Iterable[pb.LogletTail] = ()) -> None:
-        changed, self._changed = self._changed, {}
-        connection = self._connection
-        if connection is None:
-            return
-        reports = [report for stream in changed if (report := self._report_of(stream))]
-        message = pb.GetReportResponse(
-            storage_node_id=self._node_id,
-            uncommit_reports=reports,
-            chain_bytes=self._chain_bytes(),
-            tails=tails,
-        )
-        connection.send(pb.Frame(report=message))
-
-    def _new_tails(self) -> list[pb.LogletTail]:
-        """Those that the metadata repository was not told of yet."""
-        told, self._tails_told = self._tails_told, self._tails()
-        return [
-            pb.LogletTail(loglet_id=loglet, tail=tail)
-            for loglet, tail in self._tails_told.items()
-            if told.get(loglet) != tail
-        ]
+    # ---- heartbeats
 
     def _schedule_heartbeat(self) -> None:
         self._stop_heartbeat()
@@ -249,10 +262,10 @@ class MetadataLink:
         if connection is None:
             return
         try:
-            self._report(self._new_tails())
+            self.report(full=True)
             if len(self._addresses) > 1:
                 self._watch_leader(connection)
-        finally:  # whatever fails, it must not be the last one
+        finally:  # whatever fails, there must be another one
             self._schedule_heartbeat()
 
     def _stop_heartbeat(self) -> None:
@@ -263,7 +276,8 @@ class MetadataLink:
     # ---- does it still lead?
 
     def _watch_leader(self, connection: Connection) -> None:
-        """Counted, not timed: while this process itself was stopped, nobody was asked."""
+        """Ask whether it still leads. Silence is counted, not timed: this process may have been
+        stopped itself."""
         if self._unanswered * self._heartbeat_s >= limits.LEADER_SILENCE_S:
             connection.close(Unavailable(f"{connection.peer} does not say whether it still leads"))
             return
@@ -286,3 +300,11 @@ class MetadataLink:
             self._connection = None
             self._stop_heartbeat()
         self._lost.set()
+
+
+def _is_address(address: str) -> bool:
+    try:
+        split_address(address)
+    except InvalidArgument:
+        return False
+    return True

@@ -1,7 +1,7 @@
 """The storage node: its life, and who may ask what.
 
-Clients and peers come in through the server; orders (add, seal, unseal, trim, remove, commit) are
-taken only on the connection that this node itself made to the metadata repository.
+Clients and peers come in through the server; orders are taken only on the connection that this node
+itself made to the metadata repository. What is stored, and how, is up to the protocols.
 """
 
 from __future__ import annotations
@@ -9,30 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 
 from loomlog.config import NodeSettings
-from loomlog.errors import LoomError
-from loomlog.net.endpoints import Server
-from loomlog.net.service import Route, Service
-from loomlog.node.chain_volumes import OpenTable
-from loomlog.node.chained import ChainedReplicas
-from loomlog.node.copyset.copies import OpenLogs
-from loomlog.node.copyset.copysets import Copysets
-from loomlog.node.disks import Disks
+from loomlog.errors import InvalidArgument, LoomError
+from loomlog.net.notices import Notices
+from loomlog.node.disks import Disks, OpenStore
 from loomlog.node.metadata_link import MetadataLink
-from loomlog.node.requests import Requests
-from loomlog.node.streams import Streams
+from loomlog.node.protocol import NodeContext, NodeProtocol
+from loomlog.node.registry import PROTOCOLS
+from loomlog.node.volume import Volume
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.announcement import is_signed
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Route, Server, Service
 
 logger = logging.getLogger(__name__)
 
 
 class StorageNode:
-    """A vsn. Under the simulator `files`, `new_worker`, `open_table` and `open_logs` stand in for
+    """A vsn. Under the simulator `files`, `new_worker` and `open_store` (by protocol) stand in for
     the disk, and `rng` for chance."""
 
     def __init__(
@@ -41,27 +39,16 @@ class StorageNode:
         *,
         files: Files | None = None,
         new_worker: Callable[[], Worker] | None = None,
-        open_table: OpenTable | None = None,
-        open_logs: OpenLogs | None = None,
+        open_store: Mapping[str, OpenStore] | None = None,
         rng: Random | None = None,
     ) -> None:
         self._settings = settings
         self._codec = Codec("vsn", cluster_id=settings.cluster_id)
-        self._disks = Disks(settings, files, new_worker, open_table, open_logs)
+        self._disks = Disks(settings, files, new_worker, open_store, self._volume_changed)
+        self._notices = Notices(logger)
         self._rng = rng or Random()
-        self._lost_below: int | None = None  # see node/copyset/losses.py
-        self._chained = ChainedReplicas(
-            settings.node_id,
-            lambda: self._disks.chains,
-            lambda frame: self._link.tell(frame),
-            self._codec,
-        )
-        self.streams = Streams(
-            settings.node_id,
-            self._disks,
-            self._codec,
-            lambda stream_id: self._link.changed(stream_id),
-        )
+        self._process = f"{self._rng.getrandbits(64):016x}"
+        self.protocols: dict[str, NodeProtocol] = {}
 
     @property
     def address(self) -> str:
@@ -72,26 +59,25 @@ class StorageNode:
         """Done with the reason when the metadata repository refuses this node for good."""
         return self._link.refused
 
+    @property
+    def held_back(self) -> asyncio.Future[str]:
+        """Done with the reason when the metadata repository lets this node wait for an operator."""
+        return self._link.held_back
+
     async def start(self) -> None:
-        """Recover every replica, listen, and begin to register."""
+        """Recover what is stored, listen, and begin to register."""
         try:
-            self.streams.open()
-            self._copysets = self._open_copysets()
-            self._requests = Requests(
-                self._codec,
-                self.streams,
-                self._chained,
-                self._copysets,
-                lambda beat: self._link.leader_announced(beat),
-            )
-            self._orders = Service(self._codec, self._routes_of_orders())
-            self._link = self._make_link()
+            self._disks.open()
+            self._open_protocols()
+            self._disks.watch()
             self._server = Server(self._codec, self._requests)
             await self._server.start(self._settings.listen)
         except BaseException:
             self._disks.close()
             raise
         self._link.start()
+        growing = self._disks.generation.grow(self._stored_bytes)
+        self._growing = asyncio.get_running_loop().create_task(growing)
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
 
     async def registered(self) -> None:
@@ -105,60 +91,92 @@ class StorageNode:
             raise self._link.refused.result()
 
     async def stop(self) -> None:
+        protocols = self.protocols.values()
+        for protocol in protocols:
+            protocol.begin_stop()
+        self._growing.cancel()
         await self._server.stop()
+        for protocol in protocols:
+            await protocol.finish()
         await self._link.stop()
         await self._orders.stop()
         await self._requests.stop()
-        self._chained.stop()
-        await self._copysets.stop()
-        await self.streams.stop()
+        for protocol in protocols:
+            await protocol.stop()
         self._disks.close()
 
-    # ---- its parts
+    # ---- protocols
 
-    def _open_copysets(self) -> Copysets:
-        identity, copies = self._disks.identity, self._disks.copies
-        self._copies_lost = identity.has_copies and not copies.are_there
-        if identity.cluster_secret and not self._copies_lost:
-            self._lost_below = identity.lost_below
-        return Copysets(
-            self._settings.node_id,
-            self._codec,
-            copies,
-            lambda frame: self._link.request(frame),
-            lambda: self._lost_below,
-            random=self._rng,
-            now_us=lambda: time.time_ns() // 1000,
-        )
-
-    def _routes_of_orders(self) -> dict[str, Route]:
-        return {
-            **self.streams.orders(),
-            "find_time": self._requests.find_time,
-            "chain_request": self._chained.order,
-            "copyset_request": self._copysets.serving.order,
-            "recover_copyset": self._copysets.recover,
-            "find_copyset_tail": self._copysets.find_tail,
-            "find_copyset_landmarks": self._copysets.serving.landmarks,
+    def _open_protocols(self) -> None:
+        routes: dict[str, Route] = {
+            "leader_beat": self._leader_announced,
+            "protocol_message": self._protocol_message,
         }
-
-    def _make_link(self) -> MetadataLink:
-        return MetadataLink(
+        orders: dict[str, Route] = {
+            "note_run": self._disks.known_run.note,
+            "list_holdings": self._list_holdings,
+        }
+        self._requests = _Requests(self._codec, routes, self.protocols)
+        self._orders = Service(self._codec, orders)
+        self._link = MetadataLink(
             self._settings.metadata,
             self._codec,
             self._orders,
             self._registration,
             self._registered,
-            self.streams.report_of,
-            lambda: self._disks.chains.stored_bytes + self._disks.copies.stored_bytes,
-            self._copysets.tails,
+            self._report,
         )
+        context = NodeContext(
+            node_id=self._settings.node_id,
+            codec=self._codec,
+            disks=self._disks,
+            link=self._link,
+            requests=self._requests,
+            random=self._rng,
+            now_us=_now_us,
+        )
+        for name, make in PROTOCOLS.items():
+            self.protocols[name] = protocol = make(context)
+            routes |= protocol.routes()
+            orders |= protocol.orders()
 
-    # ---- registering
+    def _protocol_message(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        protocol = self.protocols.get(frame.protocol_message.protocol)
+        if protocol is None:
+            raise InvalidArgument(f"no protocol {frame.protocol_message.protocol!r} runs here")
+        return protocol.request(connection, frame, payload)
+
+    async def _list_holdings(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        """Handle an order of whoever stands in for the metadata repository."""
+        holdings = pb.Holdings()
+        for protocol in self.protocols.values():
+            await protocol.list_holdings(holdings)
+        return pb.Frame(holdings=holdings)
+
+    def _stored_bytes(self) -> int:
+        return sum(protocol.stored_bytes for protocol in self.protocols.values())
+
+    def _volume_changed(self, volume: Volume) -> None:
+        for protocol in self.protocols.values():
+            protocol.volume_changed(volume)
+        self._link.report(full=True)
+
+    # ---- the metadata repository
+
+    def _leader_announced(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        beat = frame.leader_beat
+        if is_signed(beat, self._disks.opened.identity.cluster_secret):
+            self._link.leader_announced(beat)
+        else:
+            self._notices.warn("beat", "ignored a leader that is not known here: %s", beat.address)
 
     def _registration(self) -> pb.Register:
-        identity = self._disks.identity
-        return pb.Register(
+        identity = self._disks.opened.identity
+        message = pb.Register(
             storage_node_id=self._settings.node_id,
             cluster_id=self._settings.cluster_id,
             address=self.address,
@@ -167,14 +185,54 @@ class StorageNode:
             node_secret=identity.node_secret,
             sync_mode=str(self._settings.storage.sync),
             volumes=self._settings.volumes,
-            uncommit_reports=self.streams.reports(),
-            chain_replicas=self._chained.found(),
-            copies_lost=self._copies_lost,
+            known_run=self._disks.known_run.to_wire(),
+            generation=self._disks.generation.number,
+            process=self._process,
+            conditions=self._conditions(),
         )
+        for protocol in self.protocols.values():
+            protocol.register(message)
+        return message
 
     def _registered(self, answer: pb.Registered) -> None:
-        self._disks.join(answer.cluster_secret, answer.lost_below)
-        self._lost_below = answer.lost_below
-        self._copies_lost = False  # it is noted
-        for stream_id in self.streams.held:
-            self._link.changed(stream_id)  # what changed while we registered
+        self._disks.opened.join(answer.cluster_secret)
+        self._disks.generation.raise_to(answer.generation)
+        for protocol in self.protocols.values():
+            protocol.registered(answer)
+
+    def _report(self, full: bool) -> pb.GetReportResponse:
+        message = pb.GetReportResponse(
+            storage_node_id=self._settings.node_id,
+            loglet_bytes=self._stored_bytes(),
+            clock_us=_now_us(),
+            generation=self._disks.generation.number,
+            conditions=self._conditions() if full else None,
+        )
+        for protocol in self.protocols.values():
+            protocol.report(message, full=full)
+        return message
+
+    def _conditions(self) -> pb.NodeConditions:
+        conditions = [volume.condition for volume in self._disks.volumes if volume.condition]
+        message = pb.NodeConditions(conditions=conditions, takes_nothing=self._disks.take_nothing)
+        for protocol in self.protocols.values():
+            protocol.conditions(message)
+        return message
+
+
+class _Requests(Service):
+    """Answers clients and other nodes."""
+
+    def __init__(
+        self, codec: Codec, routes: dict[str, Route], protocols: Mapping[str, NodeProtocol]
+    ) -> None:
+        super().__init__(codec, routes)
+        self._protocols = protocols
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        for protocol in self._protocols.values():
+            protocol.connection_closed(connection)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

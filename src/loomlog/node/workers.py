@@ -1,4 +1,4 @@
-"""Waiting for work that tells its end through a callback."""
+"""Waiting for work that reports its end through a callback, and for a bound on its rate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,9 @@ Result = TypeVar("Result")
 
 async def finish(start: Callable[[Finished], None]) -> None:
     """Start the work and wait for its end; its error is raised."""
-    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_finished(error: BaseException | None) -> None:
-        if finished.done():
-            return
-        if error is None:
-            finished.set_result(None)
-        else:
-            finished.set_exception(error)
-
-    start(on_finished)
-    await finished
+    error = await called_back(start)
+    if error is not None:
+        raise error
 
 
 async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
@@ -32,3 +23,33 @@ async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
     results: list[Result] = []
     await finish(lambda done: worker.run([lambda: results.append(work())], done))
     return results[0]
+
+
+async def called_back(start: Callable[[Callable[[Result], None]], None]) -> Result:
+    """Start something and wait for what its callback is given."""
+    result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def done(value: Result) -> None:
+        if not result.done():  # else the caller has been cancelled
+            result.set_result(value)
+
+    start(done)
+    return await result
+
+
+class Throttle:
+    """Bounds the rate of background work."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        """0 means no bound."""
+        self.bytes_per_s = bytes_per_s
+        self._free_at_s = 0.0
+
+    async def take(self, count: int) -> None:
+        """Wait until the bytes that were taken before have been paid for."""
+        if not self.bytes_per_s:
+            return
+        now_s = asyncio.get_running_loop().time()
+        free_at_s = max(self._free_at_s, now_s)
+        self._free_at_s = free_at_s + count / self.bytes_per_s
+        await asyncio.sleep(free_at_s - now_s)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from loomlog.spark.pipelines.definition import Pipeline as Pipeline
     from loomlog.spark.pipelines.definition import pipeline as pipeline
-    from loomlog.spark.pipelines.destinations import delta as delta
-    from loomlog.spark.pipelines.destinations import log as log
-    from loomlog.spark.pipelines.destinations import parquet as parquet
+    from loomlog.spark.pipelines.delta_table import delta as delta
+    from loomlog.spark.pipelines.log_output import log as log
+    from loomlog.spark.pipelines.parquet_table import parquet as parquet
     from loomlog.spark.pipelines.parquet_table import read_table as read_table
     from loomlog.spark.pipelines.parquet_table import table_files as table_files
     from loomlog.spark.pipelines.runner import Runner as Runner
@@ -30,9 +30,9 @@ _PIPELINES = "loomlog.spark.pipelines."
 _HOMES = {
     "Pipeline": "definition",
     "Runner": "runner",
-    "delta": "destinations",
-    "log": "destinations",
-    "parquet": "destinations",
+    "delta": "delta_table",
+    "log": "log_output",
+    "parquet": "parquet_table",
     "pipeline": "definition",
     "read_table": "parquet_table",
     "table_files": "parquet_table",

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
-from loomlog.archive import record, writing
+from loomlog.archive import record, writer
 from loomlog.archive.location import Location, uri_of
 from loomlog.archive.manifest import RangeFile
-from loomlog.archive.reading import Archive
+from loomlog.archive.reader import Archive
 from loomlog.archive.record import ArchiveInfo
-from loomlog.archive.writing import Saved
+from loomlog.archive.writer import Saved
 from loomlog.client.blocking import BlockingCluster
 from loomlog.errors import (
     Conflict,
@@ -30,8 +30,15 @@ from loomlog.errors import (
     NotYetWritten,
     SwapUnknown,
 )
-from loomlog.spark.archive_cuts import cut
-from loomlog.spark.archive_tasks import Checked, Checking, Place, Writing, check_file, write_file
+from loomlog.spark.archive_tasks import (
+    Checked,
+    Checking,
+    Place,
+    Writing,
+    check_file,
+    cut,
+    write_file,
+)
 from loomlog.types import Glsn
 
 ROWS_PER_FILE: Final = 1_000_000
@@ -55,7 +62,7 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did."""
+    """The result of a run."""
 
     log: str
     location: str
@@ -93,7 +100,7 @@ def run(
     job = _Job(cluster, address, log, run_tasks, report)
     job.claim(to)
     report("cleaning", 0, 1)
-    writing.clean(job.archive)
+    writer.clean(job.archive)
     files = job.write(until, rows_per_file)
     checked = job.check_and_trim(min(until, job.info.through)) if trim else 0
     return Outcome(
@@ -170,7 +177,7 @@ class _Job:
         return self.archive.info
 
     def claim(self, to: str | None) -> None:
-        """From here on earlier runs change nothing."""
+        """Take over the archive: earlier runs can no longer change it."""
         self._report("claiming", 0, 1)
         described = self._log.describe()
         found = self._register.get()
@@ -207,7 +214,7 @@ class _Job:
             done = sum(task.rows for task in tasks[:at])
             files = self._run("writing", write_file, tasks[at : at + FILES_PER_STEP], done, total)
             files.sort(key=lambda file: file.first)
-            self._publish(writing.extend(self.archive, files))
+            self._publish(writer.extend(self.archive, files))
             made += files
         return made
 
@@ -230,7 +237,7 @@ class _Job:
         return len(checked)
 
     def _mended(self, damaged: list[Checked], head: Glsn) -> Corrupt:
-        """Write damaged files anew while the log has their rows; says what became of them."""
+        """Rewrite damaged files whose rows the log still has; return an error that lists both."""
         problems = "; ".join(found.problem for found in damaged)
         place = Place(self._address, self._log.name, self.info.location)
         lost = [found.file for found in damaged if found.file.first < head]
@@ -242,7 +249,7 @@ class _Job:
         files = {file.first: file for file in self._run("mending", write_file, tasks)}
         others = {f.file.name: files[f.file.first] for f in damaged if f.file.first in files}
         if others:
-            self._publish(writing.exchange(self.archive, others))
+            self._publish(writer.exchange(self.archive, others))
         if lost:
             return Corrupt(
                 f"{problems}. Nothing was trimmed; the log has not all rows of "

@@ -1,21 +1,23 @@
-"""What the tasks of an archive run do, anywhere in the Spark cluster: write a range file, or check
+"""The tasks of an archive run, anywhere in the Spark cluster: write a range file, or verify
 one. Both read the log itself, from its nodes, and never its archive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from loomlog.archive import range_file
 from loomlog.archive.location import Location
 from loomlog.archive.manifest import RangeFile
-from loomlog.client.blocking import connect_sync
+from loomlog.client.blocking import BlockingLog, connect_sync
+from loomlog.client.read.cuts import is_dense
 from loomlog.errors import Corrupt, DataLoss
 from loomlog.types import Glsn
 
-SILENCE_S: Final = 60.0  # a task that hears nothing for so long fails, and is tried again
+SILENCE_S: Final = 60.0  # a task that receives nothing for this long fails and is retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found; no problem: it is as it was written, and as the log is."""
+    """A verified file; without a problem it equals what was written and what the log has."""
 
     file: RangeFile
     problem: str = ""
@@ -80,3 +82,24 @@ def check_file(task: Checking) -> Checked:
         except (Corrupt, DataLoss) as error:
             return Checked(task.file, str(error))
     return Checked(task.file)
+
+
+def cut(
+    log: BlockingLog, place: Place, first: Glsn, last: Glsn, rows_per_file: int
+) -> Iterator[Writing]:
+    """Files that together have all positions from `first` to `last`."""
+    while first <= last:
+        begin = _next_entry(log, first, last)
+        end = min(begin + rows_per_file - 1, last)
+        yield Writing(place, first, end, end - begin + 1)
+        first = end + 1
+
+
+def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
+    """Return the position of the next entry if a wide gap may come before it; otherwise `first`."""
+    if is_dense(0, last):  # all positions of the log
+        return first
+    found = log.subscribe_arrow(first, last, archived=False, timeout_s=SILENCE_S)
+    with closing(cast("Any", found)):
+        rows = next(found, None)
+        return last if rows is None else int(rows.column("position")[0].as_py())

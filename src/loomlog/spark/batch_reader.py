@@ -56,7 +56,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """The same, where Spark hands its filters over."""
+    """A BatchReader for versions of Spark that push filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         found = self._narrowing = narrowing(filters)

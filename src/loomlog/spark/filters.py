@@ -1,7 +1,7 @@
-"""What Spark's filters say about where to look: positions, streams and times.
+"""Derives the positions, streams and times to read from Spark's filters.
 
-Only a narrower place to look: Spark checks every row it gets with all its filters again, so a
-filter that is not understood here, or only in part, costs time and never correctness.
+This only narrows the read: Spark applies all filters again to every row, so a filter that is not
+understood here costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Narrowing:
 
 
 def narrowing(filters: Iterable[Filter]) -> Narrowing:
-    """What all these filters together leave."""
+    """Return the range that satisfies all filters."""
     found = Narrowing()
     for given in filters:
         column = getattr(given, "attribute", None)

@@ -36,7 +36,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_java(environment: Mapping[str, str]) -> Path | None:
-    """As Spark does: JAVA_HOME alone if it is set, else the PATH."""
+    """Find Java as Spark does: in JAVA_HOME if it is set, otherwise on the PATH."""
     home = environment.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
@@ -46,7 +46,7 @@ def find_java(environment: Mapping[str, str]) -> Path | None:
 
 
 def java_version(java: Path) -> int:
-    """Its feature release; 0 if it does not say."""
+    """Return the feature release of a JVM; 0 if unknown."""
     try:
         answer = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False

@@ -5,7 +5,7 @@ Spark hands options over as text and does not keep the case of their names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
@@ -16,7 +16,7 @@ from loomlog.types import Glsn
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Behind what a pipeline has committed."""
+    """Start after the last position that a pipeline committed."""
 
     pipeline: str
 
@@ -40,14 +40,13 @@ _NAMES: Final = (
     "failOnDataLoss",
     "readTimeoutMs",
 )
-_KNOWN: Final = {name.lower(): name for name in _NAMES}
 _STREAM_ONLY: Final = "maxRecordsPerTrigger"
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and how."""
+    """The options of a read."""
 
     cluster: str
     log: str
@@ -64,7 +63,7 @@ class ReadOptions:
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of a batch read or of a streaming query."""
-    options = _known(given)
+    options = named(given, _NAMES, "source")
     _refuse_wrong_kind(options, streaming)
     from_time = _time(options, "startingTimestamp")
     to_time = _time(options, "endingTimestamp")
@@ -75,8 +74,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if from_time is not None and to_time is not None and from_time > to_time:
         raise InvalidArgument("startingTimestamp is after endingTimestamp")
     return ReadOptions(
-        cluster=_required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400"),
-        log=_required(options, "log", "the name of the log to read"),
+        cluster=required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400"),
+        log=required(options, "log", "the name of the log to read"),
         start=start,
         end=end,
         from_time=from_time,
@@ -89,13 +88,15 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     )
 
 
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    unknown = sorted(name for name in given if name.lower() not in _KNOWN)
+def named(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:
+    """Return the options by their `names`, whose case Spark does not keep; refuse others."""
+    by_lower_case = {name.lower(): name for name in names}
+    unknown = sorted(name for name in given if name.lower() not in by_lower_case)
     if unknown:
         raise InvalidArgument(
-            f"the loomlog source has no option {', '.join(unknown)}; there are {', '.join(_NAMES)}"
+            f"the loomlog {what} has no option {', '.join(unknown)}; there are {', '.join(names)}"
         )
-    return {_KNOWN[name.lower()]: str(value).strip() for name, value in given.items()}
+    return {by_lower_case[name.lower()]: str(value).strip() for name, value in given.items()}
 
 
 def _refuse_wrong_kind(options: Mapping[str, str], streaming: bool) -> None:
@@ -103,7 +104,7 @@ def _refuse_wrong_kind(options: Mapping[str, str], streaming: bool) -> None:
         raise InvalidArgument(f"{_STREAM_ONLY} is for spark.readStream: a batch has no triggers")
 
 
-def _required(options: Mapping[str, str], name: str, meaning: str) -> str:
+def required(options: Mapping[str, str], name: str, meaning: str) -> str:
     value = options.get(name)
     if not value:
         raise InvalidArgument(f"the option {name} is missing: {meaning}")

@@ -1,4 +1,4 @@
-"""Where a read begins, as a position."""
+"""Resolves where a read starts to a position."""
 
 from __future__ import annotations
 

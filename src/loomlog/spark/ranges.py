@@ -1,11 +1,11 @@
-"""Which task reads what: a range of positions as ranges of its streams, and before them, where the
-log is trimmed, as ranges of its archive.
+"""Divides a range of positions among tasks: ranges of streams, and of the archive where the log
+is trimmed.
 
 LLSNs are dense where they are not positions, so the ranges of all streams together are exactly as
 long as the range of positions: checked on every plan.
 
-Where they are positions there may be gaps, and those between the epochs of protocol `copyset` are
-wide. So a range is cut where epochs begin; how many entries there are is only known of the last.
+Where they are positions there may be gaps, and gaps between epochs may be wide. So a range is cut
+where epochs begin; the number of entries is known only for the last one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Final, TypeAlias
 from pyspark.sql.datasource import InputPartition
 
 from loomlog.client.blocking import BlockingLog
-from loomlog.client.copyset.epochs import cut
+from loomlog.client.read.cuts import cut
 from loomlog.errors import DataLoss, Trimmed
 from loomlog.spark.options import ReadOptions
 from loomlog.types import Glsn, Llsn, StreamId
 
 ARCHIVED_PER_TASK: Final = 1_000_000  # without a wish of the user's: some seconds of work
-EPOCHS_MAX: Final = 64  # a range is cut into so many, and one more
+EPOCHS_MAX: Final = 64  # a range is cut at most this many times
 _PLANS_MAX: Final = 5  # a trim may come between two questions; not again and again
 
 
 @dataclass(frozen=True)
 class StreamRange(InputPartition):
-    """What one task reads: entries of one stream, all within a range of positions."""
+    """The range of one task: entries of one stream within a range of positions."""
 
     stream: StreamId
     first_llsn: Llsn
@@ -44,15 +44,15 @@ class StreamRange(InputPartition):
         return self.last_llsn - self.first_llsn + 1
 
     def part(self, begin: int, end: int) -> StreamRange:
-        """Of its entries, counted from 0, those from `begin` to before `end`."""
+        """Return the entries from `begin` to before `end`, counted from 0."""
         first = self.first_llsn
         return replace(self, first_llsn=first + begin, last_llsn=first + end - 1)
 
 
 @dataclass(frozen=True)
 class PositionRange(InputPartition):
-    """What one task reads by position, of these streams or of all: of an archive, or where the log
-    has one stream, whose LLSNs are positions. There may be gaps."""
+    """The range of one task that reads by position, from an archive or from a log with one stream
+    whose LLSNs are positions. It may have gaps. `streams` None: all."""
 
     first: Glsn
     last: Glsn
@@ -124,7 +124,7 @@ def lost(log: str, first: Glsn, last: Glsn) -> Trimmed:
 
 def _locate(log: BlockingLog, first: Glsn, last: Glsn) -> list[StreamRange]:
     begins, ends = log.locate(first), log.locate(last + 1)
-    counted = {s.id for s in log.describe().streams if s.protocol == "ordered"}
+    counted = {s.id for s in log.describe().streams if s.last is None}
     if not begins.keys() <= ends.keys():
         raise Trimmed(f"log {log.name!r} was trimmed at {first} or later")
     ranges = [

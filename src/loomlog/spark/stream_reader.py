@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from loomlog.client.blocking import BlockingCluster, BlockingLog
-from loomlog.client.copyset.epochs import is_dense
+from loomlog.client.read.cuts import is_dense
 from loomlog.errors import DataLoss
 from loomlog.spark.options import ReadOptions
 from loomlog.spark.positions import first_position
@@ -63,8 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(max(end, done))
 
     def _before_next(self, done: Glsn, end: Glsn) -> Glsn:
-        """Where nothing but a gap was passed since `done`. Gaps as wide as a limit are only there
-        where a new epoch of protocol `copyset` begins."""
+        """Return the position before the next entry if only a gap follows `done`: a gap between
+        epochs may be wider than the limit of a trigger."""
         if is_dense(done, end) or done + 1 < self._log().head():
             return done
         rows = next(self._log().subscribe_arrow(done + 1, end, payloads=False), None)

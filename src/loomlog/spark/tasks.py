@@ -1,5 +1,5 @@
-"""What runs in a Python worker of Spark: one range of one stream, from its nodes, or a range of
-positions, from the log or its archive, as Arrow.
+"""Tasks in Python workers of Spark: read a range of one stream from its nodes, or a range of
+positions from the log or its archive, as Arrow.
 
 Batches of the log are joined or cut to sizes that Spark likes; no Python runs per record.
 """
@@ -21,7 +21,7 @@ from loomlog.spark.options import ReadOptions
 from loomlog.spark.ranges import PositionRange, StreamRange, TaskRange, lost
 from loomlog.types import Glsn, Llsn
 
-ROWS_MIN: Final = 16 * 1024  # joined until there are so many: a batch has its price in Spark
+ROWS_MIN: Final = 16 * 1024  # batches are joined up to this size: each has a cost in Spark
 ROWS_MAX: Final = 64 * 1024
 BYTES_MAX: Final = 32 * limits.MIB  # of joined batches; with large values rows are few
 
@@ -57,7 +57,7 @@ def _archived(log: BlockingLog, options: ReadOptions, wanted: PositionRange) -> 
 
 
 def _by_position(log: BlockingLog, options: ReadOptions, wanted: PositionRange) -> Iterator[Any]:
-    """The same, and what a trim takes away meanwhile is data loss."""
+    """Read by position; entries that are trimmed meanwhile count as data loss."""
     position = wanted.first
     while position <= wanted.last:
         try:
@@ -132,7 +132,7 @@ def _meanwhile_archived(
 
 
 def _in_time(batches: Iterable[Any], options: ReadOptions) -> Iterator[Any]:
-    """Only rows within the wanted times."""
+    """Keep only rows within the wanted times."""
     for batch in batches:
         time = batch.column(SCHEMA.get_field_index("timestamp"))
         if options.from_time is not None:
@@ -146,8 +146,7 @@ def _in_time(batches: Iterable[Any], options: ReadOptions) -> Iterator[Any]:
 
 
 def sized(batches: Iterable[Any]) -> Iterator[Any]:
-    """The same rows in batches of ROWS_MIN to ROWS_MAX; fewer where rows are large, and at the
-    end."""
+    """Yield the rows in batches of ROWS_MIN to ROWS_MAX, fewer if rows are large or at the end."""
     waiting: list[Any] = []
     rows = size = 0
     for batch in batches:

@@ -9,10 +9,10 @@ from typing import Final
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType, TimestampType
 
 from loomlog.errors import InvalidArgument
+from loomlog.spark.options import named, required
 
 _NAMES: Final = ("cluster", "log", "writer", "sequence")
 _OF_SPARK: Final = ("checkpointlocation",)  # it hands its own on
-_KNOWN: Final = {name.lower(): name for name in _NAMES}
 
 _BYTES: Final = (BinaryType, StringType)
 _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -25,7 +25,7 @@ _GIVEN_ANEW: Final = frozenset({"position", "stream", "llsn"})
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write, and as whom."""
+    """The options of a write."""
 
     cluster: str
     log: str
@@ -35,13 +35,8 @@ class WriteOptions:
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """The options of a batch or of a streaming query."""
-    names = [name for name in given if name.lower() not in _OF_SPARK]
-    unknown = sorted(name for name in names if name.lower() not in _KNOWN)
-    if unknown:
-        raise InvalidArgument(
-            f"the loomlog sink has no option {', '.join(unknown)}; there are {', '.join(_NAMES)}"
-        )
-    options = {_KNOWN[name.lower()]: str(given[name]).strip() for name in names}
+    ours = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
+    options = named(ours, _NAMES, "sink")
     writer, sequence = options.get("writer"), options.get("sequence")
     if streaming and (writer or sequence):
         raise InvalidArgument(
@@ -50,8 +45,8 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     if (writer is None) != (sequence is None):
         raise InvalidArgument("writer and sequence go together: give both or none")
     return WriteOptions(
-        cluster=_required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400"),
-        log=_required(options, "log", "the name of the log to write to"),
+        cluster=required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400"),
+        log=required(options, "log", "the name of the log to write to"),
         writer=writer,
         sequence=_number(sequence) if sequence is not None else 1,
     )
@@ -86,13 +81,6 @@ def require_writable(schema: StructType, overwrite: bool) -> None:
         raise InvalidArgument(
             f"no column value in {schema.simpleString()}: rename the one that holds the data"
         )
-
-
-def _required(options: Mapping[str, str], name: str, meaning: str) -> str:
-    value = options.get(name)
-    if not value:
-        raise InvalidArgument(f"the option {name} is missing: {meaning}")
-    return value
 
 
 def _number(text: str) -> int:

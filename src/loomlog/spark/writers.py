@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from loomlog.client.blocking import connect_sync
-from loomlog.client.staging import Staged
+from loomlog.client.publish.stager import Staged
 from loomlog.errors import LoomError
 from loomlog.spark.write_options import WriteOptions
 
@@ -36,7 +36,7 @@ _QUERY: Final = "sql.streaming.queryId"  # where Spark tells a task to which que
 
 @dataclass(frozen=True, slots=True)
 class TaskStaged(WriterCommitMessage):
-    """What a task has staged, and for whom."""
+    """The rows that a task staged for a writer."""
 
     writer: str
     staged: Staged
@@ -81,11 +81,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _publish(self._options, batchId + 1, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """What was staged is not published, so nobody sees it."""
+        """Do nothing: staged rows that are not published stay invisible."""
 
 
 def _stage(options: WriteOptions, writer: str, batches: Iterator[Any]) -> TaskStaged:
-    """In a task. The writer is made known first, so that no trim takes what is staged here."""
+    """Stage rows in a task. The writer is created first, so that no trim removes them."""
     with connect_sync(options.cluster) as cluster:
         log = cluster.log(options.log)
         log.writer(writer)
@@ -95,13 +95,13 @@ def _stage(options: WriteOptions, writer: str, batches: Iterator[Any]) -> TaskSt
 def _publish(
     options: WriteOptions, sequence: int, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
-    """On the driver, when all tasks are done."""
-    told = [message for message in messages if isinstance(message, TaskStaged)]
-    if not told:
+    """Publish on the driver, when all tasks are done."""
+    staged = [message for message in messages if isinstance(message, TaskStaged)]
+    if not staged:
         return  # Spark had no task for it: there was nothing to write
     with connect_sync(options.cluster) as cluster:
-        writer = cluster.log(options.log).writer(told[0].writer)
-        writer.publish(sequence, reduce(add, (message.staged for message in told)))
+        writer = cluster.log(options.log).writer(staged[0].writer)
+        writer.publish(sequence, reduce(add, (message.staged for message in staged)))
 
 
 def _query() -> str:

@@ -37,7 +37,7 @@ class _Appended:
         self.waiting: list[Buffer] = []
 
     def add(self, batch: Buffer) -> int:
-        """Where it is going to be."""
+        """Queue a batch and return its future offset."""
         offset = self.end
         self.waiting.append(batch)
         if padding := -len(batch) % ALIGNMENT:
@@ -70,7 +70,7 @@ class BatchFiles:
         return (folder, number) in self._changed
 
     def add(self, folder: int, number: int, batch: Buffer) -> int:
-        """Where in its file it is going to be; it is there after the next flush."""
+        """Queue a batch and return its offset in the file; the next flush writes it."""
         key = folder, number
         appended = self._changed[key] = self._opened(key)
         return appended.add(batch)
@@ -112,7 +112,7 @@ class BatchFiles:
     # ---- removing
 
     def remove(self, folder: int, number: int) -> None:
-        """No row says any more that anything is there."""
+        """Remove a file that no row refers to."""
         self._open.pop((folder, number), None)
         with suppress(FileNotFoundError):
             self._files.remove(self._file(folder, number))

@@ -1,7 +1,7 @@
-"""The ports of files.py on a real disk: files by positioned vectored I/O, a worker thread, a lock.
+"""Implements the ports of files.py on a real disk: vectored I/O, a worker thread, a lock.
 
-A file is closed when its last user lets go of it: a reader in another thread may still hold a
-file that was trimmed meanwhile, and must never find its descriptor given to somebody else.
+A file is closed when its last user releases it: a reader in another thread may still use a file
+that was trimmed, and its descriptor must not be reused meanwhile.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from loomlog.errors import InvalidArgument
-from loomlog.storage.files import File, Finished, Step
+from loomlog.storage.files import File, Finished, Space, Step, UnsyncedError
 from loomlog.types import Buffer
+
+FILE_MODE: Final = 0o600  # entries and secrets are for the user who runs the server
+DIRECTORY_MODE: Final = 0o700
 
 _BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # only on Linux
@@ -88,7 +91,10 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise UnsyncedError(error.errno, error.strerror, self._path) from error
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -119,16 +125,35 @@ class RealFiles:
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o644))
+        return RealFile(path, os.open(path, flags, FILE_MODE))
 
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Raise OSError if that cannot be determined: a failing disk is not an empty one."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def inode(self, path: str) -> int:
+        return os.stat(path).st_ino
+
+    def space(self, path: str) -> Space:
+        found = os.statvfs(path)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        parent = os.path.dirname(path)
+        if parent and not os.path.isdir(parent):
+            self.make_directory(parent)
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -148,7 +173,7 @@ class RealFiles:
 
 
 class Loop(Protocol):
-    """What the worker needs of an event loop."""
+    """The methods of an event loop that the worker uses."""
 
     def call_soon_threadsafe(
         self, callback: Callable[[BaseException | None], None], error: BaseException | None, /
@@ -209,12 +234,12 @@ class DirectoryLock:
 
 def lock_directory(path: str) -> DirectoryLock:
     """Lock `path` against every other process; the kernel lets go when this one dies."""
-    fd = os.open(f"{path}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(f"{path}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
         raise InvalidArgument(
-            f"{path} is in use by another process; stop it, or use another storage node id"
+            f"{path} is in use by another process; stop it, or use another directory"
         ) from None
     return DirectoryLock(fd)

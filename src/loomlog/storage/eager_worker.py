@@ -18,8 +18,8 @@ ALONE_S: Final = 0.0003  # since the end of the job before
 
 
 class EagerWorker:
-    """In front of another one. Jobs do not overtake each other. The end of one that is done on the
-    loop is told before `run` returns."""
+    """Runs small jobs on the loop and others on the worker behind it, in order. The callback of a
+    job that runs on the loop is called before `run` returns."""
 
     def __init__(
         self,

@@ -8,9 +8,20 @@ they run at start-up or inside a worker; the exception is `File.read_cached`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from loomlog.types import Buffer
+
+
+class UnsyncedError(OSError):
+    """A sync failed. What was written before it may be lost even if a later sync succeeds."""
+
+
+class Space(NamedTuple):
+    """The space of a file system, in bytes."""
+
+    free: int
+    total: int
 
 
 class File(Protocol):
@@ -20,7 +31,7 @@ class File(Protocol):
         """Write all buffers one after the other at `offset`; whole or an OSError."""
 
     def read(self, size: int, offset: int) -> bytearray:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
 
     def read_cached(self, size: int, offset: int) -> bytearray | None:
         """Like `read`, but None where it would have to wait for the disk. Never blocks."""
@@ -33,7 +44,8 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Return when all that was written to this file survives a power loss (fdatasync)."""
+        """Return when all that was written to this file survives a power loss (fdatasync);
+        UnsyncedError if that failed."""
 
     def close(self) -> None: ...
 
@@ -49,8 +61,15 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def inode(self, path: str) -> int:
+        """Return a number that changes when something else takes the place at `path`;
+        FileNotFoundError if nothing is there."""
+
+    def space(self, path: str) -> Space:
+        """Return the space of the file system that holds `path`."""
+
     def make_directory(self, path: str) -> None:
-        """With parents; fine if it is there."""
+        """Create a directory and its parents, unless it exists."""
 
     def rename(self, source: str, target: str) -> None:
         """Atomic; replaces the target."""

@@ -9,18 +9,22 @@ snapshots       do not hold for the cursors that are made of them. A cursor sees
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
+from loomlog.storage import rocks_log
+from loomlog.storage.disk import DIRECTORY_MODE
 
 _MEMTABLE_BYTES: Final = 32 * MIB
 _LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
 _BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
 _LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself ...
 _LOG_FILE_BYTES: Final = MIB  # ... and how much of that is in one
+_MADE_FIRST: Final = frozenset(("IDENTITY", "LOCK"))
 
 
 def options() -> Options:
@@ -39,8 +43,25 @@ def options() -> Options:
     return made
 
 
+def prepare(path: str, *, was_used: bool = False) -> None:
+    """Make the directory of a database, for this user alone. Raise Corrupt if one is there without
+    its CURRENT file: RocksDB would take it for a new one, and delete what is there; or with a
+    damaged log, which RocksDB would cut. `was_used`: also if nothing is left of it."""
+    if not was_used and not os.path.exists(path):
+        os.makedirs(path, DIRECTORY_MODE)
+    names = os.listdir(path) if os.path.exists(path) else []
+    if "CURRENT" not in names and (was_used or not all(map(_is_made_first, names))):
+        raise Corrupt(f"{path}/CURRENT is missing, and without it RocksDB would delete the rest")
+    rocks_log.check(path)
+
+
+def _is_made_first(name: str) -> bool:
+    """Whether the file may be there before CURRENT, in a database that is just being made."""
+    return name in _MADE_FIRST or name.startswith(("LOG", "MANIFEST-")) or name.endswith(".dbtmp")
+
+
 def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
-    """Nobody may look until it returns."""
+    """Write a batch; no reader may use it before this returns."""
     db.write(batch)
     if sync:
         db.flush_wal(True)
@@ -59,12 +80,12 @@ class Cursor:
         return value
 
     def seek(self, key: bytes) -> bytes | None:
-        """To the first row at `key` or behind it; all of these give the key that they come to."""
+        """Move to the first row at or after `key`; like the others, return the key reached."""
         self._rows.seek(key)
         return self._arrive()
 
     def seek_back(self, key: bytes) -> bytes | None:
-        """To the last row at `key` or before it."""
+        """Move to the last row at or before `key`."""
         self._rows.seek_for_prev(key)
         return self._arrive()
 

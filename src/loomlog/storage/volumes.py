@@ -1,41 +1,25 @@
-"""The volumes of a storage node: where replicas live, and whose data it is.
+"""The volumes of a storage node, and whose data is on them.
 
     <volume>/cid=<cluster id>/snid=<node id>/identity
-    <volume>/cid=<cluster id>/snid=<node id>/lsid=<log stream id>/…
 
-Directory names alone prove nothing: every storage node path holds an identity, the same on all
-volumes, checked at start and when the node registers. A replica lives whole on one volume.
-Everything here blocks and belongs to the start of a node, except `place`.
+Every storage node path holds an identity (identity.py), the same on all volumes, checked at start
+and when the node registers. A volume belongs to one node: if anything of another one is found
+under it, or data without an identity, nothing is written and the node does not start. Only an
+empty volume gets an identity, and not if the node has used it before: then it is not mounted.
+Everything here blocks.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound, VersionMismatch
+from loomlog.errors import AlreadyExists, InvalidArgument
+from loomlog.storage import identity as identities
 from loomlog.storage.files import Files
-from loomlog.storage.stream_meta import replace_file
-from loomlog.types import NodeId, StreamId
-
-FORMAT = 1
-_REMOVED = ".removed"  # ends the name of a replica whose removal was decided and begun
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose data a storage node path holds. `cluster_secret` is empty until the node has
-    registered for the first time."""
-
-    cluster_id: str
-    node_id: NodeId
-    node_secret: str
-    cluster_secret: str = ""
-    format: int = FORMAT
-    has_copies: bool = False  # a LogsDB was made: if it is missing, copies are lost
-    lost_below: int = 0  # of loglets with a lower id copies may be lost
+from loomlog.storage.identity import Identity, cluster_stamp, fingerprint, node_directories
+from loomlog.types import LogId, NodeId
 
 
 class Lock(Protocol):
@@ -56,7 +40,7 @@ class Volumes:
         lock: Callable[[str], Lock] | None = None,
         error_if_exists: bool = False,
     ) -> None:
-        """Check the volumes, make the storage node paths, lock them, find the replicas.
+        """Check the volumes, make the storage node paths, and lock them.
 
         `lock` locks a directory against other processes (disk.lock_directory)."""
         if not volumes:
@@ -64,65 +48,57 @@ class Volumes:
         if "/" in cluster_id or not cluster_id:
             raise InvalidArgument(f"cluster id {cluster_id!r} must be a name without '/'")
         volumes = [volume.rstrip("/") or "/" for volume in volumes]
-        for position, volume in enumerate(volumes):
-            if volume in volumes[:position]:
-                raise InvalidArgument(f"volume {volume} is given twice")
-            _check_volume(files, volume)
-        self._files = files
-        self.paths = [f"{volume}/cid={cluster_id}/snid={node_id}" for volume in volumes]
+        _check_apart(volumes)
+        for volume in volumes:
+            _check_readable(files, volume)
+        self.files = files
+        self._volumes = volumes
+        self.paths = [_node_path(volume, cluster_id, node_id) for volume in volumes]
         if error_if_exists:
             self._refuse_existing()
         self._locks: list[Lock] = []
+        expected = Identity(cluster_id, node_id, "")
         try:
+            self._check_owner(expected)  # before anything is written
             self._claim(lock)
-            self.identity = self._identify(Identity(cluster_id, node_id, ""), new_secret)
-            self.streams = self._scan()  # the path of every replica on this node
+            self._check_owner(expected)  # another process may have come first
+            self.identity = self._identify(expected, new_secret)
         except BaseException:
             self.close()
             raise
 
-    def place(self, stream_id: StreamId, stored_bytes: Mapping[StreamId, int]) -> str:
-        """The path for a new replica: on the volume with the fewest bytes, then replicas."""
-        if stream_id in self.streams:
-            raise AlreadyExists(
-                f"log stream {stream_id} has data at {self.streams[stream_id]}; if nobody needs "
-                f"it, remove it with `loom node cleanup {self.identity.node_id}`"
-            )
-        path = min(self.paths, key=lambda path: self._load(path, stored_bytes))
-        self.streams[stream_id] = stream_path = f"{path}/lsid={stream_id}"
-        return stream_path
+    @property
+    def cluster_stamp(self) -> str:
+        """Return what data of this node's cluster carries."""
+        return cluster_stamp(self.identity.cluster_secret)
 
-    def remove(self, stream_id: StreamId) -> None:
-        """Remove a replica's files: whole, or, after a crash, by the next start. Blocking."""
-        path = self.streams[stream_id]
-        self._files.rename(path, path + _REMOVED)
-        self._files.sync_directory(path.rpartition("/")[0])
-        self._files.remove_tree(path + _REMOVED)
-
-    def forget(self, stream_id: StreamId) -> None:
-        """The replica's files are gone; the log stream may be placed here again."""
-        if self.streams.pop(stream_id, None) is None:
-            raise NotFound(f"log stream {stream_id} is not on this storage node")
-
-    def join(self, cluster_secret: str, lost_below: int = 0) -> None:
-        """Bind the data to the cluster that took this node in, or refuse another one."""
+    def join(self, cluster_secret: str) -> None:
+        """Bind the data to the cluster that took this node in, or refuse another one. An empty
+        secret: the cluster was shown the one that is known here, and did not repeat it."""
         own = self.identity.cluster_secret
+        cluster_secret = cluster_secret or own
         if own and own != cluster_secret:
             raise InvalidArgument(
                 f"{self.paths[0]} belongs to another cluster named {self.identity.cluster_id}: "
-                f"expected secret {own}, found {cluster_secret}; check --mr and --volumes"
+                f"expected cluster secret {fingerprint(own)}, found "
+                f"{fingerprint(cluster_secret)}; check --mr and --volumes"
             )
-        self._save(cluster_secret=cluster_secret, lost_below=lost_below)
+        self._save(cluster_secret=cluster_secret)
 
     def note_copies(self) -> None:
-        """A LogsDB was made here. Blocking."""
+        """Remember that a LogsDB was made here. Blocking."""
         self._save(has_copies=True)
+
+    def note_lost(self, lost: Mapping[LogId, int]) -> None:
+        """Remember up to which epoch copies of these loglets may be lost, in addition to what is
+        known: the metadata may be a restored copy. Blocking."""
+        self._save(lost=_all_lost([self.identity.lost, tuple(lost.items())]))
 
     def _save(self, **changes: Any) -> None:
         changed = replace(self.identity, **changes)
         if changed != self.identity:
             for path in self.paths:
-                _save(self._files, path, changed)
+                identities.save(self.files, path, changed)
             self.identity = changed
 
     def close(self) -> None:
@@ -131,119 +107,148 @@ class Volumes:
             lock.close()
         self._locks = []
 
-    def _load(self, path: str, stored_bytes: Mapping[StreamId, int]) -> tuple[int, int]:
-        here = [s for s, stream in self.streams.items() if stream.startswith(f"{path}/")]
-        return sum(stored_bytes.get(stream_id, 0) for stream_id in here), len(here)
-
     def _refuse_existing(self) -> None:
         for path in self.paths:
-            if self._files.exists(path):
+            if self.files.exists(path):
                 raise AlreadyExists(f"{path} exists; drop --error-if-exists to use its data")
 
     def _claim(self, lock: Callable[[str], Lock] | None) -> None:
-        for path in self.paths:
+        for volume, path in zip(self._volumes, self.paths, strict=True):
+            if lock is not None:
+                self._locks.append(_locked(volume, lock))
+            _check_writable(self.files, volume)
             try:
-                self._files.make_directory(path)
+                self.files.make_directory(path)
                 parents = path.split("/")
-                self._files.sync_directory("/".join(parents[:-1]))
-                self._files.sync_directory("/".join(parents[:-2]) or "/")
-                if lock is not None:
-                    self._locks.append(lock(path))
+                self.files.sync_directory("/".join(parents[:-1]))
+                self.files.sync_directory("/".join(parents[:-2]) or "/")
             except OSError as error:
                 raise InvalidArgument(f"cannot use {path}: {error.strerror or error}") from None
 
-    def _identify(self, expected: Identity, new_secret: Callable[[], str]) -> Identity:
-        """The identity on all volumes; volumes without one get it."""
-        found = {
-            path: _load_identity(self._files, path)
+    def _check_owner(self, expected: Identity) -> None:
+        """Refuse volumes with anything under them that is not this node's."""
+        for volume, own in zip(self._volumes, self.paths, strict=True):
+            for path in node_directories(self.files, volume):
+                found = self._identity_at(path)
+                if not found.is_of(expected):
+                    raise _mismatch(path, expected, found)
+                if path != own:
+                    raise InvalidArgument(
+                        f"{path} is a second directory of {found}, which belongs at {own}; move "
+                        "one of them out of the volume"
+                    )
+        self._check_mounted()
+
+    def _check_mounted(self) -> None:
+        """Refuse an empty volume that the other volumes list as one of this node's."""
+        found = self._identities()
+        listed = {volume for identity in found.values() for volume in identity.volumes}
+        for volume, path in zip(self._volumes, self.paths, strict=True):
+            if volume in listed and path not in found:
+                raise InvalidArgument(
+                    f"volume {volume} is empty, but had data of this node: mount it; if its disk "
+                    "is lost, start the node once without it, or use another directory in its place"
+                )
+
+    def _identities(self) -> dict[str, Identity]:
+        return {
+            path: identities.load(self.files, path)
             for path in self.paths
-            if self._files.exists(f"{path}/identity")
+            if identities.exists(self.files, path)
         }
-        for path, identity in found.items():
-            if (identity.cluster_id, identity.node_id) != (expected.cluster_id, expected.node_id):
-                raise _mismatch(path, expected, identity)
-        identities = sorted(found.values(), key=lambda identity: not identity.cluster_secret)
-        own = identities[0] if found else replace(expected, node_secret=new_secret())
+
+    def _identity_at(self, path: str) -> Identity:
+        if not identities.exists(self.files, path):
+            raise InvalidArgument(
+                f"{path} has data but no identity file, so nobody knows whose data it is; restore "
+                "the file from another volume of that node or from a backup, or move the "
+                "directory away"
+            )
+        return identities.load(self.files, path)
+
+    def _identify(self, expected: Identity, new_secret: Callable[[], str]) -> Identity:
+        """Return the identity on all volumes; empty volumes get it."""
+        found = self._identities()
+        joined_first = sorted(found.values(), key=lambda identity: not identity.cluster_secret)
+        own = joined_first[0] if found else replace(expected, node_secret=new_secret())
         for path, identity in found.items():
             if identity.node_secret != own.node_secret or (
                 identity.cluster_secret not in ("", own.cluster_secret)
             ):
                 raise _mismatch(path, own, identity)
+        own = replace(  # a crash may have kept the newest from some volumes
+            own,
+            has_copies=any(identity.has_copies for identity in found.values()),
+            lost=_all_lost(identity.lost for identity in found.values()),
+        )
+        for path in self.paths:
+            if path not in found:  # before any volume lists it: a crash leaves no listed empty one
+                identities.save(self.files, path, own)
+        own = replace(own, volumes=tuple(sorted(self._volumes)))
         for path in self.paths:
             if found.get(path) != own:
-                _save(self._files, path, own)
+                identities.save(self.files, path, own)
         return own
 
-    def _scan(self) -> dict[StreamId, str]:
-        streams: dict[StreamId, str] = {}
-        for path in self.paths:
-            for name in self._files.list(path):
-                stream_path = f"{path}/{name}"
-                if name.startswith("lsid=") and name.endswith(_REMOVED):
-                    self._files.remove_tree(stream_path)
-                number = name.removeprefix("lsid=")
-                if number == name or not number.isdecimal():
-                    continue
-                if not self._files.exists(f"{stream_path}/meta"):
-                    continue  # its creation was interrupted
-                if int(number) in streams:
-                    raise InvalidArgument(
-                        f"log stream {number} is on two volumes: {streams[int(number)]} and "
-                        f"{stream_path}; move one of them away"
-                    )
-                streams[int(number)] = stream_path
-        return streams
+
+def _node_path(volume: str, cluster_id: str, node_id: NodeId) -> str:
+    return f"{volume.rstrip('/')}/cid={cluster_id}/snid={node_id}"
 
 
-def _check_volume(files: Files, volume: str) -> None:
-    probe = f"{volume}/.loomlog-probe"
+def _check_apart(volumes: Sequence[str]) -> None:
+    for position, volume in enumerate(volumes):
+        if volume in volumes[:position]:
+            raise InvalidArgument(f"volume {volume} is given twice")
+        for other in volumes:
+            if volume != other and f"{volume}/".startswith(f"{other.rstrip('/')}/"):
+                raise InvalidArgument(f"volume {volume} is inside volume {other}; give one of them")
+
+
+def _check_readable(files: Files, volume: str) -> None:
     try:
         files.list(volume)
-        files.open(probe, create=True).close()
-        files.remove(probe)
     except FileNotFoundError:
         raise InvalidArgument(f"volume {volume} does not exist; create the directory") from None
     except NotADirectoryError:
         raise InvalidArgument(f"volume {volume} is not a directory") from None
     except OSError as error:
         raise InvalidArgument(
-            f"volume {volume} is not writable ({error.strerror or error}); check its permissions"
+            f"volume {volume} cannot be read ({error.strerror or error}); check its permissions"
         ) from None
 
 
-def _save(files: Files, path: str, identity: Identity) -> None:
-    text = json.dumps(asdict(identity), indent=2)
-    replace_file(files, f"{path}/identity", text.encode() + b"\n")
+def _check_writable(files: Files, volume: str) -> None:
+    probe = f"{volume}/.loomlog-probe"
+    try:
+        files.open(probe, create=True).close()
+        files.remove(probe)
+    except OSError as error:
+        raise _not_writable(volume, error) from None
 
 
-def _load_identity(files: Files, path: str) -> Identity:
-    file = files.open(f"{path}/identity")
-    data = bytes(file.read(file.size(), 0))
-    file.close()
+def _locked(volume: str, lock: Callable[[str], Lock]) -> Lock:
     try:
-        fields = json.loads(data)
-        version = fields["format"]
-    except (ValueError, TypeError, KeyError):
-        raise Corrupt(f"{path}/identity cannot be read; restore it from another volume") from None
-    if version != FORMAT:
-        raise VersionMismatch(
-            f"{path}/identity: expected format {FORMAT}, found {version}; upgrade the software"
-        )
-    try:
-        return Identity(**fields)
-    except TypeError:
-        raise Corrupt(f"{path}/identity has other fields than expected") from None
+        return lock(volume)
+    except OSError as error:
+        raise _not_writable(volume, error) from None
+
+
+def _not_writable(volume: str, error: OSError) -> InvalidArgument:
+    return InvalidArgument(
+        f"volume {volume} is not writable ({error.strerror or error}); check its permissions"
+    )
 
 
 def _mismatch(path: str, expected: Identity, found: Identity) -> InvalidArgument:
     return InvalidArgument(
-        f"{path} holds other data: expected {_describe(expected)}, found {_describe(found)}; "
+        f"{path} holds other data: expected {expected}, found {found}; "
         "check --volumes, --cluster-id and --storage-node-id"
     )
 
 
-def _describe(identity: Identity) -> str:
-    secrets = f", node secret {identity.node_secret}" if identity.node_secret else ""
-    if identity.cluster_secret:
-        secrets += f", cluster secret {identity.cluster_secret}"
-    return f"cluster {identity.cluster_id}, storage node {identity.node_id}{secrets}"
+def _all_lost(losses: Iterable[tuple[tuple[LogId, int], ...]]) -> tuple[tuple[LogId, int], ...]:
+    """Return the newest epoch of each loglet."""
+    newest: dict[LogId, int] = {}
+    for loglet, epoch in (loss for found in losses for loss in found):
+        newest[loglet] = max(epoch, newest.get(loglet, 0))
+    return tuple(sorted(newest.items()))

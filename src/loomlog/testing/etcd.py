@@ -10,7 +10,6 @@ import http.client
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Final
 
 from loomlog.errors import LoomError, Unavailable
+from loomlog.testing.ports import listen_on_free_port
 
 HEARTBEAT_MS: Final = 50
 ELECTION_MS: Final = 500
@@ -40,6 +40,49 @@ def require_etcd() -> str:
             "or put it on the PATH"
         )
     return found
+
+
+def member_command(
+    binary: str, name: str, directory: Path, client: str, peer: str, cluster: str
+) -> list[str]:
+    """Return the command that runs a member, with its data in `directory`; addresses are URLs."""
+    return [
+        *(binary, "--name", name, "--data-dir", str(directory / name)),
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+        *("--initial-cluster", cluster),
+        *("--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS)),
+        *("--logger", "zap", "--log-outputs", "stderr", "--log-level", "warn"),
+    ]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment without the settings of another etcd."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("ETCD_")}
+
+
+def is_healthy(address: str) -> bool:
+    """Return whether a member serves and knows a leader."""
+    return b'"true"' in (_get(address, "/health") or b"")
+
+
+@contextmanager
+def free_addresses(count: int) -> Iterator[list[str]]:
+    """Yield different addresses, taken until the end of the block."""
+    with ExitStack() as taken:
+        listeners = [taken.enter_context(listen_on_free_port()) for _ in range(count)]
+        yield [f"{_HOST}:{listener.getsockname()[1]}" for listener in listeners]
+
+
+def _get(address: str, path: str) -> bytes | None:
+    connection = http.client.HTTPConnection(address, timeout=1)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 class LocalEtcd:
@@ -71,7 +114,7 @@ class LocalEtcd:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Of the members that run."""
+        """The process ids of the running members."""
         members = self._members.items()
         return {number: member.process.pid for number, member in members if member.process}
 
@@ -130,7 +173,7 @@ class LocalEtcd:
     # ---- all of them
 
     def wait_healthy(self, member: int) -> None:
-        """Until it serves and knows a leader."""
+        """Wait until it serves and knows a leader."""
         self._wait(member, self._members[member].healthy, "is not healthy")
 
     def leader(self) -> int:
@@ -153,41 +196,27 @@ class LocalEtcd:
 
     def _plan(self, binary: str, directory: Path) -> None:
         numbers = range(1, self._count + 1)
-        with _free_addresses(3 * self._count) as addresses:
+        with free_addresses(3 * self._count) as addresses:
             peers = dict(zip(numbers, addresses[::3], strict=True))
             cluster = ",".join(f"member-{number}=http://{peers[number]}" for number in numbers)
             for number, client, metrics in zip(
                 numbers, addresses[1::3], addresses[2::3], strict=True
             ):
-                listening = [
-                    *("--listen-peer-urls", f"http://{peers[number]}"),
-                    *("--initial-advertise-peer-urls", f"http://{peers[number]}"),
-                    *("--listen-client-urls", f"{self._scheme}://{client}"),
-                    *("--advertise-client-urls", f"{self._scheme}://{client}"),
-                    *("--listen-metrics-urls", f"http://{metrics}"),
-                    *("--initial-cluster", cluster),
-                ]
-                self._members[number] = _Member(
-                    number, client, metrics, directory, [binary, *listening, *self._arguments]
-                )
+                name, peer = f"member-{number}", f"http://{peers[number]}"
+                url = f"{self._scheme}://{client}"
+                command = member_command(binary, name, directory, url, peer, cluster)
+                command += ["--listen-metrics-urls", f"http://{metrics}", *self._arguments]
+                log = directory / f"{name}.log"
+                self._members[number] = _Member(client, metrics, log, command)
 
 
 class _Member:
-    def __init__(
-        self, number: int, address: str, metrics: str, directory: Path, command: list[str]
-    ) -> None:
+    def __init__(self, address: str, metrics: str, log: Path, command: list[str]) -> None:
         self.address = address
-        self.log = directory / f"member-{number}.log"
+        self.log = log
         self.process: subprocess.Popen[bytes] | None = None
         self._metrics = metrics
-        self._command = [
-            *command,
-            *("--name", f"member-{number}"),
-            *("--data-dir", str(directory / f"member-{number}")),
-            *("--heartbeat-interval", str(HEARTBEAT_MS)),
-            *("--election-timeout", str(ELECTION_MS)),
-            *("--logger", "zap", "--log-outputs", "stderr", "--log-level", "warn"),
-        ]
+        self._command = command
 
     @property
     def ended(self) -> bool:
@@ -203,7 +232,7 @@ class _Member:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={key: text for key, text in os.environ.items() if not key.startswith("ETCD_")},
+                env=environment(),
             )
 
     def stop(self) -> None:
@@ -229,31 +258,13 @@ class _Member:
     # ---- what it says of itself; not on the port of clients, which may want a password
 
     def listens(self) -> bool:
-        return self._ask("/health") is not None
+        return _get(self._metrics, "/health") is not None
 
     def healthy(self) -> bool:
-        return b'"true"' in (self._ask("/health") or b"")
+        return is_healthy(self._metrics)
 
     def leads(self) -> bool:
-        return b"\netcd_server_is_leader 1\n" in (self._ask("/metrics") or b"")
-
-    def _ask(self, path: str) -> bytes | None:
-        connection = http.client.HTTPConnection(self._metrics, timeout=1)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return None
-        finally:
-            connection.close()
-
-
-@contextmanager
-def _free_addresses(count: int) -> Iterator[list[str]]:
-    """Different ones; taken until the end of the block."""
-    with ExitStack() as taken:
-        listeners = [taken.enter_context(socket.create_server((_HOST, 0))) for _ in range(count)]
-        yield [f"{_HOST}:{listener.getsockname()[1]}" for listener in listeners]
+        return b"\netcd_server_is_leader 1\n" in (_get(self._metrics, "/metrics") or b"")
 
 
 if __name__ == "__main__":

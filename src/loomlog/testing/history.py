@@ -1,11 +1,11 @@
-"""What clients did and saw, and the proof that it was one log.
+"""Records what clients did and saw, and checks that it was one log.
 
 A `History` records, in real-time order: appends as they are invoked and as they end
 (acknowledged, failed for certain, unknown), trims, and what each reader saw. `check` returns
 every way in which that contradicts the guarantees of a log; an empty list is the proof. Values
 are the identity of entries: no two appended values may be equal.
 
-Plain data: nothing of the simulator here, so that it judges real clusters too; `dump` and
+It is plain data and independent of the simulator, so it also checks real clusters; `dump` and
 `load` carry a history between processes.
 """
 
@@ -27,7 +27,7 @@ VALUE_CHARS_MAX = 60  # of a value in a message
 
 
 class Outcome(StrEnum):
-    """How an append ended, as its client knows."""
+    """The outcome of an append as its client knows it."""
 
     UNKNOWN = "unknown"  # also: no answer yet, or the client died
     ACKED = "acked"
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 class Rule(StrEnum):
-    """What a history can violate."""
+    """The rules that a history can violate."""
 
     ACK_SHAPE = "an acknowledgement has consecutive positions in one stream, one per value"
     ACK_CLASH = "no position is acknowledged twice"
@@ -79,7 +79,7 @@ class Append:
 
 @dataclass(slots=True)
 class Reader:
-    """What one subscription delivered, in its order."""
+    """The items that one subscription delivered, in order."""
 
     start: Glsn
     seen: list[tuple[Glsn, StreamId, Llsn, bytes]] = field(default_factory=list)
@@ -119,12 +119,12 @@ class History:
         self._events.append(["ack", op, [list(at) for at in append.positions]])
 
     def fail(self, op: OpId) -> None:
-        """It failed for certain: nothing was appended."""
+        """Record that the append failed: nothing was appended."""
         self._end(op, Outcome.FAILED)
         self._events.append(["fail", op])
 
     def unknown(self, op: OpId) -> None:
-        """It may or may not have happened. So is every append that never ends."""
+        """Record that the append may or may not have happened, like one that never ends."""
         self._end(op, Outcome.UNKNOWN)
         self._events.append(["unknown", op])
 
@@ -154,7 +154,7 @@ class History:
     def see_entries(self, reader: str, entries: Iterable[Entry | Gap]) -> None:
         for entry in entries:
             if isinstance(entry, Gap):
-                self.see_gap(reader, *entry)
+                self.see_gap(reader, entry.first, entry.last, entry.kind)
             else:
                 self.see(reader, entry.position, entry.stream, entry.llsn, entry.value)
 
@@ -200,7 +200,7 @@ class History:
 
 
 def check(history: History) -> list[Violation]:
-    """Everything in which this history is not that of one log."""
+    """Return every violation of the guarantees of a log."""
     checker = _Checker(history)
     return list(checker.violations())
 
@@ -272,7 +272,7 @@ class _Checker:
                     )
 
     def _check_gaps(self) -> Iterator[Violation]:
-        """What is a gap for one is nothing else for anybody."""
+        """A gap for one reader is a gap for every reader."""
         places = sorted(self.log)
         for name, reader in self.history.readers.items():
             for gap in reader.gaps:

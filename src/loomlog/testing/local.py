@@ -6,7 +6,7 @@ For tests and notebooks. One process serves everything, so it says little about 
 from __future__ import annotations
 
 import asyncio
-import socket
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +16,11 @@ from types import TracebackType
 from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
 from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
+from loomlog.errors import InvalidArgument
 from loomlog.metadata import MetadataRepository
-from loomlog.metadata.memory import MemoryStore
-from loomlog.net.address import join_address
+from loomlog.metadata.store.memory import MemoryStore
 from loomlog.node import StorageNode
+from loomlog.testing.ports import free_address
 from loomlog.types import NodeId, SyncMode
 
 CLUSTER_ID = "local"
@@ -55,8 +56,7 @@ class LocalCluster:
         self._failure_detection_s = failure_detection_s
         self._leader_silence_s = leader_silence_s
         self._retention_interval_s = retention_interval_s
-        # Alone: after its first start the address that it got.
-        self._listen = dict.fromkeys(range(1, metadata + 1), "127.0.0.1:0")
+        self._listen = {number: free_address() for number in range(1, metadata + 1)}
         self._store = MemoryStore() if metadata > 1 else None
         self._node_listen: dict[NodeId, str] = {}
         self._clients: list[Cluster] = []
@@ -65,7 +65,7 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """Of the metadata repositories: what `loomlog.connect` takes."""
+        """The addresses of the metadata repositories, for `loomlog.connect`."""
         return ",".join(self._listen.values())
 
     @property
@@ -84,8 +84,6 @@ class LocalCluster:
             self._temporary = tempfile.TemporaryDirectory(prefix="loomlog-")
             self._directory = Path(self._temporary.name)
         try:
-            if self._store is not None:
-                self._listen = {number: _free_address() for number in self._listen}
             await asyncio.gather(*map(self.start_metadata, self._listen))
             await asyncio.gather(*(self.start_node(n) for n in range(1, self._count + 1)))
             return await self.connect()
@@ -111,8 +109,7 @@ class LocalCluster:
         for client in self._clients:
             await client.close()
         self._clients.clear()
-        for node_id in list(self.nodes):
-            await self.stop_node(node_id)
+        await asyncio.gather(*map(self.stop_node, list(self.nodes)))
         for number in list(self.repositories):
             await self.stop_metadata(number)
         if self._temporary is not None:
@@ -124,7 +121,7 @@ class LocalCluster:
     async def start_metadata(self, number: int = 1) -> None:
         """A new number is that of one more, to be added with `add_metadata`."""
         if self._store is not None:
-            self._listen.setdefault(number, _free_address())
+            self._listen.setdefault(number, free_address())
         name = "vmr" if self._store is None else f"vmr-{number}"
         repository = MetadataRepository(
             MetadataSettings(
@@ -132,6 +129,7 @@ class LocalCluster:
                 directory=str(self._path(name)),
                 listen=self._listen[number],
                 http=None,
+                heartbeat_s=min(limits.HEARTBEAT_S, self._failure_detection_s / 3),
                 failure_detection_s=self._failure_detection_s,
                 member_id=number,
                 peers={} if self._store is None else self._listen,
@@ -145,19 +143,20 @@ class LocalCluster:
         self._listen[number] = repository.address
 
     async def stop_metadata(self, number: int = 1) -> None:
-        """Fine if it is stopped already."""
+        """Stop a metadata repository; does nothing if it is stopped."""
         repository = self.repositories.pop(number, None)
         if repository is not None:
             await repository.stop()
 
     async def start_node(self, node_id: NodeId) -> StorageNode:
+        """Start it on its data; to start it without, `wipe_node` it."""
         node = StorageNode(
             NodeSettings(
                 node_id=node_id,
                 cluster_id=CLUSTER_ID,
                 volumes=(str(self._path(f"vsn-{node_id}")),),
                 metadata=tuple(self._listen.values()),
-                listen=self._node_listen.get(node_id, "127.0.0.1:0"),
+                listen=self._node_listen.get(node_id) or free_address(),
                 location=self._location(node_id),
                 storage=self._storage,
             )
@@ -165,11 +164,30 @@ class LocalCluster:
         await node.start()
         self.nodes[node_id] = node
         self._node_listen[node_id] = node.address
-        await node.registered()
+        registering = asyncio.ensure_future(node.registered())
+        await asyncio.wait((registering, node.held_back), return_when="FIRST_COMPLETED")
+        if not registering.done():
+            registering.cancel()
+            await self.stop_node(node_id)
+            raise InvalidArgument(node.held_back.result())
+        await registering
         return node
 
     async def stop_node(self, node_id: NodeId) -> None:
         await self.nodes.pop(node_id).stop()
+
+    async def wipe_node(self, node_id: NodeId) -> None:
+        """Stop it if it runs, delete its data, and let `start_node` start it empty, as an operator
+        would whose disk is lost."""
+        if node_id in self.nodes:
+            await self.stop_node(node_id)
+        shutil.rmtree(self._path(f"vsn-{node_id}"))
+        async with await connect(self.address) as client:
+            while any(  # noqa: ASYNC110 - nobody tells
+                node.id == node_id and node.alive for node in (await client.status()).nodes
+            ):
+                await asyncio.sleep(0.01)
+            await client.replace_node(node_id)
 
     def _location(self, node_id: NodeId) -> str:
         return self._locations[(node_id - 1) % len(self._locations)] if self._locations else ""
@@ -179,9 +197,3 @@ class LocalCluster:
         path = self._directory / name
         path.mkdir(parents=True, exist_ok=True)
         return path
-
-
-def _free_address() -> str:
-    """For a server whose address others must know before it starts."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return join_address(*listener.getsockname()[:2])

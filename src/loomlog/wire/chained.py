@@ -1,4 +1,4 @@
-"""Between the words of `chained` (core/chained) and their messages. Pure.
+"""Converts between the types of core/chained and wire messages. Pure.
 
 The core's `log_id` is the id of the loglet, of which a log may have several. A request that makes
 no sense raises InvalidArgument. Of an answer nothing is raised: one that cannot be used is
@@ -29,7 +29,6 @@ from loomlog.core.chained.messages import (
     Holding,
     List,
     Listed,
-    Lost,
     Missing,
     Next,
     Pull,
@@ -48,12 +47,13 @@ from loomlog.core.chained.messages import (
     Written,
 )
 from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.requests import Lost
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
-from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, CHAIN_LIST_MAX, FRAME_PAYLOAD_BYTES_MAX
+from loomlog.limits import ALIGNMENT, CHAIN_LIST_MAX, MIB
 from loomlog.types import Buffer, Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
-FETCH_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - BATCH_BYTES_MAX  # the last block goes over it
+FETCH_BYTES_MAX: Final = MIB  # of one answer; the last block goes over it
 
 _Ask = pb.ChainRequest
 _Tell = pb.ChainAnswer
@@ -89,8 +89,10 @@ def request_to_wire(
             message.kind, message.position = _Ask.READ, position
         case Before(_, position):
             message.kind, message.position = _Ask.BEFORE, position
-        case List(_, position, blocks_max):
+        case List(_, position, blocks_max, before_us):
             message.kind, message.position, message.limit = _Ask.LIST, position, blocks_max
+            if before_us is not None:
+                message.before_us = before_us
         case Fetch(_, position, bytes_max):
             message.kind, message.position, message.limit = _Ask.FETCH, position, bytes_max
         case Pull(_, source, position, bytes_max):
@@ -102,8 +104,8 @@ def request_to_wire(
             message.kind = _Ask.END
         case Trim(_, position):
             message.kind, message.position = _Ask.TRIM, position
-        case Seal():
-            message.kind = _Ask.SEAL
+        case Seal(_, salvage):
+            message.kind, message.salvage = _Ask.SEAL, salvage
         case Create():
             message.kind = _Ask.CREATE
         case Remove():
@@ -114,7 +116,7 @@ def request_to_wire(
 
 
 def _write_to_wire(replica: Replica, epoch: int, block: Block) -> pb.ChainRequest:
-    """In one go: most of what is asked is to write."""
+    """Build the message at once: most requests are writes."""
     return pb.ChainRequest(
         kind=_WRITE,
         loglet_id=replica.log_id,
@@ -129,7 +131,7 @@ def _write_to_wire(replica: Replica, epoch: int, block: Block) -> pb.ChainReques
 def request_from_wire(
     message: pb.ChainRequest, node_id: NodeId, payload: memoryview
 ) -> tuple[Replica, Request]:
-    """What is asked of which replica of this node. Blocks are checked, bounds are kept."""
+    """Return the replica and the request, with blocks verified and bounds checked."""
     kind = message.kind
     make = _REQUESTS.get(kind)
     if make is None:
@@ -167,13 +169,16 @@ _REQUESTS: Final[Mapping[int, Callable[[pb.ChainRequest, memoryview], Request]]]
     _Ask.READ: lambda message, _: Read(message.epoch, message.position),
     _Ask.BEFORE: lambda message, _: Before(message.epoch, message.position),
     _Ask.LIST: lambda message, _: List(
-        message.epoch, message.position, max(1, min(message.limit, CHAIN_LIST_MAX))
+        message.epoch,
+        message.position,
+        max(1, min(message.limit, CHAIN_LIST_MAX)),
+        message.before_us if message.HasField("before_us") else None,
     ),
     _Ask.FETCH: lambda message, _: Fetch(message.epoch, message.position, _fetched_max(message)),
     _Ask.CHECK: lambda message, _: Check(message.epoch),
     _Ask.END: lambda message, _: FindEnd(message.epoch),
     _Ask.TRIM: lambda message, _: Trim(message.epoch, message.position),
-    _Ask.SEAL: lambda message, _: Seal(message.epoch),
+    _Ask.SEAL: lambda message, _: Seal(message.epoch, message.salvage),
     _Ask.CREATE: lambda message, _: Create(),
     _Ask.PULL: lambda message, _: Pull(
         message.epoch,
@@ -214,9 +219,9 @@ def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
             return _Tell(kind=_Tell.MISSING, position=trimmed), ()
         case TrimmedTo(position):
             return _Tell(kind=_Tell.TRIMMED_TO, position=position), ()
-        case Listed(extents, more):
+        case Listed(extents, more, young):
             found = [pb.BlockExtent(first=first, count=count) for first, count in extents]
-            return _Tell(kind=_Tell.LISTED, extents=found, more=more), ()
+            return _Tell(kind=_Tell.LISTED, extents=found, more=more, position=young), ()
         case Fetched(blocks, more):
             found = _extents(blocks)
             return _Tell(kind=_Tell.FETCHED, extents=found, more=more), list(_padded(blocks))
@@ -278,7 +283,7 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
 def _what_was_read(message: pb.ChainAnswer, payload: memoryview) -> Answer:
     if message.kind == _Tell.LISTED:
         extents = [Extent(extent.first, extent.count) for extent in message.extents]
-        return Listed(extents, message.more)
+        return Listed(extents, message.more, message.position)
     try:
         blocks = list(_blocks(message, payload))
         if message.kind == _Tell.FETCHED:
@@ -368,7 +373,7 @@ def sequencer_answer_from_wire(message: pb.SequencerAnswer) -> Answer:
 
 
 def projection_to_wire(projection: Projection, addresses: Mapping[NodeId, str]) -> pb.Projection:
-    """With the addresses of its nodes, as far as they are known."""
+    """Convert a projection, with the known addresses of its nodes."""
     return pb.Projection(
         loglet_id=projection.log_id,
         epoch=projection.epoch,
@@ -389,6 +394,7 @@ def projection_to_wire(projection: Projection, addresses: Mapping[NodeId, str]) 
         ],
         sequencer=projection.sequencer,
         closed=projection.closed,
+        lost=projection.lost,
     )
 
 
@@ -417,5 +423,6 @@ def projection_from_wire(message: pb.Projection) -> tuple[Projection, dict[NodeI
         chains,
         message.sequencer,
         message.closed,
+        tuple(message.lost),
     )
     return projection, addresses

@@ -1,19 +1,27 @@
-"""What a connection needs to know of our messages: greetings, errors, kinds."""
+"""The codec of connections: greetings, errors and kinds of loomlog.proto."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from loomlog import errors
-from loomlog.types import Buffer
 from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+
+_READS = frozenset(
+    {
+        *("read", "fetch_batches", "list_commits"),
+        *("get_status", "list_logs", "list_registers", "list_leases", "round_read"),
+    }
+)
+_CHAIN_READS = frozenset(
+    {pb.ChainRequest.READ, pb.ChainRequest.BEFORE, pb.ChainRequest.LIST, pb.ChainRequest.FETCH}
+)
+_COPYSET_READS = frozenset({pb.CopysetRequest.READ, pb.CopysetRequest.DIGEST})
 
 
 class Codec:
-    """One per process: speaks loomlog.proto in the name of a role ("client", "vsn", "vmr")."""
+    """The codec of one process, which greets as a role ("client", "vsn" or "vmr")."""
 
     def __init__(self, role: str, software: str = "loomlog", cluster_id: str = "") -> None:
         self._hello = pb.Hello(
@@ -23,18 +31,18 @@ class Codec:
     def reader(self) -> frames.FrameReader:
         return frames.FrameReader()
 
-    def encode(self, frame: pb.Frame, payload: Sequence[Buffer]) -> list[Buffer]:
-        return frames.encode(frame, payload)
+    def writer(self) -> frames.FrameWriter:
+        return frames.FrameWriter()
 
     def kind(self, frame: pb.Frame) -> str:
-        """The name of what is inside; empty for a frame of a newer version."""
+        """Return the name of the message inside; empty for one of a newer version."""
         return frame.WhichOneof("body") or ""
 
     def greeting(self) -> pb.Frame:
         return pb.Frame(hello=self._hello)
 
     def check_greeting(self, frame: pb.Frame) -> str:
-        """The role of the peer, or why we cannot talk to it."""
+        """Return the peer's role; raise if it cannot be talked to."""
         if self.kind(frame) == "error":
             raise _error_in(frame)
         if self.kind(frame) != "hello":
@@ -50,15 +58,31 @@ class Codec:
         return str(frame.hello.role)
 
     def _check_same_cluster(self, theirs: str) -> None:
-        """Metadata repositories of two clusters must not decide for each other."""
+        """Keep metadata repositories of different clusters apart."""
         ours = self._hello.cluster_id
         if theirs != ours:
             raise errors.Unauthorized(
                 f"the peer serves cluster {theirs!r}, this side {ours!r}: correct its address"
             )
 
+    def ping(self) -> pb.Frame:
+        return pb.Frame(ping=pb.Ping())
+
+    def pong_to(self, frame: pb.Frame) -> pb.Frame:
+        return pb.Frame(id=frame.id, reply=True, done=pb.Done())
+
+    def asks_for_content(self, kind: str, frame: pb.Frame) -> bool:
+        """Return whether the answer may be large and does not wait for new entries."""
+        if kind == "chain_request":
+            chained = frame.chain_request
+            return chained.kind in _CHAIN_READS and not chained.wait_ms
+        if kind == "copyset_request":
+            asked = frame.copyset_request
+            return asked.kind in _COPYSET_READS and not asked.wait_ms
+        return kind in _READS
+
     def failure(self, frame: pb.Frame) -> errors.LoomError | None:
-        """The error inside, if it is one."""
+        """Return the error inside the frame, if any."""
         return _error_in(frame) if frame.HasField("error") else None
 
     def failure_frame(self, error: errors.LoomError) -> pb.Frame:

@@ -1,4 +1,4 @@
-"""Between the words of `copyset` (core/copyset) and their messages. Pure.
+"""Converts between the types of core/copyset and wire messages. Pure.
 
 The core's `log` is the id of the loglet, of which a log may have several. What makes no sense
 raises InvalidArgument (a request) or Corrupt (an answer), which counts as no answer.
@@ -13,26 +13,33 @@ from loomlog.batch import aligned, check
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.lsn import EPOCH_MAX, OFFSET_MAX, epoch_of, offset_of
 from loomlog.core.copyset.messages import (
+    Acknowledged,
+    Activate,
     Amend,
     Clean,
+    Contradict,
     Delivered,
     Digest,
     Digested,
     Done,
     EpochEnd,
     EpochState,
+    EpochStoreRequest,
+    Finish,
     Forget,
-    GetEnd,
+    GetState,
     LogState,
     NodeAnswer,
     NodeRequest,
     NotHere,
+    Occupied,
     Preempted,
     Read,
     Refused,
     Release,
     Seal,
     SealedAt,
+    SetClean,
     Store,
     Stored,
     Trim,
@@ -40,11 +47,11 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
-from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX
+from loomlog.limits import ALIGNMENT, MIB
 from loomlog.types import Buffer, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
-READ_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - BATCH_BYTES_MAX  # the last record goes over it
+READ_BYTES_MAX: Final = MIB  # of one answer; the last record goes over it
 
 _Ask = pb.CopysetRequest
 _Tell = pb.CopysetAnswer
@@ -118,9 +125,11 @@ def _padded(records: Sequence[Record]) -> Iterator[Buffer]:
 # ---- to a storage node
 
 
-def request_to_wire(request: NodeRequest, *, wait_ms: int = 0) -> tuple[pb.CopysetRequest, Buffer]:
+def request_to_wire(
+    request: NodeRequest, stamp: int, *, wait_ms: int = 0
+) -> tuple[pb.CopysetRequest, Buffer]:
     """The message, and its payload. A `Read` that finds nothing may wait."""
-    message = pb.CopysetRequest(loglet_id=request.log)
+    message = pb.CopysetRequest(loglet_id=request.log, stamp=stamp)
     match request:
         case Store(_, record, draining):
             message.kind, message.draining = _Ask.STORE, draining
@@ -140,8 +149,6 @@ def request_to_wire(request: NodeRequest, *, wait_ms: int = 0) -> tuple[pb.Copys
         case Clean(_, seal, end):
             message.kind, message.seal = _Ask.CLEAN, seal
             message.end.CopyFrom(_end_to_wire(end))
-        case GetEnd(_, epoch):
-            message.kind, message.epoch = _Ask.GET_END, epoch
         case Read():
             message.kind, message.lsn, message.until = _Ask.READ, request.first, request.until
             message.known_down.extend(sorted(request.known_down))
@@ -157,7 +164,7 @@ def request_to_wire(request: NodeRequest, *, wait_ms: int = 0) -> tuple[pb.Copys
 
 
 def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRequest:
-    """What is asked. Records are checked, bounds are kept."""
+    """Return the request, with records verified and bounds checked."""
     log = message.loglet_id
     bytes_max, batches = min(message.bytes_max, READ_BYTES_MAX), not message.without_batches
     match message.kind:
@@ -177,8 +184,6 @@ def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRe
             )
         case _Ask.CLEAN:
             return Clean(log, message.seal, _end_from_wire(message.end))
-        case _Ask.GET_END:
-            return GetEnd(log, message.epoch)
         case _Ask.READ:
             down = frozenset(message.known_down)
             return Read(
@@ -214,6 +219,8 @@ def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffe
             return _Tell(kind=_Tell.NOT_HERE), ()
         case Preempted(seal):
             return _Tell(kind=_Tell.PREEMPTED, seal=seal), ()
+        case Occupied(lsn):
+            return _Tell(kind=_Tell.OCCUPIED, next_lsn=lsn), ()
         case Refused(trouble, reason):
             return _Tell(kind=_Tell.REFUSED, trouble=str(trouble), reason=reason), ()
         case SealedAt():
@@ -222,8 +229,6 @@ def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffe
             found = [record_to_wire(record) for record in records]
             digest = _Tell(kind=_Tell.DIGESTED, records=found, more=more, trimmed=trimmed)
             return digest, list(_padded(records))
-        case EpochEnd():
-            return _Tell(kind=_Tell.END, ends=[_end_to_wire(answer)]), ()
         case Delivered(records=records):
             return _delivered_to_wire(answer), list(_padded(records))
 
@@ -234,7 +239,8 @@ def _sealed_to_wire(answer: SealedAt) -> pb.CopysetAnswer:
         last_clean=answer.last_clean,
         trimmed=answer.trimmed,
         ends=[pb.CopysetEnd(epoch=e.epoch, lng=e.lng, last=e.last) for e in answer.epochs],
-        underreplicated=answer.underreplicated,
+        lost_through=answer.lost_through,
+        next_lsn=answer.newer,
     )
 
 
@@ -245,8 +251,7 @@ def _delivered_to_wire(answer: Delivered) -> pb.CopysetAnswer:
         next_lsn=answer.next_lsn,
         trimmed=answer.trimmed,
         released=answer.released,
-        underreplicated=answer.underreplicated,
-        ends=[_end_to_wire(end) for end in answer.ends],
+        lost_through=answer.lost_through,
         damaged=[pb.CopysetRange(first=first, last=last) for first, last in answer.damaged],
     )
 
@@ -262,16 +267,19 @@ def answer_from_wire(message: pb.CopysetAnswer, payload: memoryview) -> NodeAnsw
             return NotHere()
         case _Tell.PREEMPTED:
             return Preempted(message.seal)
+        case _Tell.OCCUPIED:
+            return Occupied(message.next_lsn)
         case _Tell.REFUSED:
             return Refused(_trouble(message.trouble), message.reason)
         case _Tell.SEALED_AT:
             epochs = [EpochState(end.epoch, end.lng, end.last) for end in message.ends]
-            return SealedAt(message.last_clean, message.trimmed, epochs, message.underreplicated)
+            return SealedAt(
+                *(message.last_clean, message.trimmed, epochs),
+                *(message.lost_through, message.next_lsn),
+            )
         case _Tell.DIGESTED:
             records = list(_records(message.records, payload))
             return Digested(records, message.more, message.trimmed)
-        case _Tell.END if message.ends:
-            return _end_from_wire(message.ends[0])
         case _Tell.DELIVERED:
             return _delivered(message, payload)
     raise Corrupt(f"no answer of kind {message.kind} is known here")
@@ -283,26 +291,65 @@ def _delivered(message: pb.CopysetAnswer, payload: memoryview) -> Delivered:
         message.next_lsn,
         message.trimmed,
         message.released,
-        message.underreplicated,
-        [_end_from_wire(end) for end in message.ends],
+        message.lost_through,
         [(damaged.first, damaged.last) for damaged in message.damaged],
     )
 
 
 def _trouble(text: str) -> Trouble:
-    """Of a newer node there may be kinds that are not known here."""
+    """Return the kind of trouble; one of a newer node counts as DISABLED."""
     return Trouble(text) if text in set(Trouble) else Trouble.DISABLED
 
 
 def _end_to_wire(end: EpochEnd) -> pb.CopysetEnd:
-    return pb.CopysetEnd(epoch=end.epoch, lng=end.lng, last=end.last, seal=end.seal, wave=end.wave)
+    return pb.CopysetEnd(
+        epoch=end.epoch,
+        lng=end.lng,
+        last=end.last,
+        seal=end.seal,
+        wave=end.wave,
+        uncertain=not end.exact,
+    )
 
 
 def _end_from_wire(end: pb.CopysetEnd) -> EpochEnd:
-    return EpochEnd(end.epoch, end.lng, end.last, end.seal, end.wave)
+    return EpochEnd(end.epoch, end.lng, end.last, end.seal, end.wave, not end.uncertain)
 
 
 # ---- the epoch store
+
+
+def store_request_to_wire(request: EpochStoreRequest) -> pb.EpochStoreRequest:
+    kinds = pb.EpochStoreRequest
+    match request:
+        case GetState(log):
+            return kinds(kind=kinds.GET, loglet_id=log)
+        case Activate(log, _, expected):
+            return kinds(kind=kinds.ACTIVATE, loglet_id=log, expected=expected)
+        case SetClean(log, by, end):
+            return kinds(kind=kinds.SET_CLEAN, loglet_id=log, by=by, end=_end_to_wire(end))
+        case Finish(log, epoch, last):
+            told = pb.CopysetEnd(epoch=epoch, last=last)
+            return kinds(kind=kinds.FINISH, loglet_id=log, end=told)
+        case Contradict(log, epoch, node, lsn):
+            return kinds(kind=kinds.CONTRADICT, loglet_id=log, by=node, epoch=epoch, tail=lsn)
+
+
+def store_request_from_wire(message: pb.EpochStoreRequest, node: NodeId) -> EpochStoreRequest:
+    """Return a node's request to the epoch store."""
+    kinds, log = pb.EpochStoreRequest, message.loglet_id
+    match message.kind:
+        case kinds.GET:
+            return GetState(log)
+        case kinds.ACTIVATE:
+            return Activate(log, node, message.expected)
+        case kinds.SET_CLEAN:
+            return SetClean(log, message.by, _end_from_wire(message.end))
+        case kinds.FINISH:
+            return Finish(log, message.end.epoch, message.end.last)
+        case kinds.CONTRADICT:
+            return Contradict(log, message.epoch, message.by, message.tail)
+    raise InvalidArgument(f"the epoch store takes no requests of kind {message.kind}")
 
 
 class KnownNode(NamedTuple):
@@ -324,6 +371,12 @@ def state_to_wire(loglet: LogId, state: LogState, nodes: Iterable[KnownNode]) ->
         tail=state.tail,
         closed=state.closed,
         trimmed=state.trimmed,
+        ends=map(_end_to_wire, state.ends),
+        told=[
+            pb.CopysetEnd(epoch=told.epoch, last=told.last, uncertain=not told.final)
+            for told in state.told
+        ],
+        stamp=state.stamp,
         nodes=[
             pb.CopysetNode(
                 storage_node_id=node.node_id,
@@ -348,6 +401,9 @@ def state_from_wire(message: pb.CopysetState) -> tuple[LogState, Mapping[NodeId,
         message.tail,
         message.closed,
         message.trimmed,
+        tuple(map(_end_from_wire, message.ends)),
+        tuple(Acknowledged(told.epoch, told.last, not told.uncertain) for told in message.told),
+        message.stamp,
     )
     nodes = (
         KnownNode(node.storage_node_id, node.address, node.alive, node.draining)

@@ -30,6 +30,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONFLICT: _ClassVar[ErrorCode]
     FENCED: _ClassVar[ErrorCode]
     SWAP_UNKNOWN: _ClassVar[ErrorCode]
+    ROLLED_BACK: _ClassVar[ErrorCode]
+    DISK_FAILED: _ClassVar[ErrorCode]
 
 class StreamState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -58,19 +60,22 @@ APPEND_UNKNOWN: ErrorCode
 CONFLICT: ErrorCode
 FENCED: ErrorCode
 SWAP_UNKNOWN: ErrorCode
+ROLLED_BACK: ErrorCode
+DISK_FAILED: ErrorCode
 STREAM_STATE_UNSPECIFIED: StreamState
 SEALING: StreamState
 STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "find_copyset_batch", "copyset_batch")
+    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "ping", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "note_run", "list_holdings", "holdings", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "find_expired", "expired", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "find_copyset_batch", "copyset_batch", "protocol_message")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +90,9 @@ class Frame(_message.Message):
     SYNCHRONISE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     SCRUB_FIELD_NUMBER: _ClassVar[int]
     SCRUB_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_RUN_FIELD_NUMBER: _ClassVar[int]
+    LIST_HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     LIST_COMMITS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_LIST_FIELD_NUMBER: _ClassVar[int]
     OPEN_REPLICATION_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +134,8 @@ class Frame(_message.Message):
     CHANGE_METADATA_FIELD_NUMBER: _ClassVar[int]
     SWITCH_LOG_FIELD_NUMBER: _ClassVar[int]
     SET_RETENTION_FIELD_NUMBER: _ClassVar[int]
+    FIND_EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
     GET_REGISTER_FIELD_NUMBER: _ClassVar[int]
     REGISTER_VALUE_FIELD_NUMBER: _ClassVar[int]
     SWAP_REGISTER_FIELD_NUMBER: _ClassVar[int]
@@ -161,12 +171,14 @@ class Frame(_message.Message):
     COPYSET_LANDMARKS_FIELD_NUMBER: _ClassVar[int]
     FIND_COPYSET_BATCH_FIELD_NUMBER: _ClassVar[int]
     COPYSET_BATCH_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     id: int
     reply: bool
     leader_epoch: int
     error: Error
     hello: Hello
     done: Done
+    ping: Ping
     register: Register
     registered: Registered
     report: GetReportResponse
@@ -181,6 +193,9 @@ class Frame(_message.Message):
     synchronise_response: SynchroniseResponse
     scrub: Scrub
     scrub_response: ScrubResponse
+    note_run: NoteRun
+    list_holdings: ListHoldings
+    holdings: Holdings
     list_commits: ListCommits
     commit_list: CommitList
     open_replication: OpenReplication
@@ -222,6 +237,8 @@ class Frame(_message.Message):
     change_metadata: ChangeMetadata
     switch_log: SwitchLog
     set_retention: SetRetention
+    find_expired: FindExpired
+    expired: Expired
     get_register: GetRegister
     register_value: RegisterValue
     swap_register: SwapRegister
@@ -257,7 +274,8 @@ class Frame(_message.Message):
     copyset_landmarks: CopysetLandmarks
     find_copyset_batch: FindCopysetBatch
     copyset_batch: CopysetBatch
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., find_copyset_batch: _Optional[_Union[FindCopysetBatch, _Mapping]] = ..., copyset_batch: _Optional[_Union[CopysetBatch, _Mapping]] = ...) -> None: ...
+    protocol_message: ProtocolMessage
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., note_run: _Optional[_Union[NoteRun, _Mapping]] = ..., list_holdings: _Optional[_Union[ListHoldings, _Mapping]] = ..., holdings: _Optional[_Union[Holdings, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., find_expired: _Optional[_Union[FindExpired, _Mapping]] = ..., expired: _Optional[_Union[Expired, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., find_copyset_batch: _Optional[_Union[FindCopysetBatch, _Mapping]] = ..., copyset_batch: _Optional[_Union[CopysetBatch, _Mapping]] = ..., protocol_message: _Optional[_Union[ProtocolMessage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -285,6 +303,18 @@ class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ProtocolMessage(_message.Message):
+    __slots__ = ("protocol", "body")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    protocol: str
+    body: bytes
+    def __init__(self, protocol: _Optional[str] = ..., body: _Optional[bytes] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Replica(_message.Message):
     __slots__ = ("storage_node_id", "address")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -294,7 +324,7 @@ class Replica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "uncommit_reports", "chain_replicas", "location", "copies_lost")
+    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "uncommit_reports", "chain_replicas", "location", "copies_lost", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generation", "process")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -306,6 +336,12 @@ class Register(_message.Message):
     CHAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     COPIES_LOST_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_RUN_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     cluster_id: str
     address: str
@@ -317,36 +353,82 @@ class Register(_message.Message):
     chain_replicas: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
     location: str
     copies_lost: bool
-    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., copies_lost: _Optional[bool] = ...) -> None: ...
+    conditions: NodeConditions
+    highest_log_id: int
+    highest_stream_id: int
+    known_run: NoteRun
+    generation: int
+    process: str
+    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., copies_lost: _Optional[bool] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generation: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
+
+class NoteRun(_message.Message):
+    __slots__ = ("number", "id", "revision")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    id: str
+    revision: int
+    def __init__(self, number: _Optional[int] = ..., id: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class NodeConditions(_message.Message):
+    __slots__ = ("conditions", "takes_nothing", "stores_no_copies", "unserved", "chains_unserved")
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_NOTHING_FIELD_NUMBER: _ClassVar[int]
+    STORES_NO_COPIES_FIELD_NUMBER: _ClassVar[int]
+    UNSERVED_FIELD_NUMBER: _ClassVar[int]
+    CHAINS_UNSERVED_FIELD_NUMBER: _ClassVar[int]
+    conditions: _containers.RepeatedScalarFieldContainer[str]
+    takes_nothing: bool
+    stores_no_copies: bool
+    unserved: _containers.RepeatedScalarFieldContainer[int]
+    chains_unserved: bool
+    def __init__(self, conditions: _Optional[_Iterable[str]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
-    __slots__ = ("loglet_id", "chain", "birth", "epoch")
+    __slots__ = ("loglet_id", "chain", "birth", "epoch", "written")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     BIRTH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     chain: int
     birth: int
     epoch: int
-    def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    written: int
+    def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "lost_below")
+    __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "held_back", "lost", "generation", "void")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_SECRET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
-    LOST_BELOW_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    VOID_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster_secret: str
     heartbeat_s: float
     metadata: _containers.RepeatedScalarFieldContainer[str]
-    lost_below: int
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., metadata: _Optional[_Iterable[str]] = ..., lost_below: _Optional[int] = ...) -> None: ...
+    held_back: str
+    lost: _containers.RepeatedCompositeFieldContainer[LostCopies]
+    generation: int
+    void: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., metadata: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostCopies, _Mapping]]] = ..., generation: _Optional[int] = ..., void: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ...) -> None: ...
+
+class LostCopies(_message.Message):
+    __slots__ = ("loglet_id", "epoch")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    epoch: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class LogStreamUncommitReport(_message.Message):
-    __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes", "damaged")
+    __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes", "damaged", "stamp", "birth")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_LLSN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_LLSN_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -357,6 +439,8 @@ class LogStreamUncommitReport(_message.Message):
     RESEND_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     uncommitted_llsn_offset: int
     uncommitted_llsn_length: int
@@ -367,19 +451,27 @@ class LogStreamUncommitReport(_message.Message):
     resend: bool
     stored_bytes: int
     damaged: bool
-    def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ...) -> None: ...
+    stamp: int
+    birth: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ..., stamp: _Optional[int] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "chain_bytes", "tails")
+    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "generation")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
-    CHAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOGLET_BYTES_FIELD_NUMBER: _ClassVar[int]
     TAILS_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_US_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
-    chain_bytes: int
+    loglet_bytes: int
     tails: _containers.RepeatedCompositeFieldContainer[LogletTail]
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ...) -> None: ...
+    conditions: NodeConditions
+    clock_us: int
+    generation: int
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class LogletTail(_message.Message):
     __slots__ = ("loglet_id", "tail")
@@ -416,26 +508,30 @@ class CommitRequest(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., commit_results: _Optional[_Iterable[_Union[LogStreamCommitResult, _Mapping]]] = ...) -> None: ...
 
 class AddLogStream(_message.Message):
-    __slots__ = ("log_id", "log_stream_id", "replicas")
+    __slots__ = ("log_id", "log_stream_id", "replicas", "stamp", "birth")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     log_stream_id: int
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, log_id: _Optional[int] = ..., log_stream_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    stamp: int
+    birth: int
+    def __init__(self, log_id: _Optional[int] = ..., log_stream_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., stamp: _Optional[int] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class Seal(_message.Message):
-    __slots__ = ("log_stream_id", "seal_epoch", "last_committed_llsn", "last_committed_glsn")
+    __slots__ = ("log_stream_id", "seal_epoch", "last_committed_llsn", "stamp")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMITTED_LLSN_FIELD_NUMBER: _ClassVar[int]
-    LAST_COMMITTED_GLSN_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     seal_epoch: int
     last_committed_llsn: int
-    last_committed_glsn: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., last_committed_llsn: _Optional[int] = ..., last_committed_glsn: _Optional[int] = ...) -> None: ...
+    stamp: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., last_committed_llsn: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
 
 class SealResponse(_message.Message):
     __slots__ = ("state", "last_committed_llsn", "high_watermark")
@@ -458,20 +554,24 @@ class Unseal(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class TrimLogStream(_message.Message):
-    __slots__ = ("log_stream_id", "glsn")
+    __slots__ = ("log_stream_id", "glsn", "stamp")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     GLSN_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     glsn: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., glsn: _Optional[int] = ...) -> None: ...
+    stamp: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., glsn: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
 
 class RemoveLogStream(_message.Message):
-    __slots__ = ("log_stream_id", "delete_data")
+    __slots__ = ("log_stream_id", "stamp", "birth")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    DELETE_DATA_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
-    delete_data: bool
-    def __init__(self, log_stream_id: _Optional[int] = ..., delete_data: _Optional[bool] = ...) -> None: ...
+    stamp: int
+    birth: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., stamp: _Optional[int] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class Synchronise(_message.Message):
     __slots__ = ("log_stream_id", "seal_epoch", "destination", "bytes_per_s")
@@ -527,6 +627,36 @@ class ScrubResponse(_message.Message):
     error: str
     def __init__(self, finished: _Optional[bool] = ..., checked_llsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., corrupt_batches: _Optional[int] = ..., repaired_batches: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
+class ListHoldings(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Holdings(_message.Message):
+    __slots__ = ("streams", "chain_replicas", "copysets")
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    COPYSETS_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[StreamHolding]
+    chain_replicas: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
+    copysets: _containers.RepeatedCompositeFieldContainer[CopysetHolding]
+    def __init__(self, streams: _Optional[_Iterable[_Union[StreamHolding, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., copysets: _Optional[_Iterable[_Union[CopysetHolding, _Mapping]]] = ...) -> None: ...
+
+class StreamHolding(_message.Message):
+    __slots__ = ("log_stream_id", "log_id")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    log_id: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., log_id: _Optional[int] = ...) -> None: ...
+
+class CopysetHolding(_message.Message):
+    __slots__ = ("loglet_id", "epoch")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    epoch: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class ListCommits(_message.Message):
     __slots__ = ("log_stream_id", "after")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -548,7 +678,7 @@ class CommitList(_message.Message):
     def __init__(self, report: _Optional[_Union[LogStreamUncommitReport, _Mapping]] = ..., ran_epoch: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[LogStreamCommitResult, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class SyncStart(_message.Message):
-    __slots__ = ("log_stream_id", "seal_epoch", "first_llsn", "first_glsn", "last_llsn", "trimmed_glsn", "prev_high_watermark")
+    __slots__ = ("log_stream_id", "seal_epoch", "first_llsn", "first_glsn", "last_llsn", "trimmed_glsn", "prev_high_watermark", "stamp")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_LLSN_FIELD_NUMBER: _ClassVar[int]
@@ -556,6 +686,7 @@ class SyncStart(_message.Message):
     LAST_LLSN_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_GLSN_FIELD_NUMBER: _ClassVar[int]
     PREV_HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     seal_epoch: int
     first_llsn: int
@@ -563,7 +694,8 @@ class SyncStart(_message.Message):
     last_llsn: int
     trimmed_glsn: int
     prev_high_watermark: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., first_llsn: _Optional[int] = ..., first_glsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., trimmed_glsn: _Optional[int] = ..., prev_high_watermark: _Optional[int] = ...) -> None: ...
+    stamp: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., first_llsn: _Optional[int] = ..., first_glsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., trimmed_glsn: _Optional[int] = ..., prev_high_watermark: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
 
 class SyncStarted(_message.Message):
     __slots__ = ("next_llsn",)
@@ -766,7 +898,7 @@ class DescribeLog(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Log(_message.Message):
-    __slots__ = ("log_id", "name", "protocol", "replicas", "head", "tail", "streams", "version", "metadata", "segments", "switching", "retention_s")
+    __slots__ = ("log_id", "name", "protocol", "replicas", "head", "tail", "streams", "version", "metadata", "segments", "switching", "retention_s", "tail_unknown")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -779,6 +911,7 @@ class Log(_message.Message):
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SWITCHING_FIELD_NUMBER: _ClassVar[int]
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    TAIL_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     name: str
     protocol: str
@@ -791,7 +924,8 @@ class Log(_message.Message):
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     switching: str
     retention_s: int
-    def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ..., retention_s: _Optional[int] = ...) -> None: ...
+    tail_unknown: bool
+    def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ..., retention_s: _Optional[int] = ..., tail_unknown: _Optional[bool] = ...) -> None: ...
 
 class Segment(_message.Message):
     __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end", "nodeset")
@@ -812,7 +946,7 @@ class Segment(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
 
 class LogStream(_message.Message):
-    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset")
+    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset", "held", "last", "lost_from", "lost_after")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -825,6 +959,10 @@ class LogStream(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_FIELD_NUMBER: _ClassVar[int]
     COPYSET_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    LOST_FROM_FIELD_NUMBER: _ClassVar[int]
+    LOST_AFTER_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     state: StreamState
     seal_epoch: int
@@ -837,7 +975,11 @@ class LogStream(_message.Message):
     protocol: str
     projection: Projection
     copyset: CopysetState
-    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., copyset: _Optional[_Union[CopysetState, _Mapping]] = ...) -> None: ...
+    held: bool
+    last: int
+    lost_from: int
+    lost_after: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., copyset: _Optional[_Union[CopysetState, _Mapping]] = ..., held: _Optional[bool] = ..., last: _Optional[int] = ..., lost_from: _Optional[int] = ..., lost_after: _Optional[int] = ...) -> None: ...
 
 class ListLogs(_message.Message):
     __slots__ = ()
@@ -876,6 +1018,18 @@ class SwitchLog(_message.Message):
     replicas: int
     nodeset: int
     def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
+
+class FindExpired(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class Expired(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
 
 class SetRetention(_message.Message):
     __slots__ = ("name", "retention_s")
@@ -942,11 +1096,13 @@ class ChangeNode(_message.Message):
         UNDRAIN: _ClassVar[ChangeNode.Action]
         REMOVE: _ClassVar[ChangeNode.Action]
         CLEANUP: _ClassVar[ChangeNode.Action]
+        REPLACE: _ClassVar[ChangeNode.Action]
     ACTION_UNSPECIFIED: ChangeNode.Action
     DRAIN: ChangeNode.Action
     UNDRAIN: ChangeNode.Action
     REMOVE: ChangeNode.Action
     CLEANUP: ChangeNode.Action
+    REPLACE: ChangeNode.Action
     ACTION_FIELD_NUMBER: _ClassVar[int]
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
@@ -998,7 +1154,7 @@ class GetStatus(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members")
+    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "conditions")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -1008,6 +1164,7 @@ class Status(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     metadata_address: str
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
@@ -1017,7 +1174,8 @@ class Status(_message.Message):
     leader_epoch: int
     leader: int
     members: _containers.RepeatedCompositeFieldContainer[MetadataMember]
-    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ...) -> None: ...
+    conditions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., conditions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MetadataMember(_message.Message):
     __slots__ = ("member_id", "address", "reachable", "lag", "leaving")
@@ -1034,7 +1192,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "conditions")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1045,6 +1203,7 @@ class NodeStatus(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_STREAMS_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -1055,7 +1214,8 @@ class NodeStatus(_message.Message):
     draining: bool
     unknown_streams: _containers.RepeatedScalarFieldContainer[int]
     location: str
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ...) -> None: ...
+    conditions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., conditions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)
@@ -1238,21 +1398,23 @@ class AskLeader(_message.Message):
     def __init__(self, member_id: _Optional[int] = ...) -> None: ...
 
 class LeaderBeat(_message.Message):
-    __slots__ = ("epoch", "leader", "address", "heard", "member")
+    __slots__ = ("epoch", "leader", "address", "heard", "member", "proof")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     leader: int
     address: str
     heard: bool
     member: int
-    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., heard: _Optional[bool] = ..., member: _Optional[int] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., heard: _Optional[bool] = ..., member: _Optional[int] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Projection(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "first", "start", "chains", "sequencer", "closed")
+    __slots__ = ("loglet_id", "epoch", "first", "start", "chains", "sequencer", "closed", "lost")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -1260,6 +1422,7 @@ class Projection(_message.Message):
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     first: int
@@ -1267,7 +1430,8 @@ class Projection(_message.Message):
     chains: _containers.RepeatedCompositeFieldContainer[Chain]
     sequencer: int
     closed: bool
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., start: _Optional[int] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., sequencer: _Optional[int] = ..., closed: _Optional[bool] = ...) -> None: ...
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., start: _Optional[int] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., sequencer: _Optional[int] = ..., closed: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Chain(_message.Message):
     __slots__ = ("replicas",)
@@ -1286,7 +1450,7 @@ class ChainReplica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class ChainRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source")
+    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source", "before_us", "salvage")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainRequest.Kind]
@@ -1325,6 +1489,8 @@ class ChainRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_US_FIELD_NUMBER: _ClassVar[int]
+    SALVAGE_FIELD_NUMBER: _ClassVar[int]
     kind: ChainRequest.Kind
     loglet_id: int
     chain: int
@@ -1335,7 +1501,9 @@ class ChainRequest(_message.Message):
     limit: int
     wait_ms: int
     source: ChainReplica
-    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ...) -> None: ...
+    before_us: int
+    salvage: bool
+    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ..., before_us: _Optional[int] = ..., salvage: _Optional[bool] = ...) -> None: ...
 
 class ChainAnswer(_message.Message):
     __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason", "size")
@@ -1484,21 +1652,23 @@ class CopysetRecord(_message.Message):
     def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ..., kind: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., copyset: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., lng: _Optional[int] = ..., recovered: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class CopysetEnd(_message.Message):
-    __slots__ = ("epoch", "lng", "last", "seal", "wave")
+    __slots__ = ("epoch", "lng", "last", "seal", "wave", "uncertain")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LNG_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
+    UNCERTAIN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     lng: int
     last: int
     seal: int
     wave: int
-    def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ...) -> None: ...
+    uncertain: bool
+    def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ..., uncertain: _Optional[bool] = ...) -> None: ...
 
 class CopysetRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave")
+    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[CopysetRequest.Kind]
@@ -1508,7 +1678,6 @@ class CopysetRequest(_message.Message):
         SEAL: _ClassVar[CopysetRequest.Kind]
         DIGEST: _ClassVar[CopysetRequest.Kind]
         CLEAN: _ClassVar[CopysetRequest.Kind]
-        GET_END: _ClassVar[CopysetRequest.Kind]
         READ: _ClassVar[CopysetRequest.Kind]
         TRIM: _ClassVar[CopysetRequest.Kind]
         FORGET: _ClassVar[CopysetRequest.Kind]
@@ -1519,7 +1688,6 @@ class CopysetRequest(_message.Message):
     SEAL: CopysetRequest.Kind
     DIGEST: CopysetRequest.Kind
     CLEAN: CopysetRequest.Kind
-    GET_END: CopysetRequest.Kind
     READ: CopysetRequest.Kind
     TRIM: CopysetRequest.Kind
     FORGET: CopysetRequest.Kind
@@ -1538,6 +1706,7 @@ class CopysetRequest(_message.Message):
     EVERYTHING_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     kind: CopysetRequest.Kind
     loglet_id: int
     record: CopysetRecord
@@ -1553,10 +1722,11 @@ class CopysetRequest(_message.Message):
     everything: bool
     wait_ms: int
     wave: int
-    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ...) -> None: ...
+    stamp: int
+    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
 
 class CopysetAnswer(_message.Message):
-    __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "underreplicated", "damaged")
+    __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "damaged", "lost_through")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[CopysetAnswer.Kind]
@@ -1567,7 +1737,7 @@ class CopysetAnswer(_message.Message):
         REFUSED: _ClassVar[CopysetAnswer.Kind]
         SEALED_AT: _ClassVar[CopysetAnswer.Kind]
         DIGESTED: _ClassVar[CopysetAnswer.Kind]
-        END: _ClassVar[CopysetAnswer.Kind]
+        OCCUPIED: _ClassVar[CopysetAnswer.Kind]
         DELIVERED: _ClassVar[CopysetAnswer.Kind]
     KIND_UNSPECIFIED: CopysetAnswer.Kind
     STORED: CopysetAnswer.Kind
@@ -1577,7 +1747,7 @@ class CopysetAnswer(_message.Message):
     REFUSED: CopysetAnswer.Kind
     SEALED_AT: CopysetAnswer.Kind
     DIGESTED: CopysetAnswer.Kind
-    END: CopysetAnswer.Kind
+    OCCUPIED: CopysetAnswer.Kind
     DELIVERED: CopysetAnswer.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
@@ -1590,8 +1760,8 @@ class CopysetAnswer(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     NEXT_LSN_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
-    UNDERREPLICATED_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    LOST_THROUGH_FIELD_NUMBER: _ClassVar[int]
     kind: CopysetAnswer.Kind
     seal: int
     trouble: str
@@ -1603,9 +1773,9 @@ class CopysetAnswer(_message.Message):
     more: bool
     next_lsn: int
     released: int
-    underreplicated: bool
     damaged: _containers.RepeatedCompositeFieldContainer[CopysetRange]
-    def __init__(self, kind: _Optional[_Union[CopysetAnswer.Kind, str]] = ..., seal: _Optional[int] = ..., trouble: _Optional[str] = ..., reason: _Optional[str] = ..., last_clean: _Optional[int] = ..., trimmed: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[CopysetRecord, _Mapping]]] = ..., more: _Optional[bool] = ..., next_lsn: _Optional[int] = ..., released: _Optional[int] = ..., underreplicated: _Optional[bool] = ..., damaged: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ...) -> None: ...
+    lost_through: int
+    def __init__(self, kind: _Optional[_Union[CopysetAnswer.Kind, str]] = ..., seal: _Optional[int] = ..., trouble: _Optional[str] = ..., reason: _Optional[str] = ..., last_clean: _Optional[int] = ..., trimmed: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[CopysetRecord, _Mapping]]] = ..., more: _Optional[bool] = ..., next_lsn: _Optional[int] = ..., released: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ..., lost_through: _Optional[int] = ...) -> None: ...
 
 class CopysetRange(_message.Message):
     __slots__ = ("first", "last")
@@ -1626,10 +1796,12 @@ class CopysetAppend(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., repeated: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FindCopysetTail(_message.Message):
-    __slots__ = ("loglet_id",)
+    __slots__ = ("loglet_id", "finish")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
-    def __init__(self, loglet_id: _Optional[int] = ...) -> None: ...
+    finish: bool
+    def __init__(self, loglet_id: _Optional[int] = ..., finish: _Optional[bool] = ...) -> None: ...
 
 class CopysetTail(_message.Message):
     __slots__ = ("tail", "released", "epoch")
@@ -1642,33 +1814,39 @@ class CopysetTail(_message.Message):
     def __init__(self, tail: _Optional[int] = ..., released: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class EpochStoreRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "expected", "by", "epoch", "tail")
+    __slots__ = ("kind", "loglet_id", "expected", "by", "epoch", "tail", "end")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[EpochStoreRequest.Kind]
         GET: _ClassVar[EpochStoreRequest.Kind]
         ACTIVATE: _ClassVar[EpochStoreRequest.Kind]
         SET_CLEAN: _ClassVar[EpochStoreRequest.Kind]
+        CONTRADICT: _ClassVar[EpochStoreRequest.Kind]
+        FINISH: _ClassVar[EpochStoreRequest.Kind]
     KIND_UNSPECIFIED: EpochStoreRequest.Kind
     GET: EpochStoreRequest.Kind
     ACTIVATE: EpochStoreRequest.Kind
     SET_CLEAN: EpochStoreRequest.Kind
+    CONTRADICT: EpochStoreRequest.Kind
+    FINISH: EpochStoreRequest.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     kind: EpochStoreRequest.Kind
     loglet_id: int
     expected: int
     by: int
     epoch: int
     tail: int
-    def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
+    end: CopysetEnd
+    def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ...) -> None: ...
 
 class CopysetState(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken")
+    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "stamp")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
@@ -1680,6 +1858,10 @@ class CopysetState(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    NOW_US_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     sequencer: int
@@ -1691,7 +1873,11 @@ class CopysetState(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[CopysetNode]
     log_stream_id: int
     taken: bool
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ...) -> None: ...
+    now_us: int
+    ends: _containers.RepeatedCompositeFieldContainer[CopysetEnd]
+    told: _containers.RepeatedCompositeFieldContainer[CopysetEnd]
+    stamp: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., stamp: _Optional[int] = ...) -> None: ...
 
 class CopysetEpochs(_message.Message):
     __slots__ = ("since", "nodeset", "locations", "replication")
@@ -1732,16 +1918,16 @@ class FindCopysetLandmarks(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
 
 class CopysetLandmarks(_message.Message):
-    __slots__ = ("older", "expired", "empty", "underreplicated")
+    __slots__ = ("older", "young", "underreplicated", "released")
     OLDER_FIELD_NUMBER: _ClassVar[int]
-    EXPIRED_FIELD_NUMBER: _ClassVar[int]
-    EMPTY_FIELD_NUMBER: _ClassVar[int]
+    YOUNG_FIELD_NUMBER: _ClassVar[int]
     UNDERREPLICATED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
     older: int
-    expired: int
-    empty: bool
+    young: int
     underreplicated: bool
-    def __init__(self, older: _Optional[int] = ..., expired: _Optional[int] = ..., empty: _Optional[bool] = ..., underreplicated: _Optional[bool] = ...) -> None: ...
+    released: int
+    def __init__(self, older: _Optional[int] = ..., young: _Optional[int] = ..., underreplicated: _Optional[bool] = ..., released: _Optional[int] = ...) -> None: ...
 
 class FindCopysetBatch(_message.Message):
     __slots__ = ("loglet_id", "producer_id", "sequence")

@@ -20,12 +20,19 @@ class Workload:
     """Use as a context manager: writers and readers run inside; leaving it proves the history."""
 
     def __init__(
-        self, address: str, *, protocol: str = "ordered", streams: int = 2, writers: int = 6
+        self,
+        address: str,
+        *,
+        protocol: str = "ordered",
+        streams: int = 2,
+        writers: int = 6,
+        retention: str | None = None,
     ) -> None:
         self._address = address
         self._protocol = protocol
         self._streams = streams
         self._writers = writers
+        self._retention = retention
         self._ops = count()
         self._tasks: list[asyncio.Task[None]] = []
         self._writing = True
@@ -33,13 +40,18 @@ class Workload:
         self._progress = asyncio.Condition()
         self.history = History()
         self.unknown = 0
+        self.failures: list[LoomError] = []  # of appends that certainly did not happen
         self.cluster: Cluster
         self.log: Log
 
     async def __aenter__(self) -> Workload:
         self.cluster = await loomlog.connect(self._address)
         self.log = await self.cluster.create_log(
-            "chaos", protocol=self._protocol, streams=self._streams, replicas=REPLICAS
+            "chaos",
+            protocol=self._protocol,
+            streams=self._streams,
+            replicas=REPLICAS,
+            retention=self._retention,
         )
         for writer in range(self._writers):
             self._tasks.append(asyncio.create_task(self._write(f"writer-{writer}")))
@@ -103,7 +115,8 @@ class Workload:
         except AppendUnknown:
             self.unknown += 1
             self.history.unknown(op)
-        except LoomError:
+        except LoomError as error:
+            self.failures.append(error)
             self.history.fail(op)
         else:
             self.history.ack(op, positions)

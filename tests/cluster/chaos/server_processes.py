@@ -12,7 +12,10 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from damage import Damage, Damager
 
 from loomlog.net.address import join_address
 
@@ -27,10 +30,12 @@ def free_address() -> str:
 
 
 class Proxy:
-    """Forwards TCP to a target; `cut` silences it both ways, `heal` resets what was cut."""
+    """Forwards TCP to a target; `cut` silences it both ways, `heal` resets what was cut. A
+    `damager` changes bytes on their way."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, damager: Damager | None = None) -> None:
         self.target = target
+        self._damager = damager
         self.address = ""
         self._passing = asyncio.Event()
         self._passing.set()
@@ -87,29 +92,72 @@ class Proxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 18):
             await self._passing.wait()
-            writer.write(data)
+            if self._damager is not None and (damage := self._damager.choose()) is not None:
+                await self._damage(writer, data, damage, self._damager)
+            else:
+                writer.write(data)
             await writer.drain()
         raise ConnectionResetError  # end both directions
+
+    async def _damage(
+        self, writer: asyncio.StreamWriter, data: bytes, damage: Damage, damager: Damager
+    ) -> None:
+        if damage is Damage.DELAY:
+            await asyncio.sleep(damager.delay_s())
+        writer.write(damager.damaged(data, damage))
+        if damage is Damage.CUT:
+            await writer.drain()
+            raise ConnectionResetError
 
 
 class ServerProcess:
     """One vsn or vmr."""
 
-    def __init__(self, name: str, program: str, arguments: list[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        program: str,
+        arguments: list[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
+        self._environment = None if environment is None else {**os.environ, **environment}
         self._command = [sys.executable, "-m", f"loomlog.cli.{program}", "start", *arguments]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
+        self._is_ready = False
 
     async def start(self) -> None:
+        await self.launch()
+        await self.ready()
+
+    async def launch(self) -> None:
+        """Start the process; what it needs, a metadata repository say, may come later."""
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdout=asyncio.subprocess.PIPE, stderr=log
+                *self._command,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
             )
-        assert self._process.stdout is not None
-        async with asyncio.timeout(READY_S):
-            line = await self._process.stdout.readline()
-        assert line, f"{self.name} did not start: {self._log.read_text()[-2000:]}"
+        self._is_ready = False
+
+    async def ready(self) -> None:
+        """Wait until it serves."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        if not self._is_ready:
+            async with asyncio.timeout(READY_S):
+                line = await process.stdout.readline()
+            assert line, f"{self.name} did not start: {self._log.read_text()[-2000:]}"
+            self._is_ready = True
+
+    @property
+    def process(self) -> asyncio.subprocess.Process | None:
+        """Its present life."""
+        return self._process
 
     @property
     def running(self) -> bool:
@@ -208,6 +256,14 @@ class Servers:
 
     async def start_node(self, number: int) -> None:
         await self.nodes[number].start()
+
+    async def start_all(self) -> None:
+        """Start all servers together: a vmr takes no node in before most of them have come."""
+        servers = (self.vmr, *self.nodes.values())
+        for server in servers:
+            await server.launch()
+        for server in servers:
+            await server.ready()
 
     def cut(self, number: int) -> None:
         """The node hears nobody and nobody hears it."""

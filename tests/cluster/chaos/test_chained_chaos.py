@@ -69,8 +69,7 @@ async def test_the_metadata_repository_is_killed_then_everything_at_once(tmp_pat
         await work.acked(50)
         for server in (servers.vmr, *servers.nodes.values()):
             await server.kill()
-        for server in (servers.vmr, *servers.nodes.values()):
-            await server.start()
+        await servers.start_all()
         await work.acked(50)
         await work.running()
 

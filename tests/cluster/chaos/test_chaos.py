@@ -38,8 +38,6 @@ async def test_everything_is_killed_at_once(tmp_path: Path) -> None:
         await work.acked(100)
         for server in (*servers.nodes.values(), servers.vmr):
             await server.kill()
-        await servers.vmr.start()
-        for number in servers.nodes:
-            await servers.start_node(number)
+        await servers.start_all()
         await work.running()
         await work.acked(100)

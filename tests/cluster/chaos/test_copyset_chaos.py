@@ -16,6 +16,7 @@ from running_workload import HEAL_S, Workload
 from server_processes import Servers
 
 import loomlog
+from loomlog import Cluster
 from loomlog.client.log import Log
 from loomlog.errors import DataLoss, LoomError
 from loomlog.types import Entry, Gap, Glsn
@@ -100,8 +101,7 @@ async def test_the_metadata_repository_is_killed_then_everything_at_once(tmp_pat
         await work.acked(50)
         for server in (servers.vmr, *servers.nodes.values()):
             await server.kill()
-        for server in (servers.vmr, *servers.nodes.values()):
-            await server.start()
+        await servers.start_all()
         await work.acked(50)
 
 
@@ -142,12 +142,12 @@ async def test_one_disk_takes_nothing_along_and_r_disks_what_only_they_had(tmp_p
     async with servers, await loomlog.connect(servers.address) as cluster:
         log = await cluster.create_log("precious", protocol="copyset", replicas=2)
         places = [(await log.append(b"%d" % n)).position for n in range(60)]
-        await lose_disk(servers, tmp_path, 1)
+        await lose_disk(servers, cluster, tmp_path, 1)
         left, lost = await seen(log, places[-1])
         assert (left, lost) == (places, set())
         for node in (2, 3, 4):  # which nodes a record is on is chance, and a matter of their speed
             if not lost:
-                await lose_disk(servers, tmp_path, node)
+                await lose_disk(servers, cluster, tmp_path, node)
                 left, lost = await seen(log, places[-1])
         assert lost
         assert sorted([*left, *lost]) == places
@@ -155,12 +155,23 @@ async def test_one_disk_takes_nothing_along_and_r_disks_what_only_they_had(tmp_p
             await read(log, places[-1])
 
 
-async def lose_disk(servers: Servers, directory: Path, node: int) -> None:
+async def lose_disk(servers: Servers, cluster: Cluster, directory: Path, node: int) -> None:
     await servers.nodes[node].kill()
     volume = directory / f"vsn-{node}"
     shutil.rmtree(volume)
     volume.mkdir()
+    await replaced(cluster, node)
     await servers.start_node(node)
+
+
+async def replaced(cluster: Cluster, node: int) -> None:
+    """Let it come back empty, once it is missed."""
+    async with asyncio.timeout(HEAL_S):
+        while next(  # noqa: ASYNC110 - nobody tells
+            n.alive for n in (await cluster.status()).nodes if n.id == node
+        ):
+            await asyncio.sleep(0.02)
+        await cluster.replace_node(node)
 
 
 async def seen(log: Log, stop: Glsn) -> tuple[list[Glsn], set[Glsn]]:

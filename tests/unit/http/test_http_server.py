@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from loomlog.cli import event_loop
+from loomlog.cli.processes import event_loop
 from loomlog.errors import InvalidArgument
 from loomlog.http import HttpServer
-from loomlog.http.server import REQUEST_BYTES_MAX
+from loomlog.http import server as http_server
+from loomlog.http.server import CONNECTIONS_MAX, REQUEST_BYTES_MAX
 
 
 def _broken() -> tuple[str, bytes]:
@@ -23,6 +24,7 @@ async def server() -> AsyncIterator[HttpServer]:
         {
             "/healthz": lambda: ("text/plain", b"ok\n"),
             "/status": lambda: ("application/json", b'{"rounds": 1}'),
+            "/large": lambda: ("text/plain", bytes(1 << 20)),
             "/broken": _broken,
         }
     )
@@ -135,3 +137,52 @@ async def test_stopping_closes_open_connections_and_the_port(server: HttpServer)
     writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(host, int(port))
+
+
+async def test_connections_that_ask_for_nothing_keep_nobody_out(server: HttpServer) -> None:
+    host, port = server.address.split(":")
+    half_open = []
+    for number in range(CONNECTIONS_MAX + 12):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /healthz HT" if number % 2 else b"")
+        half_open.append((reader, writer))
+    assert (await exchange(server, get("/healthz"))).endswith(b"ok\n")
+    for _, writer in half_open:
+        writer.close()
+
+
+async def test_a_request_has_to_arrive_in_time(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.1)
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /healthz HTTP/1.1\r\n")
+    async with asyncio.timeout(10):
+        try:
+            assert await reader.read() == b""  # it was closed
+        except ConnectionError:
+            pass
+    writer.close()
+
+
+async def writes_until_it_fails(writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def test_one_that_asks_again_and_again_and_does_not_read_is_cut_off(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "UNREAD_BYTES_MAX", 1000)
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(get("/large", headers="") * 50)
+    async with asyncio.timeout(20):
+        with pytest.raises(ConnectionError):
+            await writes_until_it_fails(writer)
+    assert (await exchange(server, get("/healthz"))).endswith(b"ok\n")
+    writer.close()

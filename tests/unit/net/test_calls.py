@@ -10,11 +10,10 @@ from typing import Any
 from loomlog import limits
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
 from loomlog.net.calls import Call
-from loomlog.net.connection import Connection, Frame
-from loomlog.net.endpoints import Server, connect
-from loomlog.net.service import Service
+from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Server, Service
 
 LONG_S = limits.REQUEST_TIMEOUT_S
 
@@ -96,7 +95,7 @@ async def test_what_comes_too_late_is_not_heard() -> None:
 async def test_who_cancels_hears_nothing() -> None:
     async with connected() as (service, connection):
         replies = Replies()
-        call = Call(connection, status(), (), 0.01, replies)
+        call = Call(connection, status(), (), 30.0, replies)
         await service.asked.get()
         call.cancel()
         service.may_answer.set()

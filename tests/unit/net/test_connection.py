@@ -20,12 +20,11 @@ from loomlog.errors import (
     VersionMismatch,
 )
 from loomlog.net.address import join_address, split_address
-from loomlog.net.connection import Connection
-from loomlog.net.endpoints import Server, connect
-from loomlog.net.service import Service
+from loomlog.net.endpoints import connect
 from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Server, Service
 
 
 class Echo(Service):
@@ -146,8 +145,9 @@ async def test_malformed_bytes_close_that_connection_only(echo: tuple[Server, Ec
 async def test_a_client_that_leaves_in_the_middle_of_a_frame(echo: tuple[Server, Echo]) -> None:
     server, service = echo
     _, writer = await asyncio.open_connection(*split_address(server.address))
-    hello = b"".join(frames.encode(Codec("client").greeting()))
-    whole = b"".join(frames.encode(append(1), [bytes(100_000)]))
+    encode = frames.FrameWriter().encode
+    hello = b"".join(encode(Codec("client").greeting()))
+    whole = b"".join(encode(append(1), [bytes(100_000)]))
     writer.write(hello + whole[:70_000])
     await writer.drain()
     writer.close()
@@ -168,7 +168,7 @@ async def test_another_protocol_version_is_refused_in_words(echo: tuple[Server, 
     class Newer(Codec):
         def greeting(self) -> pb.Frame:
             frame = super().greeting()
-            frame.hello.protocol_version = 2
+            frame.hello.protocol_version = 98
             return frame
 
     newer = Server(Newer("vsn"), Service(Codec("vsn"), {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +13,23 @@ from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
 
 
-def encoded(number: int, payload: bytes) -> bytes:
-    frame = pb.Frame(id=number, append=pb.Append(log_stream_id=number))
-    return b"".join(frames.encode(frame, [payload] if payload else []))
+def frame_of(number: int) -> pb.Frame:
+    return pb.Frame(id=number, append=pb.Append(log_stream_id=number))
+
+
+def encoded(*contents: bytes) -> list[bytes]:
+    """The frames of a connection, numbered from 0, each as bytes."""
+    encode = frames.FrameWriter().encode
+    return [
+        b"".join(encode(frame_of(number), [content] if content else []))
+        for number, content in enumerate(contents)
+    ]
+
+
+def greeted() -> frames.FrameReader:
+    reader = frames.FrameReader()
+    reader.accept_all()
+    return reader
 
 
 def feed(reader: frames.FrameReader, data: bytes, step: int) -> list[tuple[int, bytes]]:
@@ -36,17 +51,15 @@ payloads = st.lists(
 @given(payloads, st.integers(1, 200_000))
 def test_frames_survive_any_chunking(contents: list[bytes], step: int) -> None:
     step = max(step, sum(map(len, contents)) // 2000 + 1)
-    data = b"".join(encoded(i, content) for i, content in enumerate(contents))
-    found = feed(frames.FrameReader(), data, step)
+    found = feed(greeted(), b"".join(encoded(*contents)), step)
     assert found == list(enumerate(contents))
 
 
 def test_payloads_that_are_kept_are_never_overwritten() -> None:
-    reader = frames.FrameReader()
+    reader = greeted()
     kept: list[tuple[bytes, memoryview]] = []
-    for number in range(300):
-        content = number.to_bytes(2, "little") * 3000
-        data = encoded(number, content)
+    contents = [number.to_bytes(2, "little") * 3000 for number in range(300)]
+    for content, data in zip(contents, encoded(*contents), strict=True):
         while data:
             room = reader.writable()
             count = min(len(room), len(data))
@@ -58,33 +71,79 @@ def test_payloads_that_are_kept_are_never_overwritten() -> None:
 
 
 def test_everything_on_the_wire_is_aligned() -> None:
-    for size in (0, 1, 63, 64, 65, 1000):
-        assert len(encoded(1, bytes(size))) % limits.ALIGNMENT == 0
+    for data in encoded(*(bytes(size) for size in (0, 1, 63, 64, 65, 1000))):
+        assert len(data) % limits.ALIGNMENT == 0
 
 
-def test_every_flipped_bit_of_the_head_is_found() -> None:
-    good = encoded(5, b"")
-    for bit in range(
-        8 * (16 + len(pb.Frame(id=5, append=pb.Append(log_stream_id=5)).SerializeToString()))
-    ):
+def test_every_flipped_bit_of_the_head_is_found_at_once() -> None:
+    """A size that is too large must not make the reader wait for bytes that never come."""
+    (good,) = encoded(bytes(100))
+    for bit in range(8 * (frames._PREFIX.size + len(frame_of(0).SerializeToString()))):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
-        try:
-            found = feed(frames.FrameReader(), bytes(bad), len(bad))
-        except Corrupt:
-            continue
-        assert found == []  # it waits for more bytes than will ever come
+        with pytest.raises(Corrupt):
+            feed(greeted(), bytes(bad), len(bad))
+
+
+def test_the_prefix_is_checked_before_the_rest_arrives() -> None:
+    (good,) = encoded(bytes(100_000))
+    bad = bytearray(good[: frames._PREFIX.size])
+    bad[9] ^= 1
+    with pytest.raises(Corrupt):
+        feed(greeted(), bytes(bad), len(bad))
+
+
+def test_frames_that_are_lost_doubled_or_swapped_are_found() -> None:
+    first, second, third = encoded(b"a", b"b", b"c")
+    for damaged in (first + third, first + first, first + third + second, second):
+        with pytest.raises(Corrupt, match="out of order"):
+            feed(greeted(), damaged, len(damaged))
 
 
 def test_an_oversize_frame_is_refused_before_it_is_read() -> None:
-    head = frames._PREFIX.pack(frames.MAGIC, 10, limits.FRAME_PAYLOAD_BYTES_MAX + 1, 0)
+    sizes = frames._SIZES.pack(frames.MAGIC, 10, limits.FRAME_PAYLOAD_BYTES_MAX + 1)
+    head = sizes + frames._CHECKSUMS.pack(crc32c(sizes, 0), 0)
     with pytest.raises(Corrupt, match="over the limit"):
-        feed(frames.FrameReader(), head, 16)
+        feed(greeted(), head, len(head))
 
 
-@given(st.binary(min_size=16, max_size=200))
+def test_before_the_greeting_only_a_small_frame_is_taken() -> None:
+    (payload,) = encoded(b"x")
+    with pytest.raises(Corrupt, match="over the limit"):
+        feed(frames.FrameReader(), payload, len(payload))
+    large = b"".join(frames.FrameWriter().encode(pb.Frame(hello=pb.Hello(software="x" * 3000))))
+    with pytest.raises(Corrupt, match="over the limit"):
+        feed(frames.FrameReader(), large, 64)
+    (hello,) = encoded(b"")
+    assert feed(frames.FrameReader(), hello, 7) == [(0, b"")]
+    assert len(frames.FrameReader().writable()) <= 4 * limits.KIB
+
+
+def test_the_room_of_a_large_frame_grows_as_its_bytes_arrive() -> None:
+    (data,) = encoded(bytes(20 * limits.MIB))
+    reader = greeted()
+    arrived = 0
+    while arrived < len(data):
+        assert len(reader._space) <= max(limits.MIB, 4 * arrived) + limits.ALIGNMENT
+        room = reader.writable()
+        count = min(len(room), len(data) - arrived, 256 * limits.KIB)
+        room[:count] = data[arrived : arrived + count]
+        arrived += count
+        found = [bytes(payload) for _, payload in reader.received(count)]
+    assert found == [bytes(20 * limits.MIB)]
+
+
+def test_reading_may_stop_early_and_go_on() -> None:
+    data = b"".join(encoded(*[b"x" * 50] * 10))
+    reader = greeted()
+    reader.writable()[: len(data)] = data
+    found = [next(reader.received(len(data)))[0].id]
+    found += [next(reader.received(0))[0].id for _ in range(3)]
+    found += [frame.id for frame, _ in reader.received(0)]
+    assert found == list(range(10))
+
+
+@given(st.binary(min_size=20, max_size=200))
 def test_garbage_is_corrupt(data: bytes) -> None:
-    if int.from_bytes(data[:4], "little") == frames.MAGIC:
-        return
     with pytest.raises(Corrupt):
-        feed(frames.FrameReader(), data, len(data))
+        feed(greeted(), data, len(data))

@@ -8,11 +8,10 @@ import gc
 import pytest
 
 from loomlog.errors import Unavailable
-from loomlog.net.connection import Connection, Frame
-from loomlog.net.endpoints import Server, connect
-from loomlog.net.service import Service
+from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Server, Service
 
 
 class Silent:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from loomlog import limits
-from loomlog.errors import NotLeader
-from loomlog.net.connection import Connection, Frame
-from loomlog.net.endpoints import Server
-from loomlog.net.service import Service
+from loomlog.errors import LoomError, NotLeader, Unauthorized
+from loomlog.net.address import split_address
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.frames import FrameWriter
+from loomlog.wire.link import Connection, Frame, Server, Service
 
 PATIENCE_S = 30.0
 
@@ -30,12 +30,15 @@ class PlayedRepository(Service):
         self.server = Server(codec, self)
         self.epoch = epoch
         self.leader = ""
+        self.refusal: LoomError | None = None
         self.answers = True  # whether it says that it still leads
         self.others: list[str] = []
         self.registered = asyncio.Event()
         self.lost = asyncio.Event()
 
     async def _register(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        if self.refusal is not None:
+            raise self.refusal
         if not self.epoch:
             raise NotLeader("not I", self.leader)
         self.registered.set()
@@ -68,7 +71,7 @@ async def repositories(*epochs: int) -> AsyncIterator[list[PlayedRepository]]:
 async def linked(
     *known: PlayedRepository,
     on_registered: Callable[[pb.Registered], None] = lambda answer: None,
-    tails: Callable[[], dict[int, int]] = dict,
+    make_report: Callable[[bool], pb.GetReportResponse] = lambda full: pb.GetReportResponse(),
 ) -> AsyncIterator[MetadataLink]:
     link = MetadataLink(
         [repository.server.address for repository in known],
@@ -76,9 +79,7 @@ async def linked(
         Service(Codec("vsn"), {}),
         lambda: pb.Register(storage_node_id=1),
         on_registered,
-        lambda stream: None,
-        lambda: 0,
-        tails,
+        make_report,
     )
     link.start()
     try:
@@ -179,14 +180,100 @@ async def test_a_report_that_cannot_be_made_does_not_end_the_heartbeat() -> None
     beats = asyncio.Semaphore(0)
     errors: list[Any] = []
 
-    def fail() -> dict[int, int]:
+    def fail(full: bool) -> pb.GetReportResponse:
         beats.release()
         raise ZeroDivisionError
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
-    async with repositories(3) as (leader,), linked(leader, tails=fail):
+    async with repositories(3) as (leader,), linked(leader, make_report=fail):
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await beats.acquire()
     assert {type(error) for error in errors} == {ZeroDivisionError}
+
+
+# ---- what answers at the address of a metadata repository may be anything
+
+
+class Impostor(asyncio.Protocol):
+    """Says the same to everybody, then closes if it is meant to."""
+
+    def __init__(self, words: bytes, met: asyncio.Event) -> None:
+        self._words = words
+        self._met = met
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(self._words)
+        transport.close()
+        self._met.set()
+
+
+def in_frames(*said: pb.Frame) -> bytes:
+    encode = FrameWriter().encode
+    return b"".join(part for frame in said for part in encode(frame))
+
+
+def _other_version() -> pb.Frame:
+    hello = Codec("vmr").greeting()
+    hello.hello.protocol_version = 99
+    return hello
+
+
+def _goodbye() -> pb.Frame:
+    return pb.Frame(error=pb.Error(code=pb.UNAUTHORIZED, message="go away"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+        in_frames(_other_version()),
+        in_frames(_goodbye()),
+        in_frames(Codec("vmr").greeting(), _goodbye()),
+        in_frames(Codec("vmr").greeting())[:30],
+        in_frames(pb.Frame(register=pb.Register())),
+        b"",
+    ],
+    ids=["http", "version", "goodbye", "late goodbye", "cut", "no hello", "silence"],
+)
+async def test_a_node_outlasts_whatever_answers_at_the_address(words: bytes) -> None:
+    async with repositories(3) as (leader,):
+        address = leader.server.address
+        await leader.server.stop()
+        met = asyncio.Event()
+        host, port = split_address(address)
+        impostor = await asyncio.get_running_loop().create_server(
+            lambda: Impostor(words, met), host, port
+        )
+        async with linked(leader) as link:
+            await happens(met)
+            met.clear()
+            await happens(met)  # it tries again
+            assert not link.refused.done()
+            impostor.close()
+            await impostor.wait_closed()
+            await leader.server.start(address)
+            await happens(leader.registered)
+
+
+async def test_a_leader_at_a_bad_address_is_passed_over() -> None:
+    async with repositories(0, 3) as (follower, leader):
+        follower.leader = "nowhere"
+        leader.others = ["", "no port:x", leader.server.address]
+        async with linked(follower, leader) as link:
+            await happens(leader.registered)
+            link.leader_announced(pb.LeaderBeat(epoch=9, address="host:http"))
+            await asyncio.sleep(0.05)
+            assert not link.refused.done()
+            assert not leader.lost.is_set()
+
+
+async def test_a_refusal_of_this_very_node_ends_it() -> None:
+    async with repositories(3) as (leader,), linked(leader) as link:
+        await happens(link.registered)
+        leader.refusal = Unauthorized("another cluster's data")
+        await leader.server.stop()
+        await leader.server.start(leader.server.address)
+        error = await asyncio.wait_for(asyncio.shield(link.refused), PATIENCE_S)
+        assert "another cluster" in str(error)

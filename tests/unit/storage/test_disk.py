@@ -82,6 +82,15 @@ def test_a_missing_file_is_an_error_unless_created(tmp_path: Path) -> None:
     assert not files.exists(f"{tmp_path}/a")
 
 
+def test_a_path_that_cannot_be_examined_does_not_count_as_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert not RealFiles().exists(str(tmp_path / "missing"))
+    assert not RealFiles().exists(str(tmp_path / "file" / "inside"))
+    with pytest.raises(OSError, match="symbolic links"):
+        RealFiles().exists(str(tmp_path / "loop"))
+
+
 def test_a_file_is_closed_with_its_last_user(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     file = RealFiles().open(f"{tmp_path}/file", create=True)

@@ -32,7 +32,7 @@ class Thread:
         finished(None)
 
 
-class Rig:
+class WorkerRig:
     def __init__(self) -> None:
         self.now_s = 1.0
         self.thread = Thread()
@@ -50,7 +50,7 @@ class Rig:
         self.worker.run([step], self.ends.append)
         return bool(done)
 
-    def known_to_be_quick(self) -> Rig:
+    def known_to_be_quick(self) -> WorkerRig:
         assert not self.run(QUICKLY_S)  # the first one: nobody knows yet
         self.thread.work()
         self.now_s += LATER_S
@@ -58,17 +58,17 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig().known_to_be_quick()
+def rig() -> WorkerRig:
+    return WorkerRig().known_to_be_quick()
 
 
-def test_a_job_that_comes_alone_is_done_and_told_at_once(rig: Rig) -> None:
+def test_a_job_that_comes_alone_is_done_and_told_at_once(rig: WorkerRig) -> None:
     assert rig.ends == [None]  # of the first one
     assert rig.run(QUICKLY_S)
     assert rig.ends == [None, None]
 
 
-def test_jobs_close_upon_each_other_go_to_the_thread(rig: Rig) -> None:
+def test_jobs_close_upon_each_other_go_to_the_thread(rig: WorkerRig) -> None:
     assert rig.run(QUICKLY_S)
     assert not rig.run(QUICKLY_S)
     rig.now_s += LATER_S
@@ -79,7 +79,7 @@ def test_jobs_close_upon_each_other_go_to_the_thread(rig: Rig) -> None:
     assert rig.run(QUICKLY_S)
 
 
-def test_after_a_slow_one_the_loop_is_spared_until_they_are_quick_again(rig: Rig) -> None:
+def test_after_a_slow_one_the_loop_is_spared_until_they_are_quick_again(rig: WorkerRig) -> None:
     assert rig.run(5 * QUICK_S)
     for takes_s in (5 * QUICK_S, QUICKLY_S):
         rig.now_s += LATER_S
@@ -89,7 +89,7 @@ def test_after_a_slow_one_the_loop_is_spared_until_they_are_quick_again(rig: Rig
     assert rig.run(QUICKLY_S)
 
 
-def test_a_failure_is_told_like_that_of_a_thread(rig: Rig) -> None:
+def test_a_failure_is_told_like_that_of_a_thread(rig: WorkerRig) -> None:
     failure = OSError("no disk")
 
     def fail() -> None:

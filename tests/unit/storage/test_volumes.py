@@ -1,32 +1,41 @@
-"""Spec 1, "Storage node: volumes and start"."""
+"""Volumes of a storage node (docs/design/ordered.md, "Volumes and start")."""
 
 from __future__ import annotations
 
 import errno
 import json
+import shutil
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
-from storage_rig import HandClock, HandWorker, WatchedFiles
+from storage_rig import WatchedFiles
 
-from loomlog.config import StorageSettings
-from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, VersionMismatch
+from loomlog.errors import (
+    AlreadyExists,
+    Corrupt,
+    InvalidArgument,
+    LoomError,
+    VersionMismatch,
+)
+from loomlog.storage import identity
 from loomlog.storage.disk import RealFiles, lock_directory
 from loomlog.storage.files import File
-from loomlog.storage.journal import Journal
-from loomlog.storage.stream_meta import StreamMeta
-from loomlog.storage.stream_store import StreamStore
 from loomlog.storage.volumes import Volumes
 
 _secrets = count(1)
 
 
 def start(
-    *volumes: Path, cluster: str = "c1", node: int = 3, error_if_exists: bool = False
+    *volumes: Path,
+    cluster: str = "c1",
+    node: int = 3,
+    error_if_exists: bool = False,
+    files: RealFiles | None = None,
 ) -> Volumes:
     return Volumes(
-        RealFiles(),
+        files or RealFiles(),
         [str(volume) for volume in volumes],
         cluster,
         node,
@@ -45,13 +54,6 @@ def refusal(*volumes: Path, cluster: str = "c1", node: int = 3, exists: bool = F
     return str(caught.value)
 
 
-def add_replica(path: str, stream_id: int) -> None:
-    journal = Journal(HandWorker(), HandClock().call_later, StorageSettings())
-    StreamStore.create(
-        RealFiles(), path, StreamMeta(1, stream_id), journal, StorageSettings()
-    ).close()
-
-
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "a").mkdir()
@@ -61,11 +63,10 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_first_start_makes_the_paths_and_one_identity(two: tuple[Path, Path]) -> None:
     volumes = start(*two)
-    identities = [json.loads((v / "cid=c1/snid=3/identity").read_text()) for v in two]
-    assert identities[0] == identities[1]
-    assert identities[0]["node_secret"] == volumes.identity.node_secret != ""
-    assert volumes.streams == {}
-    assert sorted(p.name for p in two[0].iterdir()) == ["cid=c1"]
+    found = [identity.load(RealFiles(), f"{v}/cid=c1/snid=3") for v in two]
+    assert found[0] == found[1] == volumes.identity
+    assert volumes.identity.node_secret
+    assert sorted(p.name for p in two[0].iterdir()) == ["cid=c1", "lock"]
 
 
 def test_the_identity_survives_and_a_new_volume_gets_it(two: tuple[Path, Path]) -> None:
@@ -73,10 +74,51 @@ def test_the_identity_survives_and_a_new_volume_gets_it(two: tuple[Path, Path]) 
     first.join("cluster-secret")
     first.close()
     again = start(*two)
-    assert again.identity == first.identity
+    assert again.identity.node_secret == first.identity.node_secret
     assert again.identity.cluster_secret == "cluster-secret"
     again.close()
-    assert start(two[1]).identity == first.identity
+    assert start(two[1]).identity.node_secret == first.identity.node_secret
+
+
+def test_a_volume_that_is_not_mounted_is_not_taken_for_a_new_one(two: tuple[Path, Path]) -> None:
+    start(*two).close()
+    (two[1] / "cid=c1").rename(two[1].parent / "unmounted")
+    before = sorted(two[1].rglob("*"))
+    assert f"volume {two[1]} is empty, but had data of this node: mount it" in refusal(*two)
+    assert sorted(two[1].rglob("*")) == before
+    (two[1].parent / "unmounted").rename(two[1] / "cid=c1")
+    start(*two).close()
+
+
+def test_a_lost_volume_is_new_once_the_node_ran_without_it(two: tuple[Path, Path]) -> None:
+    first = start(*two)
+    first.close()
+    shutil.rmtree(two[1] / "cid=c1")
+    start(two[0]).close()
+    assert start(*two).identity == first.identity
+
+
+class _CrashingFiles(RealFiles):
+    """Files that break after so many renames."""
+
+    def __init__(self, renames: int) -> None:
+        super().__init__()
+        self._left = renames
+
+    def rename(self, source: str, target: str) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise OSError(errno.EIO, "crashed")
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_an_interrupted_first_start_leaves_no_volume_that_seems_unmounted(
+    two: tuple[Path, Path], renames: int
+) -> None:
+    with pytest.raises(OSError, match="crashed"):
+        start(*two, files=_CrashingFiles(renames))
+    start(*two)
 
 
 def test_a_missing_volume(tmp_path: Path) -> None:
@@ -110,6 +152,12 @@ def test_error_if_exists(two: tuple[Path, Path]) -> None:
     assert not list(two[1].iterdir())
 
 
+def test_a_volume_inside_another_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    assert f"{tmp_path}/inner is inside volume {tmp_path}" in refusal(tmp_path / "inner", tmp_path)
+    assert f"{tmp_path}/inner is inside volume {tmp_path}" in refusal(tmp_path, tmp_path / "inner")
+
+
 def test_two_processes_never_run_on_one_path(tmp_path: Path) -> None:
     first = start(tmp_path)
     assert "in use by another process" in refusal(tmp_path)
@@ -123,56 +171,6 @@ def test_a_refused_start_holds_no_lock(two: tuple[Path, Path]) -> None:
     refusal(*two)
     start(two[0]).close()
     second.close()
-
-
-def test_replicas_are_found_on_all_volumes(two: tuple[Path, Path]) -> None:
-    volumes = start(*two)
-    for stream_id in (1, 2, 12):
-        add_replica(volumes.place(stream_id, {}), stream_id)
-    placed = volumes.streams
-    volumes.close()
-    (two[0] / "cid=c1/snid=3/lsid=99").mkdir()  # its creation was interrupted
-    (two[0] / "cid=c1/snid=3/lsid=x").mkdir()
-    assert start(*two).streams == placed
-
-
-def test_a_new_replica_goes_where_there_is_least(two: tuple[Path, Path]) -> None:
-    volumes = start(*two)
-    assert volumes.place(1, {}).startswith(f"{two[0]}/")
-    assert volumes.place(2, {1: 0}).startswith(f"{two[1]}/"), "as many bytes, fewer replicas"
-    assert volumes.place(3, {1: 500, 2: 100}).startswith(f"{two[1]}/")
-    assert volumes.place(4, {1: 500, 2: 100, 3: 600}).startswith(f"{two[0]}/")
-    with pytest.raises(AlreadyExists, match="lsid=1"):
-        volumes.place(1, {})
-    volumes.forget(1)
-    volumes.place(1, {})
-    with pytest.raises(NotFound):
-        volumes.forget(77)
-
-
-def test_a_removal_that_was_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
-    volumes = start(tmp_path)
-    for stream_id in (1, 2):
-        add_replica(volumes.place(stream_id, {}), stream_id)
-    volumes.remove(1)
-    volumes.forget(1)
-    path = Path(volumes.streams[2])
-    volumes.close()
-    path.rename(f"{path}.removed")  # as far as a crash let it come
-    volumes = start(tmp_path)
-    assert volumes.streams == {}
-    assert sorted(p.name for p in path.parent.iterdir()) == ["identity", "lock"]
-    add_replica(volumes.place(2, {}), 2)
-
-
-def test_a_log_stream_on_two_volumes_is_refused(two: tuple[Path, Path]) -> None:
-    start(*two).close()
-    paths = [f"{volume}/cid=c1/snid=3/lsid=5" for volume in two]
-    for path in paths:
-        add_replica(path, 5)
-    why = refusal(*two)
-    assert paths[0] in why
-    assert paths[1] in why
 
 
 def test_a_copied_directory_does_not_pass_for_another_node(tmp_path: Path) -> None:
@@ -190,30 +188,50 @@ def test_volumes_of_two_lives_of_a_node_are_not_mixed(two: tuple[Path, Path]) ->
         secrets.append(volumes.identity.node_secret)
         volumes.close()
     why = refusal(*two)
-    assert all(secret in why for secret in secrets)
+    assert all(identity.fingerprint(secret) in why for secret in secrets)
+    assert not any(secret in why for secret in secrets)
 
 
 def test_another_cluster_of_the_same_name_is_refused(tmp_path: Path) -> None:
     volumes = start(tmp_path)
     volumes.join("ours")
     volumes.join("ours")
-    with pytest.raises(InvalidArgument, match="expected secret ours, found theirs"):
+    with pytest.raises(InvalidArgument, match="belongs to another cluster named c1") as caught:
         volumes.join("theirs")
+    assert f"expected cluster secret {identity.fingerprint('ours')}" in str(caught.value)
+    assert f"found {identity.fingerprint('theirs')}" in str(caught.value)
+    assert "theirs" not in str(caught.value)
 
 
 def test_another_format_and_a_broken_identity(tmp_path: Path) -> None:
     start(tmp_path).close()
     path = tmp_path / "cid=c1/snid=3/identity"
-    fields = json.loads(path.read_text())
-    path.write_text(json.dumps({**fields, "format": 2}))
-    assert "expected format 1, found 2" in refusal(tmp_path)
-    for broken in ("", "{", "[]", '{"format": 1}'):
-        path.write_text(broken)
-        with pytest.raises(LoomError, match="identity"):
+    whole = path.read_bytes()
+    path.write_text(json.dumps({"format": 1, "cluster_id": "c1"}, indent=2))
+    assert "expected format 4, found 1" in refusal(tmp_path)
+    flipped = [bytes((*whole[:at], whole[at] ^ 1, *whole[at + 1 :])) for at in range(len(whole))]
+    for broken in (b"", b"{", b"[]", b'{"format": 4}', whole[:-1], *flipped):
+        path.write_bytes(broken)
+        with pytest.raises((Corrupt, VersionMismatch), match="identity"):
             start(tmp_path)
+    with pytest.raises(Corrupt, match=r"is damaged.*run `loom node replace 3`"):
+        start(tmp_path)
+    path.write_bytes(whole)
+    start(tmp_path)
+
+
+def test_what_the_node_knows_of_lost_copies_is_not_forgotten(two: tuple[Path, Path]) -> None:
+    volumes = start(*two)
+    volumes.note_lost({5: 7})
+    volumes.note_lost({5: 3, 6: 1})  # of metadata that were restored from an older copy
+    older = volumes.identity
+    volumes.note_copies()
+    volumes.close()
+    identity.save(RealFiles(), f"{two[0]}/cid=c1/snid=3", older)  # as far as a crash let it come
+    assert start(*two).identity == replace(older, lost=((5, 7), (6, 1)), has_copies=True)
 
 
 def test_files_of_a_simulated_disk_need_no_lock(tmp_path: Path) -> None:
     for _ in range(2):
         Volumes(WatchedFiles(), [str(tmp_path)], "c1", 1, new_secret=lambda: "s")
-    assert not (tmp_path / "cid=c1/snid=1/lock").exists()
+    assert not (tmp_path / "lock").exists()

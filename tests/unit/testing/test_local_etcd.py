@@ -29,7 +29,7 @@ import sys
 sys.modules["aetcd"] = None
 from loomlog.errors import LoomError
 try:
-    import loomlog.metadata.etcd
+    import loomlog.metadata.store.etcd
 except LoomError as error:
     print(error)
 """

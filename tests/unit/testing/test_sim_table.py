@@ -9,7 +9,7 @@ import pytest
 from loomlog.core.chained.block import junk
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Put, Standing
-from loomlog.storage.block_table import BlockTable
+from loomlog.storage.chained.block_table import BlockTable
 from loomlog.testing.sim import SimDisk, World
 from loomlog.testing.sim.table import SimTable
 
@@ -75,4 +75,6 @@ def test_a_broken_disk_refuses_a_commit() -> None:
     disk.settings.error = errno.ENOSPC
     with pytest.raises(OSError, match="space"):
         table.commit([(HERE, Standing(3))], sync=True)
-    assert table.replicas() == {}
+    disk.settings.error = None
+    disk.crash()
+    assert opened(disk).replicas() == {}

@@ -29,7 +29,6 @@ from loomlog.core.chained.messages import (
     Holding,
     List,
     Listed,
-    Lost,
     Missing,
     Next,
     Pull,
@@ -49,6 +48,7 @@ from loomlog.core.chained.messages import (
     Written,
 )
 from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument
 from loomlog.limits import CHAIN_LIST_MAX, REFERENCE_RECORDS_MAX
 from loomlog.types import Buffer
@@ -92,7 +92,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Check, LONG),
     st.builds(FindEnd, LONG),
     st.builds(Trim, LONG, LONG),
-    st.builds(Seal, LONG),
+    st.builds(Seal, LONG, st.booleans()),
     st.builds(Create),
     st.builds(Remove),
 )
@@ -175,7 +175,8 @@ def projections(draw: st.DrawFn) -> Projection:
         for index, chain in enumerate(nodes)
     )
     epoch, first, start, sequencer = (draw(LONG) for _ in range(4))
-    return Projection(loglet, epoch, first, start, chains, sequencer, draw(st.booleans()))
+    lost = tuple(draw(LONG) for _ in chains) if draw(st.booleans()) else ()
+    return Projection(loglet, epoch, first, start, chains, sequencer, draw(st.booleans()), lost)
 
 
 @given(projections())

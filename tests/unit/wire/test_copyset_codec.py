@@ -19,7 +19,6 @@ from loomlog.core.copyset.messages import (
     EpochEnd,
     EpochState,
     Forget,
-    GetEnd,
     LogState,
     NodeAnswer,
     NodeRequest,
@@ -48,7 +47,7 @@ EPOCH = st.integers(1, lsn.EPOCH_MAX)
 OFFSET = st.integers(1, 1 << 31)
 LSN = st.builds(lsn.make, EPOCH, OFFSET)
 NODES = st.lists(SHORT, max_size=4).map(tuple)
-ENDS = st.builds(EpochEnd, EPOCH, OFFSET, OFFSET, EPOCH, SHORT)
+ENDS = st.builds(EpochEnd, EPOCH, OFFSET, OFFSET, EPOCH, SHORT, st.booleans())
 
 
 def batch_at(first: int, count: int, body: bytes = b"body") -> bytes:
@@ -102,7 +101,6 @@ REQUESTS: st.SearchStrategy[NodeRequest] = st.one_of(
         )
     ),
     st.builds(Clean, LOG, EPOCH, ENDS),
-    st.builds(GetEnd, LOG, EPOCH),
     st.builds(
         Read,
         *(LOG, LSN, LSN, st.integers(0, copyset.READ_BYTES_MAX)),
@@ -124,13 +122,12 @@ ANSWERS: st.SearchStrategy[NodeAnswer] = st.one_of(
     st.builds(
         SealedAt,
         *(EPOCH, LSN, st.lists(st.builds(EpochState, EPOCH, OFFSET, OFFSET), max_size=3)),
-        st.booleans(),
+        EPOCH,
     ),
     st.builds(Digested, RECORDS, st.booleans(), LSN),
-    ENDS,
     st.builds(
         Delivered,
-        *(RECORDS, LSN, LSN, LSN, st.booleans(), st.lists(ENDS, max_size=2)),
+        *(RECORDS, LSN, LSN, LSN, EPOCH),
         st.lists(st.tuples(LSN, LSN), max_size=2),
     ),
 )
@@ -138,7 +135,7 @@ ANSWERS: st.SearchStrategy[NodeAnswer] = st.one_of(
 
 @given(REQUESTS)
 def test_a_request_is_the_same_there(request: NodeRequest) -> None:
-    message, payload = copyset.request_to_wire(request)
+    message, payload = copyset.request_to_wire(request, 7)
     sent = pb.CopysetRequest.FromString(message.SerializeToString())
     assert copyset.request_from_wire(sent, memoryview(payload)) == request
 
@@ -152,13 +149,13 @@ def test_an_answer_is_the_same_back(answer: NodeAnswer) -> None:
 
 
 def test_a_read_can_wait() -> None:
-    message, _ = copyset.request_to_wire(Read(1, 2, 3, 4), wait_ms=5)
-    assert message.wait_ms == 5
+    message, _ = copyset.request_to_wire(Read(1, 2, 3, 4), 7, wait_ms=5)
+    assert (message.wait_ms, message.stamp) == (5, 7)
 
 
 def test_a_node_purges_itself_only() -> None:
     with pytest.raises(InvalidArgument, match="Purge"):
-        copyset.request_to_wire(Purge(1, EpochEnd(1, 1, 1, 1, 1)))
+        copyset.request_to_wire(Purge(1, EpochEnd(1, 1, 1, 1, 1)), 7)
 
 
 def test_a_request_of_a_newer_release_is_refused() -> None:
@@ -177,7 +174,7 @@ def test_no_record_is_where_none_can_be(first: int) -> None:
 def test_a_batch_of_another_place_is_refused() -> None:
     first = lsn.make(3, 7)
     record = Record(first, 2, Kind.DATA, 1, (1,), 1, 0, 0, batch_at(first + 1, 2))
-    message, payload = copyset.request_to_wire(Store(1, record))
+    message, payload = copyset.request_to_wire(Store(1, record), 7)
     with pytest.raises(InvalidArgument, match="the batch of"):
         copyset.request_from_wire(message, memoryview(payload))
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from loomlog.cli.bench.measuring import Result, Window
+from loomlog.cli.bench.measure import Result, Window
 
 if TYPE_CHECKING:
     from loomlog import Log
@@ -38,7 +38,7 @@ async def one_at_a_time(log: Log, record_bytes: int, seconds: float) -> Result:
 
 
 async def fill(log: Log, record_bytes: int, batch: int, batches: int, callers: int) -> int:
-    """Not measured: append so many batches; what was appended, in bytes."""
+    """Append `batches` without measuring, and return their bytes."""
     values = [os.urandom(record_bytes) for _ in range(batch)]
     left = iter(range(batches))
     appended = 0

@@ -1,10 +1,9 @@
-"""What a client feels when a storage node is killed, and how long the cluster takes to repair.
+"""Measures the stall of appends when a storage node is killed, and the time to repair.
 
-A private cluster of four nodes and appends at a steady rate, whether or not they are answered. Of
-an `ordered` log with two streams a node is killed with -9 twice: first one that holds a replica of
-one stream only, so that the client has another stream; then one that holds replicas of both. Of a
-`chained` log with one chain it is the head, the middle and the tail; of a `copyset` log the node
-that sequences it, and one that only stores it.
+Appends arrive at a steady rate, answered or not, at a private cluster of four nodes. `kill -9` ends
+for an `ordered` log with two streams first a node with a replica of one stream, so that the client
+can use the other one, then a node with replicas of both; for a `chained` log with one chain its
+head, middle and tail; for a `copyset` log its sequencer and a node that only stores it.
 """
 
 from __future__ import annotations
@@ -14,16 +13,13 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from loomlog.cli.bench import appends
-from loomlog.cli.bench.run import Progress, Target
+from loomlog.cli.bench.run import Progress, Target, private_cluster
 from loomlog.cli.bench.steady_writer import RECORD_BYTES, SteadyWriter
-from loomlog.cli.connection import connected
-from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.processes.local_processes import LocalProcesses
 from loomlog.errors import InvalidArgument, Timeout
 
 if TYPE_CHECKING:
@@ -87,25 +83,23 @@ async def failover(
     """Measure; whatever was started or made for it is gone afterwards."""
     if protocol not in STREAMS:
         raise InvalidArgument(f"--failover is measured of {', '.join(STREAMS)} logs")
-    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        plan = Plan(directory=Path(scratch), nodes=NODES, sync=target.sync)
-        async with running(plan) as processes, connected(processes.address) as cluster:
-            log = await cluster.create_log("bench-failover", protocol, STREAMS[protocol], REPLICAS)
-            report = Report(protocol, plan.heartbeat_timeout_s)
-            await _measure(_Place(processes, cluster, log), report, seconds, fill_mb, progress)
-            return report
+    async with private_cluster(target, NODES) as (processes, cluster):
+        log = await cluster.create_log("bench-failover", protocol, STREAMS[protocol], REPLICAS)
+        report = Report(protocol, processes.plan.heartbeat_timeout_s)
+        await _measure(_Place(processes, cluster, log), report, seconds, fill_mb, progress)
+        return report
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where it happens."""
+    """The cluster, its processes and the log under test."""
 
     processes: LocalProcesses
     cluster: Cluster
     log: Log
 
     async def look(self) -> LogInfo:
-        """At the log. Not by `describe`, which waits for whoever can tell the tail."""
+        """Look at the log, not with `describe`, which waits for the tail."""
         logs = (await self.cluster.status()).logs
         return next(info for info in logs if info.name == self.log.name)
 
@@ -113,10 +107,10 @@ class _Place:
 async def _measure(
     place: _Place, report: Report, seconds: float, fill_mb: float, progress: Progress
 ) -> None:
-    progress.begin(f"filling with {fill_mb:g} MB", fill_mb / 100)
+    progress(f"filling with {fill_mb:g} MB", fill_mb / 100)
     report.stored_mb = await _fill(place.log, fill_mb * 1e6) / 1e6
     async with SteadyWriter(place.log) as writer:
-        progress.begin("appends before", seconds)
+        progress("appends before", seconds)
         begun = perf_counter()
         await asyncio.sleep(seconds)
         report.p99_before_ms = writer.p99_ms(begun, begun + seconds)
@@ -126,18 +120,18 @@ async def _measure(
             victim = choose(log)
             if victim is None:
                 continue
-            progress.begin(f"kill -9, {scenario}", report.detection_s + 5)
+            progress(f"kill -9, {scenario}", report.detection_s + 5)
             report.kills.append(await _kill(place, writer, scenario, victim, log))
             await _bring_back(place, victim)
 
 
 def _hit(log: LogInfo, node: NodeId) -> int:
-    """How many streams have a replica there."""
+    """Return how many streams have a replica on the node."""
     return sum(node in {replica.node for replica in stream.replicas} for stream in log.streams)
 
 
 def _holder(log: LogInfo, hit: int) -> NodeId | None:
-    """A node with a replica of so many streams; a primary if there is one."""
+    """Return a node with a replica of `hit` streams, preferably a primary."""
     holders = [replica.node for stream in log.streams for replica in stream.replicas]
     primaries = [stream.replicas[0].node for stream in log.streams]
     return next((node for node in primaries + holders if _hit(log, node) == hit), None)
@@ -205,7 +199,7 @@ async def _kill(
 
 
 async def _bring_back(place: _Place, victim: NodeId) -> None:
-    """As an empty spare: what it held is no longer its own. Its nodeset takes it again."""
+    """Restart the node as an empty spare; a nodeset adds it again."""
     await place.processes.start_again(f"vsn-{victim}")
     await place.cluster.cleanup_node(victim)
     begun = perf_counter()
@@ -231,7 +225,7 @@ async def _fill(log: Log, wanted_bytes: float) -> int:
 
 
 class _RepairWatch:
-    """What the status of the log tells about a repair, look by look."""
+    """Follows a repair in the status of the log."""
 
     def __init__(self, victim: NodeId, before: LogInfo) -> None:
         self._victim = victim
@@ -266,4 +260,4 @@ class _RepairWatch:
         if stream.joining is not None:
             self._joining_since.setdefault(stream.id, now)
         elif (since := self._joining_since.pop(stream.id, None)) is not None:
-            self.copies.append(Copy(stream.id, stream.entries * RECORD_BYTES / 1e6, now - since))
+            self.copies.append(Copy(stream.id, stream.last_llsn * RECORD_BYTES / 1e6, now - since))

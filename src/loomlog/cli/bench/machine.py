@@ -1,10 +1,11 @@
-"""What the figures depend on: cores, versions and disk of this machine, and what servers use."""
+"""Describes this machine (cores, versions, disk) and measures what servers use."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -89,7 +90,7 @@ async def idle(pids: dict[str, int], seconds: float) -> Idle | None:
 
 
 def cpu_s(pid: int) -> float:
-    """Of the process so far; raises LoomError without psutil."""
+    """Return the CPU time of a process; raise LoomError without psutil."""
     try:
         import psutil
     except ImportError:
@@ -104,6 +105,15 @@ def memory_mb(pids: dict[str, int]) -> dict[str, float]:
     except ImportError:
         return {}
     return {name: psutil.Process(pid).memory_info().rss / 1e6 for name, pid in pids.items()}
+
+
+def disk_mb(directory: Path) -> float:
+    """Return the disk space that all files below a directory take."""
+    blocks = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):  # servers still run: files come and go
+            blocks += path.lstat().st_blocks
+    return blocks * 512 / 1e6
 
 
 def _versions() -> dict[str, str]:

@@ -11,16 +11,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from loomlog.cli.bench.machine import cpu_s, memory_mb
-from loomlog.cli.bench.measuring import percentile_ms
-from loomlog.cli.bench.run import Progress, Target
-from loomlog.cli.connection import connected
-from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.bench.machine import cpu_s, disk_mb, memory_mb
+from loomlog.cli.bench.measure import percentile_ms
+from loomlog.cli.bench.run import Progress, Target, private_cluster
+from loomlog.cli.processes.local_processes import LocalProcesses
 from loomlog.errors import LoomError
 
 if TYPE_CHECKING:
@@ -55,6 +52,7 @@ class Report:
     longest_ms: float
     client_cpu_percent: float  # of one core
     servers_cpu_percent: float
+    disk_mb: float  # of all servers together, when all is written
     rss_mb: dict[str, float]
 
 
@@ -63,43 +61,40 @@ async def measure(
 ) -> Report:
     """Measure; whatever was started or made for it is gone afterwards."""
     nodes = target.up or NODES
-    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        plan = Plan(directory=Path(scratch), nodes=nodes, sync=target.sync)
-        async with (
-            running(plan) as processes,
-            connected(processes.address, CREATE_TIMEOUT_S) as cluster,
-        ):
-            started = perf_counter()
-            progress.begin(f"{count:,} logs are made", count / 100)
-            logs = await _create(cluster, protocol, replicas, count)
-            created = perf_counter()
-            progress.begin("first appends", count / 100)
-            await _for_each(logs, lambda log: log.append(b"first"))
-            begun = perf_counter()
-            progress.begin("an append a second to each", seconds)
-            writers = _Writers(logs)
-            client_percent, servers_percent = await _cpu_percent(
-                processes, lambda: writers.run(seconds)
-            )
-            latencies_s = sorted(writers.latencies_s)
-            return Report(
-                protocol=protocol,
-                logs=count,
-                nodes=nodes,
-                replicas=replicas,
-                sync=str(target.sync),
-                created_s=created - started,
-                begun_s=begun - created,
-                seconds=seconds,
-                appends=len(latencies_s),
-                failed=writers.failed,
-                p50_ms=percentile_ms(latencies_s, 0.5) or 0.0,
-                p99_ms=percentile_ms(latencies_s, 0.99) or 0.0,
-                longest_ms=percentile_ms(latencies_s, 1.0) or 0.0,
-                client_cpu_percent=client_percent,
-                servers_cpu_percent=servers_percent,
-                rss_mb=memory_mb(processes.pids),
-            )
+    private = private_cluster(target, nodes, timeout_s=CREATE_TIMEOUT_S)
+    async with private as (processes, cluster):
+        started = perf_counter()
+        progress(f"{count:,} logs are made", count / 100)
+        logs = await _create(cluster, protocol, replicas, count)
+        created = perf_counter()
+        progress("first appends", count / 100)
+        await _for_each(logs, lambda log: log.append(b"first"))
+        begun = perf_counter()
+        progress("an append a second to each", seconds)
+        writers = _Writers(logs)
+        client_percent, servers_percent = await _cpu_percent(
+            processes, lambda: writers.run(seconds)
+        )
+        latencies_s = sorted(writers.latencies_s)
+        return Report(
+            protocol=protocol,
+            logs=count,
+            nodes=nodes,
+            replicas=replicas,
+            sync=str(target.sync),
+            created_s=created - started,
+            begun_s=begun - created,
+            seconds=seconds,
+            appends=len(latencies_s),
+            failed=writers.failed,
+            p50_ms=percentile_ms(latencies_s, 0.5) or 0.0,
+            p99_ms=percentile_ms(latencies_s, 0.99) or 0.0,
+            longest_ms=percentile_ms(latencies_s, 1.0) or 0.0,
+            client_cpu_percent=client_percent,
+            servers_cpu_percent=servers_percent,
+            disk_mb=disk_mb(processes.plan.directory),
+            rss_mb=memory_mb(processes.pids),
+        )
 
 
 class _Writers:
@@ -156,7 +151,7 @@ async def _for_each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) 
 async def _cpu_percent(
     processes: LocalProcesses, work: Callable[[], Awaitable[None]]
 ) -> tuple[float, float]:
-    """Of the client and of all servers together, while it lasts."""
+    """Return the CPU use of the client and of all servers together during `work`."""
 
     def used() -> tuple[float, float]:
         return process_time(), sum(map(cpu_s, processes.pids.values()))

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Final
 
 from loomlog.cli.bench.machine import cpu_s
-from loomlog.cli.bench.measuring import percentile_ms
-from loomlog.cli.bench.run import Target
-from loomlog.cli.connection import connected
-from loomlog.cli.local_processes import CLUSTER_ID, Plan, running
+from loomlog.cli.bench.measure import percentile_ms
+from loomlog.cli.bench.run import Target, private_cluster
+from loomlog.cli.processes.local_processes import CLUSTER_ID
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import InvalidArgument, LoomError
-from loomlog.net.connection import Connection
 from loomlog.net.endpoints import connect
 from loomlog.types import ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection
 from loomlog.wire.translate import STATE_TO_WIRE, commit_from_wire, report_to_wire
 
 PATIENCE_S: Final = 120.0
@@ -48,23 +45,19 @@ class RoundRate:
 
 
 async def measure(target: Target, metadata: int, streams: int, seconds: float) -> RoundRate:
-    """On a private cluster without storage nodes."""
-    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        plan = Plan(directory=Path(scratch), nodes=0, metadata=metadata, sync=target.sync)
-        async with (
-            running(plan) as processes,
-            connected(processes.address, CREATE_TIMEOUT_S) as cluster,
-        ):
-            status = await cluster.status()
-            leader = f"vmr-{status.leader or 1}"
-            node = await _PlayedNode.join(status.metadata_address)
-            begun = perf_counter()
-            for made in range(0, streams, STREAMS_PER_LOG):
-                count = min(STREAMS_PER_LOG, streams - made)
-                await cluster.create_log(f"bench-streams-{made}", streams=count, replicas=1)
-                await node.until_running(made + count)
-            created_s = perf_counter() - begun
-            return await _rounds(node, processes.pids[leader], metadata, created_s, seconds)
+    """Measure commit rounds on a private cluster without storage nodes."""
+    private = private_cluster(target, 0, metadata, CREATE_TIMEOUT_S)
+    async with private as (processes, cluster):
+        status = await cluster.status()
+        leader = f"vmr-{status.leader or 1}"
+        node = await _PlayedNode.join(status.metadata_address)
+        begun = perf_counter()
+        for made in range(0, streams, STREAMS_PER_LOG):
+            count = min(STREAMS_PER_LOG, streams - made)
+            await cluster.create_log(f"bench-streams-{made}", streams=count, replicas=1)
+            await node.until_running(made + count)
+        created_s = perf_counter() - begun
+        return await _rounds(node, processes.pids[leader], metadata, created_s, seconds)
 
 
 async def _rounds(
@@ -106,6 +99,7 @@ class _PlayedNode:
         self._beating: asyncio.TimerHandle | None = None
         self._uncommitted = 0
         self.replicas: dict[StreamId, Replica] = {}
+        self._stamps: dict[StreamId, tuple[int, int]] = {}
 
     @classmethod
     async def join(cls, address: str) -> _PlayedNode:
@@ -152,7 +146,8 @@ class _PlayedNode:
         self._beating = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
     def _report(self, *replicas: Replica) -> None:
-        reports = [report_to_wire(replica.report(), 0) for replica in replicas]
+        stamps = self._stamps
+        reports = [report_to_wire(r.report(), 0, *stamps[r.stream_id]) for r in replicas]
         message = pb.GetReportResponse(storage_node_id=1, uncommit_reports=reports)
         if self._connection is not None and not self._connection.closed:
             self._connection.send(pb.Frame(report=message))
@@ -185,8 +180,11 @@ class _PlayedNode:
 
     def _obey(self, kind: str, frame: Any) -> pb.Frame:
         order = getattr(frame, kind)
+        if kind == "note_run":
+            return pb.Frame(done=pb.Done())
         if kind == "add_log_stream":
             replica = Replica(order.log_stream_id, 1, 0, ReplicaContext())
+            self._stamps[order.log_stream_id] = order.stamp, order.birth
             self.replicas[order.log_stream_id] = replica
             return pb.Frame(done=pb.Done())
         replica = self.replicas[order.log_stream_id]

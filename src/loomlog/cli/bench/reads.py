@@ -7,7 +7,7 @@ from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from loomlog.cli.bench.measuring import Result, Window
+from loomlog.cli.bench.measure import Result, Window
 
 if TYPE_CHECKING:
     from loomlog import Log
@@ -26,7 +26,7 @@ async def one_at_a_time(log: Log, record_bytes: int, seconds: float, first: int)
 
 
 async def _positions(log: Log, first: int) -> list[int]:
-    """Of entries: protocols leave gaps, `copyset` huge ones."""
+    """Return positions of entries: logs have gaps, some of them huge."""
     last = await log.tail()
     async with aclosing(log.subscribe(start=first, stop=last, payloads=False)) as entries:
         return [entry.position async for entry in entries]

@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from loomlog import limits
 from loomlog.cli.bench import appends, reads, subscriptions
 from loomlog.cli.bench.machine import Idle, fdatasync_ms, idle, memory_mb
-from loomlog.cli.bench.measuring import Result
-from loomlog.cli.connection import connected
-from loomlog.cli.local_processes import Plan, running
+from loomlog.cli.bench.measure import Result
+from loomlog.cli.processes.connection import connected
+from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
 from loomlog.types import Glsn, SyncMode
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to measure. `log` None: a fresh one for every size, deleted afterwards."""
+    """The measurements to make. `log` None: a fresh one for every size, deleted afterwards."""
 
     log: str | None
     sizes: tuple[int, ...]
@@ -39,12 +40,23 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to measure: a cluster that runs at `address`, or a private one of `up` nodes."""
+    """The cluster to measure: one that runs at `address`, or a private one of `up` nodes."""
 
     address: str
     up: int | None
     sync: SyncMode
     data: Path | None  # parent of the private cluster's directory; None: the system's choice
+
+
+@asynccontextmanager
+async def private_cluster(
+    target: Target, nodes: int, metadata: int = 1, timeout_s: float = limits.REQUEST_TIMEOUT_S
+) -> AsyncIterator[tuple[LocalProcesses, Cluster]]:
+    """Start a cluster and connect to it; all of it is gone at the end of the block."""
+    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
+        plan = Plan(directory=Path(scratch), nodes=nodes, metadata=metadata, sync=target.sync)
+        async with running(plan) as processes, connected(processes.address, timeout_s) as cluster:
+            yield processes, cluster
 
 
 @dataclass(slots=True)
@@ -63,13 +75,13 @@ class Report:
 
     @property
     def ratios(self) -> list[float]:
-        """Of the rates to those of the other log."""
+        """The rates relative to those of the other log."""
         pairs = zip(self.results, self.against, strict=False)
         return [one.records_per_s / (other.records_per_s or 1.0) for one, other in pairs]
 
 
-class Progress(Protocol):
-    def begin(self, scenario: str, seconds: float) -> None: ...
+Progress: TypeAlias = Callable[[str, float], None]
+"""Told what begins, and about how many seconds it takes."""
 
 
 def scenario_count(settings: Settings, target: Target) -> int:
@@ -103,7 +115,7 @@ async def _measure(
         report = Report(settings, len(status.nodes), modes)
         if pids:
             async with _log(cluster, settings, settings.protocol):
-                progress.begin("idle", settings.seconds)
+                progress("idle", settings.seconds)
                 report.idle = await idle(pids, settings.seconds)
         for size in settings.sizes:
             async with (
@@ -134,7 +146,7 @@ async def _measure_size(
     firsts = [await log.tail() + 1 for log, _ in logs]
     for name, scenario in _scenarios(size, settings):
         for (log, results), first in zip(logs, firsts, strict=True):
-            progress.begin(f"{name}, {size} B", settings.seconds)
+            progress(f"{name}, {size} B", settings.seconds)
             results.append(await scenario(log, first))
 
 

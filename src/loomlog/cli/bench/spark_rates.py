@@ -1,4 +1,4 @@
-"""How fast Spark reads a log, copies it to another one, and how old a record is when it arrives.
+"""Measures how fast Spark reads and copies a log, and the age of records on arrival.
 
 A private cluster, Spark on `local[2,4]`, rows of 144 bytes. The log is compared with Parquet files
 of the same rows, by the same query in the same session: ratios outlive a machine, rates do not.
@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.cli.bench.measuring import percentile_ms
+from loomlog.cli.bench.measure import percentile_ms
 from loomlog.cli.bench.run import Progress, Target
-from loomlog.cli.connection import connected
-from loomlog.cli.local_processes import Plan, running
+from loomlog.cli.processes.connection import connected
+from loomlog.cli.processes.local_processes import Plan, running
 from loomlog.errors import Timeout
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def measure(target: Target, rows: int, seconds: float, progress: Progress)
         directory = Path(scratch)
         plan = Plan(directory=directory / "cluster", nodes=NODES, sync=target.sync)
         async with running(plan) as processes, connected(processes.address) as cluster:
-            progress.begin("Spark starts", 15)
+            progress("Spark starts", 15)
             config = {
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
@@ -111,18 +111,18 @@ class _Place:
 async def _measure(place: _Place, rows: int, seconds: float, progress: Progress) -> Report:
     report = Report(rows)
     log = await place.cluster.create_log("bench-rows", streams=STREAMS, replicas=NODES)
-    progress.begin(f"filling with {rows:,} rows", rows / 300_000)
+    progress(f"filling with {rows:,} rows", rows / 300_000)
     await _fill(log, rows)
     parquet = str(place.directory / "rows.parquet")
-    progress.begin("the same rows as Parquet", rows / 200_000)
+    progress("the same rows as Parquet", rows / 200_000)
     await asyncio.to_thread(lambda: place.read(log.name).write.parquet(parquet))
-    progress.begin("group-by, log and Parquet in turn", 2 * REPEATS * rows / 1_000_000)
+    progress("group-by, log and Parquet in turn", 2 * REPEATS * rows / 1_000_000)
     await asyncio.to_thread(_group_bys, place, log.name, parquet, report)
-    progress.begin("log to log", rows / 300_000)
+    progress("log to log", rows / 300_000)
     await place.cluster.create_log("bench-copy", streams=STREAMS, replicas=NODES)
     report.copy_s = await asyncio.to_thread(_copy, place, log.name, "bench-copy")
     assert await place.cluster.log("bench-copy").tail() == rows
-    progress.begin(f"record age at {AGE_ROWS_PER_S:,} rows/s", 2 * seconds)
+    progress(f"record age at {AGE_ROWS_PER_S:,} rows/s", 2 * seconds)
     await _ages(place, seconds, report)
     return report
 

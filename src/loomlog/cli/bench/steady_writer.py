@@ -9,7 +9,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.cli.bench.measuring import percentile_ms
+from loomlog.cli.bench.measure import percentile_ms
 
 if TYPE_CHECKING:
     from loomlog import Log
@@ -79,7 +79,7 @@ class SteadyWriter:
         return max(after - before for before, after in pairwise(points))
 
     def p99_ms(self, begin: float, end: float) -> float | None:
-        """Of appends that began in this time; only of use when they have ended."""
+        """Return the p99 of appends that began in this time, all of which must have ended."""
         took = sorted(s.ended - s.started for s in self._samples if begin <= s.started < end)
         return percentile_ms(took, 0.99)
 

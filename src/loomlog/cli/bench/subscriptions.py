@@ -8,7 +8,7 @@ from contextlib import aclosing
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from loomlog.cli.bench.measuring import Result, Window
+from loomlog.cli.bench.measure import Result, Window
 
 if TYPE_CHECKING:
     from loomlog import Log
@@ -21,11 +21,10 @@ async def entries(log: Log, record_bytes: int, seconds: float, first: int) -> Re
     """Read what is there from `first` on, as Python entries."""
     last = await log.tail()
     count, started = 0, perf_counter()
-    deadline = started + seconds
     async with aclosing(log.subscribe(start=first, stop=last)) as subscription:
         async for _ in subscription:
             count += 1
-            if not count % 1024 and perf_counter() > deadline:
+            if not count % 1024 and perf_counter() > started + seconds:
                 break
     return Result("subscribe", record_bytes, 1, count, perf_counter() - started)
 
@@ -34,17 +33,16 @@ async def arrow(log: Log, record_bytes: int, seconds: float, first: int) -> Resu
     """Read what is there from `first` on, as Arrow record batches."""
     last = await log.tail()
     count, started = 0, perf_counter()
-    deadline = started + seconds
     async with aclosing(log.subscribe_arrow(start=first, stop=last)) as subscription:
         async for batch in subscription:
             count += batch.num_rows
-            if perf_counter() > deadline:
+            if perf_counter() > started + seconds:
                 break
     return Result("subscribe_arrow", record_bytes, 1, count, perf_counter() - started)
 
 
 async def end_to_end(log: Log, record_bytes: int, seconds: float) -> Result:
-    """From the call of `append` to the entry in the hands of a subscriber."""
+    """Measure the time from the call of `append` until a subscriber has the entry."""
     window = Window(seconds)
     following = asyncio.ensure_future(_follow(log, await log.tail() + 1, window))
     padding = bytes(max(0, record_bytes - _STAMP.size))

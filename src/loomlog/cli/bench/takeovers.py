@@ -1,4 +1,4 @@
-"""What several metadata repositories cost, and what a client feels when their leader is gone.
+"""Measures the cost of several metadata repositories, and the stall when their leader is gone.
 
 The same appends on a cluster with one vmr and on one with three, in one run. Then, under appends at
 a steady rate, the leader of the three is killed with -9 (its connections close), and another time
@@ -12,18 +12,15 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from loomlog.cli.bench import appends, many_streams
 from loomlog.cli.bench.many_streams import RoundRate
-from loomlog.cli.bench.measuring import Result
-from loomlog.cli.bench.run import Progress, Target
+from loomlog.cli.bench.measure import Result
+from loomlog.cli.bench.run import Progress, Target, private_cluster
 from loomlog.cli.bench.steady_writer import SteadyWriter
-from loomlog.cli.connection import connected
-from loomlog.cli.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.processes.local_processes import LocalProcesses
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
@@ -68,15 +65,13 @@ async def measure(target: Target, seconds: float, streams: int, progress: Progre
     """Measure; whatever was started or made for it is gone afterwards."""
     report = Report()
     for metadata in (1, METADATA):
-        with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-            plan = Plan(directory=Path(scratch), nodes=NODES, metadata=metadata, sync=target.sync)
-            async with running(plan) as processes, connected(processes.address) as cluster:
-                log = await cluster.create_log("bench-takeovers", replicas=NODES)
-                await _appends(log, metadata, seconds, report, progress)
-                if metadata > 1:
-                    place = _Place(processes, cluster, log)
-                    await _takeovers(place, _repeats(seconds), report, progress)
-    progress.begin(f"rounds of {streams:,} streams", seconds)
+        async with private_cluster(target, NODES, metadata) as (processes, cluster):
+            log = await cluster.create_log("bench-takeovers", replicas=NODES)
+            await _appends(log, metadata, seconds, report, progress)
+            if metadata > 1:
+                place = _Place(processes, cluster, log)
+                await _takeovers(place, _repeats(seconds), report, progress)
+    progress(f"rounds of {streams:,} streams", seconds)
     report.rounds = await many_streams.measure(target, METADATA, streams, seconds)
     return report
 
@@ -100,16 +95,16 @@ class _Place:
 async def _appends(
     log: Log, metadata: int, seconds: float, report: Report, progress: Progress
 ) -> None:
-    progress.begin(f"append, one at a time, {metadata} vmr", seconds)
+    progress(f"append, one at a time, {metadata} vmr", seconds)
     report.alone[metadata] = await appends.one_at_a_time(log, RECORD_BYTES, seconds)
-    progress.begin(f"append, {CALLERS} callers, {metadata} vmr", seconds)
+    progress(f"append, {CALLERS} callers, {metadata} vmr", seconds)
     report.together[metadata] = await appends.concurrent(log, RECORD_BYTES, seconds, CALLERS)
 
 
 async def _takeovers(place: _Place, repeats: int, report: Report, progress: Progress) -> None:
     for how, lose in (("kill -9", _kill), ("SIGSTOP", _silence)):
         for _ in range(repeats):
-            progress.begin(f"{how} of the leader", SILENT_S)
+            progress(f"{how} of the leader", SILENT_S)
             report.takeovers.append(await _takeover(place, how, lose))
 
 

@@ -1,18 +1,20 @@
-"""What the operations ask, and what they are answered. Pure words; the wire has its own.
+"""Requests of operations, and the answers. Pure.
 
-A request names the epoch it is meant for. A replica serves the epoch it is sealed at and no other.
-They are no tuples: `Stored()` must not equal `Written()`.
+The docstring of a request says how it is answered. A request names the epoch it is meant for; a
+replica serves the epoch it is sealed at and no other. They are not tuples: `Stored()` must not
+equal `Written()`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
+from loomlog.core import requests
 from loomlog.core.chained.block import Block, Extent
 from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.requests import Ask, Lost, Outcome, Service
 from loomlog.types import Glsn
 
 # ---- to a replica
@@ -20,7 +22,7 @@ from loomlog.types import Glsn
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Stored, also when this very block is there already; Written if another is in its place."""
+    """Stored, also if this block is there already; Written if another is in its place."""
 
     epoch: int
     block: Block
@@ -44,11 +46,13 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Listed: extents from the first that ends behind `position` on, at most `blocks_max`."""
+    """Listed: extents from the first that ends behind `position`, at most `blocks_max`. With
+    `before_us` only as long as all entries are older than that time."""
 
     epoch: int
     position: Glsn
     blocks_max: int
+    before_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Done: positions up to this one are gone."""
+    """Done: positions up to this one are deleted."""
 
     epoch: int
     position: Glsn
@@ -77,20 +81,21 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """SealedAt: from now on this epoch is served, and nothing older."""
+    """SealedAt: from now on this epoch is served, and no older one. With `salvage` also by a
+    replica that is an older copy: no other has more, and what it has is copied."""
 
     epoch: int
+    salvage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Done: the replica is there, empty, and serves no epoch yet. Refused if it was there."""
+    """Done: the replica exists, is empty and serves no epoch yet. Refused if it existed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Pulled: the replica, which is going to join, has what a Fetch of its source gave; or whatever
-    else the source answered."""
+    """Pulled: the joining replica has what its source fetched; else the answer of the source."""
 
     epoch: int  # that the source serves
     source: Replica
@@ -100,15 +105,14 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Stored: a block of its source, to a replica that pulls. Without an epoch: what a tail holds
-    is decided for good."""
+    """Stored: a block for a replica that pulls. It has no epoch: blocks at a tail are decided."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Done: the replica is gone. It must be in no projection."""
+    """Done: the replica is deleted. It must be in no projection."""
 
 
 # ---- to the sequencer and the metadata repository
@@ -132,8 +136,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class FindEnd:
-    """Beyond: the first position that is not handed out. Of a replica: the first behind its last
-    block, or behind what was trimmed; 0 if there was never any."""
+    """Beyond: the first position that is not handed out. Asked of a replica: the first behind its
+    last block or its trim; 0 if there never was any."""
 
     epoch: int
 
@@ -144,8 +148,17 @@ class Current:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """InForce, the newest projection that can be learned; if it is not newer, after a pause."""
+
+    epoch: int
+    met: int  # the newest epoch named in answers; 0: none
+    attempts: int  # failed before; determine the length of the pause
+
+
+@dataclass(frozen=True, slots=True)
 class Swap:
-    """Swapped, if a projection of the epoch before was in force; else InForce, the newer one."""
+    """Swapped if the previous epoch was in force, else InForce with the newer projection."""
 
     projection: Projection
 
@@ -167,19 +180,12 @@ Request: TypeAlias = (
     | Holding
     | FindEnd
     | Current
+    | Renew
     | Swap
 )
 
 
-class Service(Enum):
-    SEQUENCER = "sequencer"
-    METADATA = "metadata"
-
-
-class Ask(NamedTuple):
-    target: Replica | Service
-    request: Request
-
+ChainedAsk: TypeAlias = Ask[Replica | Service, Request]
 
 # ---- answers
 
@@ -213,6 +219,7 @@ class TrimmedTo:
 class Listed:
     extents: Sequence[Extent]
     more: bool
+    young: Glsn = 0  # where the block behind them begins, if it is too young to be listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,22 +248,16 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class EpochOver:
-    """It is sealed at this newer epoch: learn of the newest projection."""
+    """The replica is sealed at this newer epoch: get the newest projection."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was done, and it will not be: the replica is not here, its disk failed or is too
-    slow, or the request makes no sense."""
+    """Nothing was or will be done: no such replica, a failed or slow disk, an invalid request."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """No answer: it may have happened, or may happen later."""
 
 
 class Ticket(NamedTuple):
@@ -317,7 +318,5 @@ Answer: TypeAlias = (
     | Swapped
 )
 
-Outcome = TypeVar("Outcome")
-
-# An operation: yields what to ask, all at once; is sent the answers, in the order of the questions.
-Steps: TypeAlias = Generator[list[Ask], list[Answer], Outcome]
+# Yields requests that are sent all at once, and gets their answers in the same order.
+Steps: TypeAlias = requests.Steps[list[ChainedAsk], list[Answer], Outcome]

@@ -1,4 +1,4 @@
-"""How operations end, besides `Found`. Pure."""
+"""Outcomes of operations, besides `Found`. Pure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Trimmed:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Try again, after a look for a newer projection; whether anything was written is unknown."""
+    """Look for a newer projection and try again; it is unknown whether anything was written."""
 
     reason: str
-    epoch: int = 0  # the newest that was met; 0: none newer
+    epoch: int = 0  # the newest epoch seen; 0: none newer
     untouched: bool = False  # of an append: this attempt has certainly written nothing
 
 
@@ -42,7 +42,7 @@ Reading: TypeAlias = Found | NotWritten | Stop
 
 
 def stopped(answer: Answer) -> Stop:
-    """What an answer that an operation cannot go on with means for its caller."""
+    """Return what an unexpected answer means for the caller of an operation."""
     match answer:
         case TrimmedTo(position):
             return Trimmed(position)
@@ -56,11 +56,11 @@ def stopped(answer: Answer) -> Stop:
 
 
 def first_stop(answers: Iterable[Answer], *expected: type[Answer]) -> Stop | None:
-    """Of the answers that are not what was expected, the one that says most."""
+    """Return the most telling of the answers that were not expected, if there are any."""
     stops = [stopped(answer) for answer in answers if not isinstance(answer, expected)]
     return min(stops, key=_is_vague, default=None)
 
 
 def _is_vague(stop: Stop) -> bool:
-    """A newer epoch says more than a silence."""
+    """Return whether it is less informative than a newer epoch."""
     return isinstance(stop, Interrupted) and not stop.epoch

@@ -1,37 +1,37 @@
-"""From one projection to the next. Pure.
+"""Replace a projection by the next one. Pure.
 
-    seal every replica at the next epoch → who answered stays → (copy the rest to a newcomer) →
+    seal every replica at the next epoch → those that answer stay → (copy the rest to a newcomer) →
     compare-and-swap the projection → the new sequencer begins behind all that was found
 
-Nothing is repaired on the way: what a block lacks further down, and holes, are what readers of the
-new projection complete and fill as always. So it takes two round trips, however long the log is.
+Nothing is repaired on the way: readers of the new projection complete blocks and fill holes as
+always. So it takes two round trips, however long the log is.
 
 - One replica of each chain is enough. What was acknowledged is on each of them; what is on none of
   them was not, and is not.
-- Who did not answer must leave: it may still take writes of the old epoch. It comes back as
-  another replica, empty.
-- Two at once seal the same epoch and write nothing; one of them gets its projection into force.
+- A replica that did not answer must leave: it may still take writes of the old epoch. It comes back
+  as another replica, empty.
+- Two attempts at once seal the same epoch and write nothing; one of them wins the swap.
 - A newcomer is filled from the tail of a projection in force: all that is there is decided. The
   last part is copied when that tail is sealed; if it is lost meanwhile, the newcomer has to wait.
+- A chain whose replicas are all lost begins again with a fresh one, which gets what older copies
+  have left. What they lack below the start of the new epoch is lost for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from loomlog.core.chained.joining import Newcomer, copy
+from loomlog.core.chained.join import Newcomer, copy, create
 from loomlog.core.chained.messages import (
     Answer,
-    Ask,
     Current,
     Done,
     EpochOver,
     InForce,
     Seal,
     SealedAt,
-    Service,
     Steps,
     Swap,
     Swapped,
@@ -39,28 +39,34 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.outcomes import Interrupted, first_stop
 from loomlog.core.chained.projection import Chain, Projection, Replica
+from loomlog.core.chained.replica import NOT_HERE
+from loomlog.core.requests import Ask, Service
 from loomlog.types import Glsn, NodeId
+
+# An upper bound, for a lost chain whose number of positions handed out is unknown.
+HANDED_OUT_MAX: Final = 1 << 40
 
 
 class Goal(NamedTuple):
-    """What shall change, besides that silent replicas leave."""
+    """The wanted changes, apart from dropping silent replicas."""
 
     leaving: frozenset[NodeId] = frozenset()
     newcomer: Newcomer | None = None
     close: bool = False
-    unfit: frozenset[Replica] = frozenset()  # leave, too: they are not what they should be
+    unfit: frozenset[Replica] = frozenset()  # leave, too: their data is not what it should be
+    fresh: tuple[Replica, ...] = ()  # one for each chain of which all replicas are lost
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """The projection is in force, and its sequencer is the caller's to make."""
+    """The projection is in force; the caller makes its sequencer."""
 
     projection: Projection
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Another one is in force."""
+    """Another projection is in force."""
 
     projection: Projection
 
@@ -79,16 +85,25 @@ def reconfigure(
     sequencer: int,
     handed_out: Callable[[], Glsn] = _nothing,
 ) -> Steps[Ending]:
-    """Replace a projection that is in force. `sequencer` is of this attempt alone. `handed_out`:
-    where the old sequencer has ended, for who knows it: the end of a log does not fall then."""
+    """Replace a projection that is in force. `sequencer` belongs to this attempt alone.
+    `handed_out` is where the old sequencer ended, if known, so that the end of the log does not
+    fall."""
     epoch = projection.epoch + 1
     newcomer = goal.newcomer
     replicas = [*projection.replicas, *([newcomer.replica] if newcomer else [])]
-    answers = yield [Ask(replica, Seal(epoch)) for replica in replicas]
+    lost = {replica.chain for replica in goal.fresh}
+    answers = yield [Ask(r, Seal(epoch, salvage=r.chain in lost)) for r in replicas]
     if any(isinstance(answer, EpochOver) for answer in answers):
         return (yield from _adopt(projection))
     seals = _seals(replicas, answers)
+    for replica, answer in zip(replicas, answers, strict=True):
+        if replica.chain in lost and not _is_certain(replica, answer, goal):
+            return Interrupted(
+                f"what node {replica.node_id} has left of chain {replica.chain} is not known yet"
+            )
     chains = [_staying(chain, seals, goal) for chain in projection.chains]
+    for fresh in goal.fresh:
+        chains[fresh.chain] = (fresh,)
     if not all(chains):
         return Interrupted(_why_none_stays(projection, chains.index(()), seals))
     if newcomer is not None:
@@ -97,14 +112,51 @@ def reconfigure(
         if problem is not None:
             return problem
         chains[index] += (newcomer.replica,)
+    for fresh in goal.fresh:
+        problem = yield from _restore_chain(projection, fresh, seals, epoch)
+        if problem is not None:
+            return problem
+    start = max(projection.start, handed_out(), *(seal.end for seal in seals.values()))
     new = projection._replace(
         epoch=epoch,
-        start=max(projection.start, handed_out(), *(seal.end for seal in seals.values())),
+        start=start,
         chains=tuple(chains),
         sequencer=sequencer,
         closed=projection.closed or goal.close,
+        lost=_lost(projection, lost, start),
     )
     return (yield from _swap(projection, new))
+
+
+def _lost(projection: Projection, chains: Collection[int], start: Glsn) -> tuple[Glsn, ...]:
+    if not chains:
+        return projection.lost
+    before = projection.lost or (0,) * len(projection.chains)
+    return tuple(start if index in chains else end for index, end in enumerate(before))
+
+
+def _restore_chain(
+    projection: Projection, fresh: Replica, seals: Seals, epoch: int
+) -> Steps[Interrupted | None]:
+    """Make a replica from what remains on the older copies of its chain."""
+    newcomer = yield from create(projection, fresh)
+    if isinstance(newcomer, Interrupted):
+        return newcomer
+    [sealed] = yield [Ask(fresh, Seal(epoch))]
+    if not isinstance(sealed, SealedAt):
+        return Interrupted(f"node {fresh.node_id} did not take a new replica")
+    for source in projection.chains[fresh.chain]:
+        if source in seals:
+            trimmed = yield from copy(epoch, source, newcomer)
+            if isinstance(trimmed, Interrupted):
+                return trimmed
+    return None
+
+
+def _is_certain(replica: Replica, answer: Answer, goal: Goal) -> bool:
+    """Return whether a replica of a lost chain has said what it has left, or never will."""
+    is_told = isinstance(answer, SealedAt) or answer == NOT_HERE
+    return is_told or replica.node_id in goal.leaving
 
 
 def _why_none_stays(projection: Projection, index: int, seals: Seals) -> str:
@@ -127,7 +179,7 @@ def _staying(chain: Chain, seals: Seals, goal: Goal) -> Chain:
 def _fill_up(
     tail: Replica, newcomer: Newcomer, seals: Seals, epoch: int
 ) -> Steps[Interrupted | None]:
-    """Copy what came to the tail since the newcomer was filled. Both are sealed by now."""
+    """Copy what reached the tail since the newcomer was filled. Both are sealed by now."""
     if tail not in seals or newcomer.replica not in seals:
         return Interrupted("the newcomer or the replica it is copied from did not answer")
     trimmed = yield from copy(epoch, tail, newcomer)

@@ -1,7 +1,7 @@
-"""What a replica answers, and what it changes. Pure.
+"""Decide what a replica answers, and what it changes. Pure.
 
-The change must be durable before the answer is given, and before anybody can read it: a reader
-carries what it finds down the chain.
+A change must be durable before the answer is given and before it can be read: readers carry what
+they find down the chain.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from loomlog.types import Glsn
 
 
 class Standing(NamedTuple):
-    """What a replica knows of itself besides its blocks."""
+    """The durable state of a replica besides its blocks."""
 
     epoch: int = 0  # that it is sealed at, and serves; 0: none yet
     trimmed: Glsn = 0  # all up to here is gone
+    written: int = 0  # the newest epoch that it took a block in: it was in that projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The replica and its blocks."""
+    """Delete the replica and its blocks."""
 
 
 Change: TypeAlias = Put | Standing | Gone  # a standing that trims more takes blocks along
@@ -65,59 +66,61 @@ class Blocks(Protocol):
     """The blocks of a replica. They do not overlap."""
 
     def find(self, position: Glsn) -> Extent | None:
-        """The first that ends behind `position`: it covers it, or comes next."""
+        """Return the first block that ends behind `position`: it covers it or comes next."""
 
     def find_before(self, position: Glsn) -> Extent | None:
-        """The last that ends at `position` or before it."""
+        """Return the last block that ends at or before `position`."""
 
     def last(self) -> Extent | None: ...
 
     def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
-        """Those from `find(position)` on, in order."""
+        """Yield blocks from `find(position)` on, in order."""
 
     def load(self, extent: Extent) -> Block: ...
 
+    def latest_us(self, extent: Extent) -> int:
+        """Return the timestamp of the youngest entry of the block."""
 
-Decision: TypeAlias = tuple[Answer, Change | None]
+
+Decision: TypeAlias = tuple[Answer, tuple[Change, ...]]
 
 FETCH_BLOCKS_MAX: Final = 256  # in one answer, however small they are
 NOT_HERE: Final = Refused("this replica is not here: its disk was lost, or it was removed")
 
 
 def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decision:
-    """The answer, and the change that must be durable before it is given."""
+    """Return the answer, and the changes that must be durable before it is given."""
     if standing is None:
         return _decide_without(request)
     if isinstance(request, Write):
-        refusal = _check_epoch(request.epoch, standing)
-        return _store(request.block, standing, blocks) if refusal is None else (refusal, None)
+        return _write(request, standing, blocks)
     match request:
         case Create():
-            return Refused("this replica was made before: use another birth"), None
+            return Refused("this replica was made before: use another birth"), ()
         case Remove():
-            return Done(), Gone()
+            return Done(), (Gone(),)
         case Copy(block):
             return _store(block, standing, blocks)
-        case Seal(epoch):
+        case Seal(epoch=epoch):
             return _seal(epoch, standing, blocks)
         case Trim(epoch, position):
             refusal = _check_epoch(epoch, standing)
-            return _trim(position, standing) if refusal is None else (refusal, None)
-    return look_up(request, standing, blocks), None
+            return _trim(position, standing) if refusal is None else (refusal, ())
+    return look_up(request, standing, blocks), ()
 
 
 def _decide_without(request: Request) -> Decision:
-    """There is no such replica."""
+    """Answer a request for a replica that does not exist."""
     match request:
         case Create():
-            return Done(), Standing()
+            return Done(), (Standing(),)
         case Remove():
-            return Done(), None
-    return NOT_HERE, None
+            return Done(), ()
+    return NOT_HERE, ()
 
 
 def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answer:
-    """The answer to a request that changes nothing."""
+    """Return the answer to a request that changes nothing."""
     if standing is None:
         return NOT_HERE
     refusal = _check_epoch(getattr(request, "epoch", 0), standing)
@@ -137,9 +140,8 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
         case Before(_, position):
             extent = _covering(position, blocks) or blocks.find_before(position)
             return _found(extent, standing, blocks)
-        case List(_, position, blocks_max):
-            extents = blocks.scan(position, blocks_max + 1)
-            return Listed(extents[:blocks_max], len(extents) > blocks_max)
+        case List():
+            return _list(request, blocks)
         case Fetch(_, position, bytes_max):
             return _fetch(position, bytes_max, blocks)
     return Refused(f"a replica does not answer {type(request).__name__}")
@@ -148,22 +150,22 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
 def _check_epoch(epoch: int, standing: Standing) -> Answer | None:
     if epoch < standing.epoch:
         return EpochOver(standing.epoch)
-    if epoch > standing.epoch:  # it was sealed before that epoch began, and does not remember
+    if epoch > standing.epoch:  # it was sealed before that epoch began, and forgot
         return Refused(f"this replica was never sealed at epoch {epoch}")
     return None
 
 
 def _trim(position: Glsn, standing: Standing) -> Decision:
     if position > POSITION_MAX:
-        return Refused(f"there is no position {position}"), None
-    return Done(), standing._replace(trimmed=max(position, standing.trimmed))
+        return Refused(f"there is no position {position}"), ()
+    return Done(), (standing._replace(trimmed=max(position, standing.trimmed)),)
 
 
 def _seal(epoch: int, standing: Standing, blocks: Blocks) -> Decision:
     if epoch < standing.epoch:
-        return EpochOver(standing.epoch), None
+        return EpochOver(standing.epoch), ()
     sealed_at = SealedAt(_end(standing, blocks), standing.trimmed)
-    return sealed_at, standing._replace(epoch=epoch)
+    return sealed_at, (standing._replace(epoch=epoch),)
 
 
 def _end(standing: Standing, blocks: Blocks) -> Glsn:
@@ -171,17 +173,27 @@ def _end(standing: Standing, blocks: Blocks) -> Glsn:
     return max(last.end if last else 0, standing.trimmed + 1 if standing.trimmed else 0)
 
 
+def _write(request: Write, standing: Standing, blocks: Blocks) -> Decision:
+    refusal = _check_epoch(request.epoch, standing)
+    if refusal is not None:
+        return refusal, ()
+    answer, changes = _store(request.block, standing, blocks)
+    if standing.written == request.epoch or not isinstance(answer, Stored):
+        return answer, changes
+    return answer, (*changes, standing._replace(written=request.epoch))
+
+
 def _store(block: Block, standing: Standing, blocks: Blocks) -> Decision:
     if not block.is_sane:
-        return Refused(f"no block can be at [{block.first}, {block.end})"), None
+        return Refused(f"no block can be at [{block.first}, {block.end})"), ()
     if block.last <= standing.trimmed:
-        return TrimmedTo(standing.trimmed), None
+        return TrimmedTo(standing.trimmed), ()
     extent = blocks.find(block.first)
     if extent is None or extent.first > block.last:
-        return Stored(), Put(block)
+        return Stored(), (Put(block),)
     if extent == block.extent and blocks.load(extent).is_same(block):
-        return Stored(), None
-    return Written(), None
+        return Stored(), ()
+    return Written(), ()
 
 
 def _covering(position: Glsn, blocks: Blocks) -> Extent | None:
@@ -191,6 +203,16 @@ def _covering(position: Glsn, blocks: Blocks) -> Extent | None:
 
 def _found(extent: Extent | None, standing: Standing, blocks: Blocks) -> Answer:
     return Missing(standing.trimmed) if extent is None else Found(blocks.load(extent))
+
+
+def _list(request: List, blocks: Blocks) -> Listed:
+    extents = blocks.scan(request.position, request.blocks_max + 1)
+    listed, before_us = extents[: request.blocks_max], request.before_us
+    if before_us is not None:
+        for index, extent in enumerate(listed):
+            if blocks.latest_us(extent) >= before_us:
+                return Listed(listed[:index], more=False, young=extent.first)
+    return Listed(listed, more=len(extents) > request.blocks_max)
 
 
 def _fetch(position: Glsn, bytes_max: int, blocks: Blocks) -> Fetched:

@@ -1,8 +1,8 @@
-"""Who hands out positions, in one epoch. Pure, and soft: nothing of it is stored.
+"""The sequencer hands out the positions of one epoch. Pure; nothing of it is stored.
 
-There is one for a projection, made by whoever made the projection, and only once: a lost sequencer
-takes its epoch along. A second one of the same epoch could hand out positions that overlap with
-tickets of the first, on other chains, where nobody would notice.
+A projection has one, made once by the party that made the projection: when it is lost, its epoch is
+over. A second one of the same epoch could hand out positions that overlap with tickets of the
+first, unnoticed, on other chains.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from loomlog.types import Glsn
 
 
 class Sequencer:
-    """Positions from the start of its projection on. It remembers the newest tickets, so that a
-    hole can be filled as a whole; an older one is filled position by position."""
+    """Hands out positions from the start of its projection. It remembers the newest tickets, so
+    that a hole can be filled as a whole; older holes are filled position by position."""
 
     def __init__(self, projection: Projection, remembered: int = TICKETS_REMEMBERED) -> None:
         if projection.closed:
@@ -51,7 +51,7 @@ class Sequencer:
     def answer(self, request: Request) -> Answer:
         if isinstance(request, Next):
             if not 0 < request.count <= REFERENCE_RECORDS_MAX:
-                return Refused(f"nobody can append {request.count} records at once")
+                return Refused(f"{request.count} records cannot be appended at once")
             if request.epoch == self.epoch:
                 return HandedOut(self.next(request.count))
         match request:

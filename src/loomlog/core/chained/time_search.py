@@ -1,73 +1,79 @@
-"""Where a time begins, by halves in every chain, as far as timestamps grow with positions. Pure.
+"""Find where a time begins, by a walk over the blocks of all chains. Pure.
 
-Made for trimming: what is in doubt counts as young. A position that was handed out and is not
-written yet is in doubt, so in a log that goes on a chain answers for no more than its last block.
+It serves trimming: whatever is in doubt counts as young. Timestamps come from writers and may fall
+with positions. A position that was handed out and is not written yet is in doubt: its writer may be
+slow, and its entries young. So in a log that goes on the walk stops at the first position that no
+block covers.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from loomlog.batch import read_header
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.messages import Ask, Fetch, Fetched, Steps
+from loomlog.core.chained.block import Extent
+from loomlog.core.chained.messages import List, Listed, Steps
 from loomlog.core.chained.outcomes import Stop, first_stop
 from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.requests import Ask
 from loomlog.types import Glsn
 
-_ONE_BLOCK: Final = 1  # byte: junk has none, and comes with the block behind it
+_BLOCKS_AT_ONCE: Final = 1024  # of a chain: a node takes some milliseconds for them
 
 
 def find_time(
     projection: Projection, timestamp_us: int, first: Glsn, last: Glsn, *, ended: bool
 ) -> Steps[Glsn | Stop]:
-    """A position from `first` to one past `last`, before which every entry is older; `ended`: what
-    is not written up to `last` never will be."""
-    searches = [_Search(chain[-1], first, last) for chain in projection.chains]
-    while pending := [search for search in searches if search.low <= search.high]:
-        requests = [Fetch(projection.epoch, search.probe, _ONE_BLOCK) for search in pending]
-        answers = yield [Ask(s.tail, r) for s, r in zip(pending, requests, strict=True)]
-        if (stop := first_stop(answers, Fetched)) is not None:
+    """Return a position from `first` to one past `last` before which every entry is older. `ended`:
+    what is not written up to `last` never will be."""
+    walks = [_Walk(chain[-1], first) for chain in projection.chains]
+    reach = first
+    while reach <= last and (asked := [walk for walk in walks if walk.wants_more]):
+        answers = yield [Ask(walk.tail, walk.request(projection, timestamp_us)) for walk in asked]
+        if (stop := first_stop(answers, Listed)) is not None:
             return stop
-        for search, answer in zip(pending, answers, strict=True):
-            assert isinstance(answer, Fetched)
-            search.learn(answer, timestamp_us)
-    return min((last + 1, *(found for s in searches if (found := s.kept_from(ended=ended)))))
-
-
-class _Search:
-    """In one chain. All blocks below `low` are older, and none above `high` is of interest."""
-
-    def __init__(self, tail: Replica, first: Glsn, last: Glsn) -> None:
-        self.tail = tail
-        self.low = first
-        self.high = last
-        self.young: Glsn = 0  # where the first block begins that is known not to be older
-        self.probe = self._middle()
-
-    def _middle(self) -> Glsn:
-        return (self.low + self.high) // 2
-
-    def learn(self, answer: Fetched, timestamp_us: int) -> None:
-        block = _first_batch(answer.blocks)
-        if block is None and answer.more:
-            self.probe = answer.blocks[-1].end
-            return
-        middle = self._middle()
-        if block is None or block.first > self.high:
-            self.high = middle - 1
-        elif read_header(block.batch).max_timestamp_us < timestamp_us:
-            self.low = block.end
+        for walk, answer in zip(asked, answers, strict=True):
+            assert isinstance(answer, Listed)
+            walk.learn(answer)
+        if ended:
+            for walk in asked:
+                walk.older.clear()  # only young blocks matter
         else:
-            self.young = max(block.first, self.low)
-            self.high = min(middle, block.first) - 1
-        self.probe = self._middle()
-
-    def kept_from(self, *, ended: bool) -> Glsn:
-        """0: it has nothing to say, all of it is older."""
-        return self.young or (0 if ended else self.low)
+            reach = _advance(walks, reach)
+    if not ended:
+        return min(reach, last + 1)
+    return min((last + 1, *(max(walk.young, first) for walk in walks if walk.young)))
 
 
-def _first_batch(blocks: Sequence[Block]) -> Block | None:
-    return next((block for block in blocks if not block.is_junk), None)
+class _Walk:
+    """A walk over one chain: its older blocks, as far as they are known and not passed yet."""
+
+    def __init__(self, tail: Replica, first: Glsn) -> None:
+        self.tail = tail
+        self.older: deque[Extent] = deque()
+        self.young: Glsn = 0  # where the first block begins that is not
+        self._position = first  # all before it were listed
+        self._more = True
+
+    @property
+    def wants_more(self) -> bool:
+        return self._more and not self.older
+
+    def request(self, projection: Projection, timestamp_us: int) -> List:
+        return List(projection.epoch, self._position, _BLOCKS_AT_ONCE, timestamp_us)
+
+    def learn(self, answer: Listed) -> None:
+        self.older.extend(answer.extents)
+        self.young, self._more = answer.young, answer.more
+        if answer.extents:
+            self._position = answer.extents[-1].end
+
+
+def _advance(walks: Sequence[_Walk], reach: Glsn) -> Glsn:
+    """Return the first position from `reach` on that no older block covers."""
+    while True:
+        covering = (walk for walk in walks if walk.older and walk.older[0].first <= reach)
+        if (walk := next(covering, None)) is None:
+            return reach
+        reach = max(reach, walk.older.popleft().end)

@@ -1,8 +1,8 @@
-"""What a chained loglet needs next, so that its chains become what they should be. Pure.
+"""Decide what a chained loglet needs next. Pure.
 
-A replica whose node is silent leaves at once: appends go on with the others. A spare is filled
-beside that and joins when it is. A node that is to be emptied leaves when others have taken its
-place in all its chains.
+A replica whose node is silent leaves at once: appends go on with the others. Meanwhile a spare is
+filled, and joins. A drained node leaves when others have taken its place in all its chains. A chain
+that lost all its replicas begins again.
 """
 
 from __future__ import annotations
@@ -14,47 +14,53 @@ from loomlog.core.chained.projection import Chain, Projection, Replica
 from loomlog.types import NodeId
 
 
-class Loglet(NamedTuple):
-    """What is known of it besides its nodes."""
+class ChainsStanding(NamedTuple):
+    """The state of the chains of a loglet besides their nodes."""
 
     projection: Projection
     replicas_wanted: int
-    needs_epoch: str = ""  # why, if it needs a new one whatever its nodes do
+    needs_epoch: str = ""  # why it needs a new one regardless of its nodes
     unfit: frozenset[Replica] = frozenset()  # their nodes are there, their blocks are not
     joining: tuple[Replica, ...] = ()
     left: tuple[Replica, ...] = ()  # are not removed from their nodes yet
+    lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, removed, or an older copy
 
 
 class Nodes(Protocol):
-    """The nodes as one loglet sees them."""
+    """The storage nodes, as one loglet sees them."""
 
     def reachable(self, node: NodeId) -> bool:
-        """It can be asked now."""
+        """Return whether it can be asked now."""
 
     def silent(self, node: NodeId) -> bool:
-        """It was missed for long enough. One that is neither may be back in a moment."""
+        """Return whether it was silent for long enough to be left out. A node that is neither
+        reachable nor silent may be back in a moment."""
 
     def replaced(self, node: NodeId) -> bool:
-        """It was missed for so long that others take its place; or it is back."""
+        """Return whether other nodes take its place, because it was away too long or is back."""
 
     def leaving(self, node: NodeId) -> bool:
-        """It is to be emptied."""
+        """Return whether it is drained."""
 
     def spare(self, chain: int) -> NodeId | None: ...
+
+    def fresh(self, chain: int) -> NodeId | None:
+        """Return a node where a chain that lost all its replicas can begin again."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """Without those that do not answer, and those that leave."""
+    """Begin an epoch without nodes that do not answer, and without those that leave."""
 
     reason: str
     leaving: frozenset[NodeId] = frozenset()
     unfit: frozenset[Replica] = frozenset()
+    fresh: tuple[tuple[int, NodeId], ...] = ()  # chains that are lost, and where they begin again
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Fill a replica of a chain on a node, and let it join."""
+    """Fill a replica of a chain on this node, and let it join."""
 
     chain: int
     node: NodeId
@@ -68,47 +74,75 @@ class Wait:
 Action: TypeAlias = NewEpoch | Join | Wait
 
 
-def decide(loglet: Loglet, nodes: Nodes) -> Action:
-    reason = loglet.needs_epoch or _who_is_missing(loglet, nodes)
+def decide(chains: ChainsStanding, nodes: Nodes) -> Action:
+    reason = chains.needs_epoch or _who_is_missing(chains, nodes)
     if reason:
-        return _obstacle(loglet, nodes) or NewEpoch(reason, unfit=loglet.unfit)
-    if (node := _who_may_leave(loglet, nodes)) is not None:
+        return _obstacle(chains, nodes) or _new_epoch(chains, nodes, reason)
+    if (node := _who_may_leave(chains, nodes)) is not None:
         why = "emptied" if nodes.leaving(node) else "one more than needed"
         return NewEpoch(f"node {node} is {why}", frozenset([node]))
-    return _join(loglet, nodes)
+    return _join(chains, nodes)
 
 
-def _who_is_missing(loglet: Loglet, nodes: Nodes) -> str:
-    for replica in loglet.projection.replicas:
+def _who_is_missing(chains: ChainsStanding, nodes: Nodes) -> str:
+    for replica in chains.projection.replicas:
         if nodes.silent(replica.node_id):
             return f"node {replica.node_id} is silent"
-        if replica in loglet.unfit:
+        if replica in chains.unfit:
             return f"node {replica.node_id} is there without its blocks"
     return ""
 
 
-def _obstacle(loglet: Loglet, nodes: Nodes) -> Wait | None:
-    """Every chain keeps a replica, and nobody is left behind who is only late."""
-    for replica in loglet.projection.replicas:
+def _obstacle(chains: ChainsStanding, nodes: Nodes) -> Wait | None:
+    """Return what an epoch must wait for: a replica of each chain, and nodes that are only late."""
+    for replica in chains.projection.replicas:
         if not (nodes.reachable(replica.node_id) or nodes.silent(replica.node_id)):
             return Wait(f"node {replica.node_id} is expected back in a moment")
-    for index, chain in enumerate(loglet.projection.chains):
-        if not any(nodes.reachable(r.node_id) and r not in loglet.unfit for r in chain):
-            needed = " or ".join(str(replica.node_id) for replica in chain)
-            return Wait(f"nobody has all of chain {index}: start node {needed}")
+    for index, chain in enumerate(chains.projection.chains):
+        if _is_lost(chains, chain):
+            continue
+        if not any(nodes.reachable(r.node_id) and r not in chains.unfit for r in chain):
+            return Wait(f"nobody has all of chain {index}: {_what_helps(chain, nodes)}")
     return None
 
 
-def _who_may_leave(loglet: Loglet, nodes: Nodes) -> NodeId | None:
-    """One that is to be emptied, or was to be when another took its place; rather the newest."""
-    places = sorted((r.birth, r.node_id) for r in loglet.projection.replicas)
+def _is_lost(chains: ChainsStanding, chain: Chain) -> bool:
+    return all(replica in chains.lost for replica in chain)
+
+
+def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | Wait:
+    fresh = []
+    for index, chain in enumerate(chains.projection.chains):
+        if _is_lost(chains, chain):
+            if (node := nodes.fresh(index)) is None:
+                return Wait(f"chain {index} is lost, and there is no node where it can begin again")
+            fresh.append((index, node))
+    removed = frozenset(r.node_id for r in chains.lost if not nodes.reachable(r.node_id))
+    return NewEpoch(reason, removed, chains.unfit, tuple(fresh))
+
+
+def _what_helps(chain: Chain, nodes: Nodes) -> str:
+    away = [str(r.node_id) for r in chain if not nodes.reachable(r.node_id)]
+    if away:
+        return f"start node {' or '.join(away)}"
+    there = " and ".join(f"node {replica.node_id}" for replica in chain)
+    return f"what {there} had of it is lost, or the disk fails: bring the volumes back"
+
+
+def _who_may_leave(chains: ChainsStanding, nodes: Nodes) -> NodeId | None:
+    """Return a node that may leave, the newest first: a drained one, or one more than needed."""
+    places = sorted(
+        (index, replica.node_id)
+        for chain in chains.projection.chains
+        for index, replica in enumerate(chain)
+    )
     for node in dict.fromkeys(node for _, node in reversed(places)):
         staying = [
             len(_staying(chain, nodes))
-            for chain in loglet.projection.chains
+            for chain in chains.projection.chains
             if any(replica.node_id == node for replica in chain)
         ]
-        if min(staying) >= loglet.replicas_wanted + (not nodes.leaving(node)):
+        if min(staying) >= chains.replicas_wanted + (not nodes.leaving(node)):
             return node
     return None
 
@@ -117,12 +151,12 @@ def _staying(chain: Chain, nodes: Nodes) -> list[Replica]:
     return [replica for replica in chain if not nodes.leaving(replica.node_id)]
 
 
-def _join(loglet: Loglet, nodes: Nodes) -> Join | Wait:
+def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
     reason = ""
-    for index, chain in enumerate(loglet.projection.chains):
-        joining = [replica for replica in loglet.joining if replica.chain == index]
-        lacking = loglet.replicas_wanted - len(_staying(chain, nodes)) - len(joining)
-        awaited = [r for r in loglet.left if r.chain == index and not nodes.replaced(r.node_id)]
+    for index, chain in enumerate(chains.projection.chains):
+        joining = [replica for replica in chains.joining if replica.chain == index]
+        lacking = chains.replicas_wanted - len(_staying(chain, nodes)) - len(joining)
+        awaited = [r for r in chains.left if r.chain == index and not nodes.replaced(r.node_id)]
         if lacking > len(awaited):
             if (node := nodes.spare(index)) is not None:
                 return Join(index, node)

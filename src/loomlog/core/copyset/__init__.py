@@ -1,4 +1,4 @@
 """The `copyset` protocol: a sequencer orders a log, and every record goes to any R nodes. Pure.
 
-A record here is what a client appended as one batch. See docs/adr/0015-copyset.md.
+A record here is what a client appended as one batch. See docs/design/copyset.md.
 """

@@ -1,4 +1,4 @@
-"""What a sequencer wants done. Pure words; whoever runs it does them, in order."""
+"""Effects that a sequencer requests; its driver carries them out in order. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import Amend, Release, Store
 from loomlog.types import NodeId
 
-Token: TypeAlias = object  # by which whoever appends knows it again
+Token: TypeAlias = object  # by which the appender recognises its record
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The answer to a store or an amendment comes back with its LSN and wave."""
+    """Send a request to a node. Answers to stores and amendments name the LSN and wave."""
 
     node: NodeId
     request: Store | Amend | Release
@@ -23,7 +23,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The record is on R nodes, and stays at [lsn, last] for ever."""
+    """The record is on R nodes and stays at [lsn, last] for good."""
 
     token: Token
     lsn: Lsn
@@ -48,7 +48,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOpen:
-    """Whether the record is at `lsn` is up to recovery."""
+    """Recovery decides whether the record is at `lsn`."""
 
     token: Token
     lsn: Lsn
@@ -56,14 +56,23 @@ class LeaveOpen:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Another sequencer is there, of an epoch above `seal`. Nothing more comes from this one."""
+    """There is a sequencer of an epoch above `seal`. This one does nothing more."""
 
     seal: Epoch
 
 
 @dataclass(frozen=True, slots=True)
+class Contradicted:
+    """`node` has a record at `lsn` that this sequencer did not store: its epoch was taken twice.
+    This one does nothing more."""
+
+    node: NodeId
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
-    """All that could be stored is. Nothing more comes from this one."""
+    """Everything that could be stored is. This one does nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +80,6 @@ class Reactivate:
     """The log needs a new epoch; this sequencer finishes what is under way."""
 
 
-Effect: TypeAlias = Send | Acknowledge | Reject | LeaveOpen | StepDown | Drained | Reactivate
+Effect: TypeAlias = (
+    Send | Acknowledge | Reject | LeaveOpen | StepDown | Contradicted | Drained | Reactivate
+)

@@ -1,13 +1,14 @@
-"""Where the records of an epoch may be, and on how many nodes each of them is. Pure.
+"""Nodesets: which nodes may have the records of an epoch, and how many copies each has. Pure.
 
-Fixed when an epoch begins, and never changed. Every copyset has `replication` nodes of the nodeset,
-if possible in as many failure domains as there are, up to one for each copy. One of the domains may
-be missing: else the loss of a rack would end all appends, and all recoveries, until it is back.
+A nodeset is fixed when its epoch begins. Every copyset has `replication` of its nodes, if possible
+in as many failure domains as there are, up to one for each copy. One domain may be missing, or the
+loss of a rack would block all appends and recoveries until it is back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from enum import StrEnum
 from typing import NamedTuple
 
 from loomlog.types import NodeId
@@ -24,7 +25,19 @@ class Member(NamedTuple):
         return self.location or f"node {self.node_id}"
 
 
+class Authority(StrEnum):
+    """The meaning of a node's not having a record."""
+
+    FULL = "fully authoritative"  # it has everything that it was given
+    UNDERREPLICATED = "underreplicated"  # what it has counts, what it lacks does not
+    EMPTY = "authoritatively empty"  # what it had was copied to other nodes
+    UNAVAILABLE = "unavailable"  # away for long, perhaps for good, and perhaps with the only copy
+    # of a record: readers wait for it, writers and recovery do not
+
+
 class EpochMetadata(NamedTuple):
+    """The nodeset and replication of epochs."""
+
     since: int  # the first epoch that it holds for; until the next one in the history
     nodeset: tuple[Member, ...]
     replication: int
@@ -35,12 +48,12 @@ class EpochMetadata(NamedTuple):
 
     @property
     def domains_wanted(self) -> int:
-        """In how many failure domains a copyset lies if it can."""
+        """The number of failure domains that a copyset spans if possible."""
         return min(self.replication, self._domains)
 
     @property
     def domains_spanned(self) -> int:
-        """In how many failure domains every copyset lies at least."""
+        """The least number of failure domains that a copyset spans."""
         return min(self.replication, max(1, self._domains - 1))
 
     @property
@@ -48,15 +61,15 @@ class EpochMetadata(NamedTuple):
         return len({member.domain for member in self.nodeset})
 
     def can_hold_a_copyset(self, nodes: Collection[NodeId]) -> bool:
-        """Whether a record can have all its copies among these."""
+        """Return whether a record can have all its copies on these nodes."""
         members = [member for member in self.nodeset if member.node_id in nodes]
         domains = {member.domain for member in members}
         return len(members) >= self.replication and len(domains) >= self.domains_spanned
 
     def is_f_majority(self, nodes: Collection[NodeId], empty: Collection[NodeId] = ()) -> bool:
-        """Every record that is fully stored has a copy on one of these. What was on nodes that are
-        `empty` by now was copied to the rest; if the rest is too small to hold all copies of a
-        record, no part of it will do."""
+        """Return whether every record that is fully stored has a copy on one of these nodes. What
+        `empty` nodes had was copied to the rest; if the rest cannot hold a copyset, no part of it
+        is enough."""
         rest = set(self.nodes).difference(empty)
         is_rest_enough = not empty or self.can_hold_a_copyset(rest)
         return is_rest_enough and not self.can_hold_a_copyset(rest.difference(nodes))

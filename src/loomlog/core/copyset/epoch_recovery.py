@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from loomlog.core.copyset.asking import Answer, Answers, Ask, Round, Steps, ask_each
-from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.epoch_metadata import EpochMetadata
+from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata
 from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, epoch_of, make, offset_of
 from loomlog.core.copyset.messages import (
+    Acknowledged,
     Amend,
     Clean,
     Digest,
@@ -23,16 +22,18 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.mutating import Mutation, plan
+from loomlog.core.copyset.mutation import Mutation, plan
 from loomlog.core.copyset.record import Kind, Record
-from loomlog.core.copyset.settling import Digests, settle
+from loomlog.core.copyset.requests import Answer, Answers, CopysetAsk, Round, Steps, ask_each
+from loomlog.core.copyset.settlement import Digests, settle
+from loomlog.core.requests import Ask
 from loomlog.limits import RECOVERED_AT_ONCE, RECOVERY_DIGEST_BYTES
 from loomlog.types import Buffer, LogId, NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """This attempt is over; nothing that it did is in the way of the next one."""
+    """This attempt is over. Nothing that it did hinders the next one."""
 
     reason: str
     nodes: frozenset[NodeId] = frozenset()  # should not be written to for now
@@ -70,7 +71,10 @@ class EpochRecovery:
         self._avoided = avoided
         self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.nodes}
 
-    def run(self, trimmed: Lsn, now_us: int) -> Steps[EpochEnd | Failed | Preempted]:
+    def run(
+        self, trimmed: Lsn, told: Acknowledged, now_us: int
+    ) -> Steps[EpochEnd | Failed | Preempted]:
+        """Recover the epoch. `told`: how far it was acknowledged, according to the epoch store."""
         sealed = yield from self._seal_nodes()
         if not isinstance(sealed, dict):
             return sealed
@@ -85,25 +89,29 @@ class EpochRecovery:
         basis = self._basis(digests)
         if isinstance(basis, Failed):
             return basis
-        settled = settle(digests, after, authoritative=basis.authoritative)
+        settled = settle(digests, after, authoritative=basis.authoritative, acknowledged=told.last)
         like = self._like(lng, digests, now_us)
         mutations = plan(settled.pieces, digests, basis.writable, self._metadata, like)
         for index in range(0, len(mutations), RECOVERED_AT_ONCE):
             stop = yield from self._mutate(mutations[index : index + RECOVERED_AT_ONCE])
             if stop is not None:
                 return stop
-        last = settled.last if after < OFFSET_MAX else lng
-        return (yield from self._clean(basis, EpochEnd(self._epoch, lng, last, *self._by)))
+        if after == OFFSET_MAX:
+            end = EpochEnd(self._epoch, lng, lng, *self._by)  # all of it is trimmed
+        else:
+            last, exact = max(settled.last, told.last), settled.exact or told.final
+            end = EpochEnd(self._epoch, lng, last, *self._by, exact)
+        return (yield from self._clean(basis, end))
 
     @property
     def _by(self) -> tuple[Epoch, int]:
         return self._seal, self._wave
 
-    # ---- who takes part
+    # ---- the nodes that take part
 
     def _basis(self, there: Collection[NodeId]) -> Basis | Failed:
-        """Whether the nodes that are there are enough: an f-majority that can also replicate. Or
-        all that there will ever be: then all of them get every record."""
+        """Return enough nodes: an f-majority that can also replicate, or all nodes that will ever
+        be there, which then get every record."""
         metadata = self._metadata
         empty = self._those(Authority.EMPTY)
         known = self._those(Authority.FULL).intersection(there) | empty
@@ -143,9 +151,10 @@ class EpochRecovery:
         return isinstance(self._basis(sealed), Basis)
 
     def _believe(self, answers: Mapping[NodeId, SealedAt]) -> None:
-        """A node knows first that it lost something."""
+        """Note the losses that nodes report: they know first."""
         for node, answer in answers.items():
-            if answer.underreplicated and self._authority[node] is Authority.FULL:
+            has_lost = answer.lost_through >= self._epoch
+            if has_lost and self._authority[node] is Authority.FULL:
                 self._authority[node] = Authority.UNDERREPLICATED
 
     def _last_known_good(self, answers: Iterable[SealedAt]) -> Offset:
@@ -155,7 +164,7 @@ class EpochRecovery:
     # ---- digesting
 
     def _digest(self, sealed: Mapping[NodeId, SealedAt], after: Offset) -> Steps[Found | Preempted]:
-        """What the nodes have, without batches; those that fail are left out."""
+        """Return what the nodes have, without batches. Nodes that fail are left out."""
         digests: dict[NodeId, list[Record]] = {node: [] for node in sealed}
         trimmed: Lsn = 0
         asked = {node: after for node, a in sealed.items() if self._may_have(a, after)}
@@ -181,7 +190,7 @@ class EpochRecovery:
         if after == OFFSET_MAX:
             return False
         if answer.last_clean >= self._epoch:
-            return True  # from an earlier recovery, which was not the last; it does not tell what
+            return True  # from an earlier recovery, which was not the last; it does not say which
         return any(s.epoch == self._epoch and s.last > after for s in answer.epochs)
 
     def _digest_above(self, after: Offset) -> Digest:
@@ -193,8 +202,8 @@ class EpochRecovery:
     # ---- mutating
 
     def _like(self, lng: Offset, digests: Digests, now_us: int) -> Record:
-        """What all copies that are written have in common. Marks are as old as what is around them,
-        so that they go when that goes."""
+        """Return a record with all that written copies have in common. Marks get the age of the
+        records around them, so that they are trimmed together."""
         times = [record.timestamp_us for digest in digests.values() for record in digest]
         timestamp_us = max(times, default=now_us)
         first = make(self._epoch, 0)
@@ -204,7 +213,7 @@ class EpochRecovery:
         batches = yield from self._fetch([m for m in mutations if m.needs_batch])
         if not isinstance(batches, dict):
             return batches
-        asks: list[Ask] = []
+        asks: list[CopysetAsk] = []
         for record, amend, store, _ in mutations:
             whole = record._replace(batch=batches.get(record.first, b""))
             asks += [Ask(node, Amend(self._log, record)) for node in amend]
@@ -236,7 +245,7 @@ class EpochRecovery:
 
 
 def _offset_within(epoch: Epoch, lsn: Lsn) -> Offset:
-    """Up to which offset of an epoch `lsn` reaches."""
+    """Return the offset of an epoch up to which `lsn` reaches."""
     if epoch_of(lsn) == epoch:
         return offset_of(lsn)
     return OFFSET_MAX if epoch_of(lsn) > epoch else 0
@@ -255,9 +264,9 @@ def _preempted(answers: Iterable[Answer]) -> Preempted | None:
 
 
 def _stop(
-    asks: Sequence[Ask], answers: Sequence[Answer], expected: type[Answer]
+    asks: Sequence[CopysetAsk], answers: Sequence[Answer], expected: type[Answer]
 ) -> Failed | Preempted | None:
-    """None if all answers are as expected."""
+    """Return what ends the attempt, or None if all answers are as expected."""
     if (preempted := _preempted(answers)) is not None:
         return preempted
     pairs = zip(asks, answers, strict=True)

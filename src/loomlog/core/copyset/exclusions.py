@@ -1,7 +1,7 @@
-"""The nodes that get no records for a while, because they refused some or were too slow. Pure.
+"""Nodes that get no records for a while, because they refused some or were too slow. Pure.
 
-They are shared by all sequencers of a node: what one of them waited for, others need not. Lists
-are a matter of speed only. When they leave too few nodes for a copyset they are cleared.
+All sequencers of a node share them, so that one of them waits instead of all. They only affect
+speed: they are cleared when they leave too few nodes for a copyset.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Exclusions:
         self._exclude(node, now + self._times.lost_s)
 
     def silent(self, nodes: Collection[NodeId], metadata: EpochMetadata, now: float) -> None:
-        """They did not answer in time. If none of a copyset did, it may well be us; and a few are
-        excluded at most, so that their load does not make the others slow, too."""
+        """Exclude nodes that did not answer in time. If none of a copyset did, this node may be to
+        blame. Few are excluded at most, so that their load does not slow down the others."""
         if len(nodes) == metadata.replication > 1:
             self._forgive(self._gray, metadata.nodes)
             return
@@ -54,7 +54,7 @@ class Exclusions:
             self._forgive(self._gray, gray)
 
     def returned(self, node: NodeId) -> None:
-        """It was started anew, or said that it is well."""
+        """Called when a node restarted or said that it is well."""
         self._forgive(self._gray, [node])
         self._forgive(self._black, [node])
 
@@ -65,7 +65,7 @@ class Exclusions:
     def choose_copyset(
         self, metadata: EpochMetadata, holders: Collection[NodeId], chance: Chance, now: float
     ) -> tuple[NodeId, ...] | None:
-        """None: even without the lists too few nodes are there."""
+        """Choose a copyset. None: even without exclusions too few nodes are there."""
         for unnecessary in (None, self._gray, self._black):
             if unnecessary is not None:
                 self._forgive(unnecessary, metadata.nodes)

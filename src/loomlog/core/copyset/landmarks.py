@@ -1,7 +1,17 @@
-"""The places of a log that can be asked for, put together from what nodes answer. Pure.
+"""Landmarks of a log (tail, ages), combined from the answers of nodes. Pure.
 
-Each node knows of its own copies only. Together they know of all records as soon as those that
-answered have a copy of every one, in each nodeset that the log has lain on.
+Each node knows only its own copies. Together they know all records once the nodes that answered
+have a copy of every one, in each nodeset that the log was stored on.
+
+Retention must never delete a record whose timestamp is younger than the limit. Timestamps may fall,
+with a clock that was set or the next sequencer's. So:
+
+- An f-majority must have answered, of every nodeset that matters. Each record that is stored on R
+  nodes then has a copy on a node that answered, and the first young copy on any of them is where
+  trimming stops.
+- A record that is not stored on R nodes yet may be on none of them, and be acknowledged later.
+  Trimming stops before the first such record: below what each node that answered knew to be
+  released, or in epochs that were recovered before the question.
 """
 
 from __future__ import annotations
@@ -9,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import Authority
 from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, last_of
 from loomlog.core.copyset.messages import LogState
 from loomlog.types import NodeId
 
 
 class SequencerTail(NamedTuple):
-    """What a sequencer answers."""
+    """The answer of a sequencer that was asked for its tail."""
 
     epoch: Epoch  # its own
     tail: Lsn  # the last that it gave to a record; 0: none
@@ -25,8 +35,8 @@ class SequencerTail(NamedTuple):
 def is_enough(
     state: LogState, answered: Collection[NodeId], authorities: Mapping[NodeId, Authority]
 ) -> bool:
-    """Whether these nodes have a copy of every record that is fully stored and not trimmed. A node
-    that says of itself that it may miss some has not answered."""
+    """Return whether these nodes have a copy of every record that is fully stored and not trimmed.
+    A node that may miss records counts as one that did not answer."""
     full = [node for node in answered if authorities.get(node, Authority.FULL) is Authority.FULL]
     empty = [node for node, authority in authorities.items() if authority is Authority.EMPTY]
     ends = [later.since - 1 for later in state.history[1:]]
@@ -37,36 +47,43 @@ def is_enough(
     )
 
 
-def find_time(
-    state: LogState, olders: Mapping[NodeId, Lsn], authorities: Mapping[NodeId, Authority]
+class Ages(NamedTuple):
+    """The boundary on a node between copies older and younger than a time."""
+
+    older: Lsn  # up to this LSN all of them are; 0: nothing is known to be
+    young: Lsn  # no copy below this LSN is younger; LSN_MAX: none is
+
+
+def last_to_go(
+    state: LogState,
+    ages: Mapping[NodeId, Ages],
+    released: Mapping[NodeId, Lsn],
+    authorities: Mapping[NodeId, Authority],
 ) -> Lsn | None:
-    """Where a time begins, given up to where all copies on each node are older. None: ask more."""
-    if not is_enough(state, olders, authorities):
+    """Return up to where every record is older than a time, or None if too few nodes answered.
+
+    `state` must have been read before they were asked; `released` is what each of them shows."""
+    if not is_enough(state, ages, authorities):
         return None
-    return max([state.trimmed, *olders.values()]) + 1
-
-
-def last_to_go(expired: Mapping[NodeId, Lsn]) -> Lsn:
-    """Up to where nothing has to be kept that is older than a time, given where the partitions end
-    on each node that are over by then; 0: nothing may go. Times grow with LSNs, so one node is
-    enough to know, and what others have of that time goes with its partitions."""
-    return max(expired.values(), default=0)
+    told = {node for metadata in state.history for node in metadata.nodes}.intersection(released)
+    settled = max(last_of(state.last_clean), min(released[node] for node in told))
+    older = max([state.trimmed, *(each.older for each in ages.values())])
+    return min(older, settled, *(each.young - 1 for each in ages.values()))
 
 
 def is_empty(
     state: LogState, empties: Mapping[NodeId, bool], authorities: Mapping[NodeId, Authority]
 ) -> bool | None:
-    """Whether there is no batch, given whether there is none on each node. None: ask more."""
+    """Return whether there is no batch, given each node's answer. None: ask more nodes."""
     if not all(empties.values()):
         return False
     return True if is_enough(state, empties, authorities) else None
 
 
 def tail(state: LogState, sequencer: SequencerTail | None) -> Lsn | None:
-    """All that was acknowledged before the sequencer was asked is at or below. None: ask again.
-
-    The state must have been read after the sequencer answered: a newer one may have acknowledged
-    more before, and that would show there."""
+    """Return a position at or above all that was acknowledged before the sequencer was asked. None:
+    ask again. The state must be read after the answer: it shows if a newer sequencer may have
+    acknowledged more."""
     if state.closed and state.last_clean >= state.epoch - 1:
         return state.tail
     if sequencer is None or sequencer.epoch < state.epoch:

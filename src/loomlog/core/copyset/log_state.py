@@ -1,38 +1,48 @@
-"""How the state of a log changes, in the epoch store. Pure: each change gives the state that is to
-be swapped in, which is the old one if nothing changes.
+"""Changes to the state of a log in the epoch store. Pure.
 
-An epoch is taken once, by one node, with a nodeset that never changes. What a later epoch may have
-is decided anew: as it is, unless nodes of it are gone or leave, or there are more to be had.
+Each change returns the state to be swapped in, which is the old one if nothing changes. An epoch is
+taken once, by one node, with a nodeset that never changes. The nodeset of the next epoch is the
+same unless nodes of it are gone or leave, or there are more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, first_epoch_above
-from loomlog.core.copyset.messages import LogState, SetClean
+from loomlog.core.copyset.lsn import (
+    OFFSET_MAX,
+    Epoch,
+    Lsn,
+    epoch_of,
+    first_epoch_above,
+    last_of,
+    make,
+    offset_of,
+)
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Finish, LogState, SetClean
 from loomlog.core.copyset.placement import choose_nodeset
 from loomlog.types import Glsn, LogId, NodeId
 
 
-def first_state(nodeset: Sequence[Member], replication: int, start: Glsn = 1) -> LogState:
-    """Of a log whose first position is at or above `start`: nobody took an epoch yet."""
+def first_state(
+    nodeset: Sequence[Member], replication: int, start: Glsn = 1, stamp: int = 0
+) -> LogState:
+    """Return the state of a log that begins at or above `start`. No epoch is taken yet."""
     first = first_epoch_above(start - 1)
     history = (EpochMetadata(first, tuple(nodeset), replication),)
-    return LogState(first - 1, 0, history, last_clean=first - 1, tail=start - 1)
+    return LogState(first - 1, 0, history, last_clean=first - 1, tail=start - 1, stamp=stamp)
 
 
 def take_epoch(
     state: LogState, node: NodeId, nodeset: Sequence[Member], *, closed: bool = False
 ) -> LogState:
-    """The next one is the node's; with `closed` it takes no appends, and there is none after it but
-    such ones."""
+    """Give the next epoch to a node. With `closed` it and later epochs take no appends."""
     epoch, newest = state.epoch + 1, state.history[-1]
     history = state.history
     if newest.nodeset != tuple(nodeset):
-        kept = history if newest.since <= state.epoch else history[:-1]  # else nobody had it
+        kept = history if newest.since <= state.epoch else history[:-1]  # else it was never used
         history = (*kept, EpochMetadata(epoch, tuple(nodeset), newest.replication))
     return replace(
         state, epoch=epoch, sequencer=node, history=history, closed=closed or state.closed
@@ -40,13 +50,51 @@ def take_epoch(
 
 
 def set_clean(state: LogState, request: SetClean) -> LogState:
-    if request.by != state.epoch or not state.last_clean < request.epoch < state.epoch:
+    end = request.end
+    if request.by != state.epoch or not state.last_clean < end.epoch < state.epoch:
         return state
-    return replace(state, last_clean=request.epoch, tail=max(state.tail, request.tail))
+    told = state.told_of(end.epoch)
+    if told.final and not end.exact:  # it came while the epoch was being recovered
+        end = replace(end, last=max(end.last, told.last), exact=True)
+    is_empty = end.exact and not end.last
+    return replace(
+        state,
+        last_clean=end.epoch,
+        tail=max(state.tail, _tail_of(end)),
+        ends=state.ends if is_empty else (*state.ends, end),
+        told=tuple(told for told in state.told if told.epoch > end.epoch),
+    )
+
+
+def _tail_of(end: EpochEnd) -> Lsn:
+    """Return the last position of an epoch that may be acknowledged: all, if its end is inexact."""
+    if not end.exact:
+        return make(end.epoch, OFFSET_MAX)
+    return make(end.epoch, end.last) if end.last else 0
+
+
+def finish(state: LogState, request: Finish) -> LogState:
+    return _tell(state, Acknowledged(request.epoch, request.last, final=True))
+
+
+def note_tail(state: LogState, tail: Lsn) -> LogState:
+    """Note what a sequencer has acknowledged so far."""
+    if not offset_of(tail):
+        return state
+    return _tell(state, Acknowledged(epoch_of(tail), offset_of(tail), final=False))
+
+
+def _tell(state: LogState, news: Acknowledged) -> LogState:
+    known = state.told_of(news.epoch)
+    is_news = not known.final and (news.final or news.last > known.last)
+    if not (is_news and state.last_clean < news.epoch <= state.epoch):
+        return state
+    others = (told for told in state.told if told.epoch != news.epoch)
+    return replace(state, told=tuple(sorted([*others, news])))
 
 
 def trim(state: LogState, lsn: Lsn) -> LogState:
-    """Nodesets of which all is gone are not remembered."""
+    """Trim the log, and forget nodesets of which nothing is left."""
     if lsn <= state.trimmed:
         return state
     gone = min(epoch_of(lsn) - 1, state.last_clean)  # all of it, and of those before
@@ -55,29 +103,47 @@ def trim(state: LogState, lsn: Lsn) -> LogState:
         for metadata, later in zip(state.history, state.history[1:], strict=False)
         if later.since - 1 > gone
     ]
-    return replace(state, trimmed=lsn, history=(*kept, state.history[-1]))
+    ends = tuple(end for end in state.ends if end.epoch > gone)
+    return replace(state, trimmed=lsn, history=(*kept, state.history[-1]), ends=ends)
+
+
+def uncertain(state: LogState) -> list[Epoch]:
+    """Return the recovered epochs whose end is unknown."""
+    return [end.epoch for end in state.ends if not end.exact and last_of(end.epoch) > state.trimmed]
+
+
+def lost_together(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[NodeId]:
+    """Return the nodes that may have had all copies of some record that is not trimmed, given up to
+    which epoch each node lost its copies."""
+    together: set[NodeId] = set()
+    for metadata in state.history:
+        first = max(metadata.since, epoch_of(state.trimmed))
+        nodes = {node for node in metadata.nodes if lost.get(node, 0) >= first}
+        if metadata.can_hold_a_copyset(nodes):
+            together |= nodes
+    return sorted(together)
 
 
 def is_recovered(state: LogState) -> bool:
-    """All epochs but the newest, which takes no appends if the log is closed."""
+    """Return whether all epochs before the newest are recovered."""
     return state.last_clean >= state.epoch - 1
 
 
 def holders(state: LogState) -> set[NodeId]:
-    """The nodes that may have records that count."""
+    """Return the nodes that may have records that count."""
     used = [metadata for metadata in state.history if metadata.since <= state.epoch]
     return {node for metadata in used for node in metadata.nodes}
 
 
 def can_be_recovered(state: LogState, nodes: Collection[NodeId]) -> bool:
-    """By these nodes: one that takes the next epoch can go on at once."""
+    """Return whether these nodes are enough for a sequencer that takes the next epoch."""
     unclean = {state.metadata_of(epoch) for epoch in _unclean(state)}
     return all(metadata.is_f_majority(nodes) for metadata in unclean)
 
 
 def awaited(state: LogState, nodes: Collection[NodeId], last: Epoch) -> list[NodeId]:
-    """Recovery of the epochs up to `last` has to wait for some of these, if only `nodes` are there:
-    to find all that was stored, or to store it R times. None: for nobody."""
+    """Return the nodes, some of which recovery up to epoch `last` has to wait for if only `nodes`
+    are there: to find all that was stored, or to store it R times."""
     unclean = {state.metadata_of(epoch) for epoch in range(state.last_clean + 1, last + 1)}
     short = [
         metadata
@@ -95,9 +161,9 @@ def _unclean(state: LogState) -> range:
 
 
 def has_shrunk(state: LogState, asked: int) -> bool:
-    """The nodeset is smaller than what was asked for (0: nothing was), or than one before it, as
-    far as that is remembered. New nodes alone are no reason for an epoch, but to have lost some
-    is one to take others."""
+    """Return whether the nodeset is smaller than what was asked for (0: nothing was), or than an
+    earlier one. New nodes alone are no reason for an epoch; having lost some is a reason to take
+    others."""
     sizes = [len(metadata.nodeset) for metadata in state.history]
     return sizes[-1] < (asked or max(sizes))
 
@@ -105,8 +171,8 @@ def has_shrunk(state: LogState, asked: int) -> bool:
 def next_nodeset(
     log: LogId, state: LogState, usable: Collection[Member], size: int
 ) -> tuple[Member, ...]:
-    """For the next epoch. `usable` are the nodes that may take records; of those that are away only
-    the ones that are expected back."""
+    """Return the nodeset of the next epoch. `usable` nodes may take records; of those that are away
+    they include the ones expected back."""
     newest = state.history[-1]
     is_fit = all(member in usable for member in newest.nodeset)
     if is_fit and len(newest.nodeset) >= min(size, len(usable)):

@@ -32,20 +32,20 @@ def offset_of(lsn: Lsn) -> Offset:
 
 
 def first_epoch_above(position: Glsn) -> Epoch:
-    """All of it lies above `position`."""
+    """Return the first epoch of which all positions lie above `position`."""
     return epoch_of(position) + 1
 
 
 def last_of(epoch: Epoch) -> Lsn:
-    """Where one ends who reads on: what comes next is the first offset of the next epoch."""
+    """Return the last LSN of an epoch. What comes next is the first offset of the next epoch."""
     return make(epoch + 1, 0)
 
 
 def skip_zero(lsn: Lsn) -> Lsn:
-    """No epoch has anything at offset 0."""
+    """Return the next LSN that can exist: no epoch has anything at offset 0."""
     return lsn if offset_of(lsn) else lsn + 1
 
 
 def words(lsn: Lsn) -> str:
-    """For people."""
+    """Return the LSN in a form for people."""
     return f"e{epoch_of(lsn)}n{offset_of(lsn)}"

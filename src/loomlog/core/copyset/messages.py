@@ -1,6 +1,7 @@
-"""What is asked of storage nodes and of the epoch store, and what they answer. Pure words.
+"""Requests to storage nodes and to the epoch store, and the answers. Pure.
 
-They are no tuples: answers of different kinds must never be equal.
+The docstring of a request says how it is answered. They are not tuples: answers of different kinds
+must never be equal.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.epoch_metadata import EpochMetadata
 from loomlog.core.copyset.lsn import Epoch, Lsn, Offset
@@ -20,7 +21,7 @@ from loomlog.types import LogId, NodeId
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Stored, durably; Preempted; Refused. A store of epoch e also seals e - 1 softly."""
+    """Stored durably; Preempted; Occupied; or Refused. It also seals the previous epoch softly."""
 
     log: LogId
     record: Record
@@ -29,8 +30,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Amend:
-    """Stored: the copy that is here has another copyset now; the record comes without its batch.
-    NotHere: there is no copy to be amended."""
+    """Stored: the copy here has another copyset now; the record comes without its batch. NotHere:
+    there is no copy to amend."""
 
     log: LogId
     record: Record
@@ -38,8 +39,8 @@ class Amend:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One-way: everything up to `lsn` may be delivered. Counts only as far as all older epochs are
-    clean on the node; if they are not, it purges first."""
+    """One-way: everything up to `lsn` may be delivered. It counts only as far as all older epochs
+    are clean on the node, which otherwise purges first."""
 
     log: LogId
     lsn: Lsn
@@ -50,8 +51,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """SealedAt, durably: no store of an epoch up to this one is taken any more, but recovery's, and
-    of that nothing of older attempts. Preempted if a higher seal is there."""
+    """SealedAt, durably: stores of epochs up to this one are refused, except those of recovery, and
+    of that except those of older attempts. Preempted if there is a higher seal."""
 
     log: LogId
     epoch: Epoch  # the last one that is sealed: the recovering sequencer's minus one
@@ -65,15 +66,15 @@ class Digest:
     log: LogId
     epoch: Epoch
     after: Offset
-    seal: Epoch  # of the one who asks: Preempted if there is a higher one
+    seal: Epoch  # of the sender: Preempted if there is a higher one
     bytes_max: int
     batches: bool = True  # False: without what is in them
-    wave: int = 1  # of the one who asks: NotHere if it is not the one of the seal
+    wave: int = 1  # of the sender: NotHere if it is not the one of the seal
 
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """Done, durably: the epoch is recovered, and this is what became of it. Preempted."""
+    """Done, durably: the epoch is recovered, with this result. Preempted."""
 
     log: LogId
     seal: Epoch
@@ -81,17 +82,9 @@ class Clean:
 
 
 @dataclass(frozen=True, slots=True)
-class GetEnd:
-    """How a node that was away learns what became of an epoch: EpochEnd, or NotHere."""
-
-    log: LogId
-    epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Purge:
-    """Done, durably: from the node to itself, when others told it what became of an epoch that was
-    recovered without it. Its leftovers there are gone."""
+    """Done, durably: what is left here of an epoch that was recovered without this node is deleted.
+    A node sends it to itself when it has the result from the epoch store."""
 
     log: LogId
     end: EpochEnd
@@ -102,11 +95,10 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Delivered. The records that this node has to send of [first, until], and how far it looked:
-    what it does not send below that it does not have, or another one sends.
-
-    Single copy delivery: of a record's copyset, shuffled alike by all, the first node that is not
-    in `known_down` sends it; with `everything` all of them do."""
+    """Delivered: the records of [first, until] that this node has to send, and how far it looked.
+    What it does not send below that it does not have, or another node sends. Single copy delivery:
+    the first node of the shuffled copyset that is not in `known_down` sends the record; with
+    `everything` all of them do."""
 
     log: LogId
     first: Lsn
@@ -119,7 +111,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Done: everything up to `lsn` is gone."""
+    """Done: everything up to `lsn` is deleted."""
 
     log: LogId
     lsn: Lsn
@@ -127,13 +119,21 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Done: all that is here of the log is gone."""
+    """Done: everything here of the log is deleted."""
 
     log: LogId
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Done: all data of the log here belongs to this creation. A node sends it to itself."""
+
+    log: LogId
+    stamp: int
+
+
 NodeRequest: TypeAlias = (
-    Store | Amend | Release | Seal | Digest | Clean | GetEnd | Purge | Read | Trim | Forget
+    Begin | Store | Amend | Release | Seal | Digest | Clean | Purge | Read | Trim | Forget
 )
 
 # ---- answers of a storage node
@@ -156,13 +156,20 @@ class NotHere:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """Sealed up to this epoch by another sequencer."""
+    """Another sequencer has sealed up to this epoch."""
 
     seal: Epoch
 
 
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """There is another record of the same epoch: the epoch was taken twice."""
+
+    lsn: Lsn
+
+
 class Trouble(StrEnum):
-    """Why a node takes no record now; each kind keeps it out of copysets for its own time."""
+    """Why a node takes no record now. Each kind keeps it out of copysets for its own time."""
 
     NO_SPACE = "no space"
     DISABLED = "disabled"  # its disk failed, or it is being rebuilt or drained
@@ -177,37 +184,41 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """What recovery made of an epoch. It does not change any more."""
+    """The result of the recovery of an epoch, which never changes. Whatever is missing up to `last`
+    is lost. It is not `exact` if too few nodes were left to tell where the epoch ended: then more
+    may have been acknowledged behind `last`, and is lost."""
 
     epoch: Epoch
-    lng: Offset  # all up to here was stored on R nodes before recovery began
-    last: Offset  # of the epoch's last record; 0: it has none
+    lng: Offset  # all up to here was on R nodes before recovery began
+    last: Offset  # of the last record that is known of; 0: none is
     seal: Epoch  # of the recovery
     wave: int  # of the recovery: the number of its attempt
+    exact: bool = True
 
     @property
     def precedence(self) -> tuple[int, int]:
-        """As of a record that this recovery stored. Of two ends that differ, the higher counts."""
+        """The precedence of this recovery's records. Of two different ends the higher counts."""
         return self.seal + 1, self.wave
 
 
 @dataclass(frozen=True, slots=True)
 class EpochState:
-    """What a node knows of an epoch."""
+    """The state of an epoch on a node."""
 
     epoch: Epoch
-    lng: Offset  # the highest it heard of
+    lng: Offset  # the highest it knows
     last: Offset  # of the last copy that it has; 0: none
 
 
 @dataclass(frozen=True, slots=True)
 class SealedAt:
-    """The epochs above its last clean one of which it has something, in order."""
+    """The epochs above the last clean one of which the node has something, in order."""
 
     last_clean: Epoch
     trimmed: Lsn
     epochs: Sequence[EpochState]
-    underreplicated: bool = False  # it may miss records that it was given
+    lost_through: Epoch = 0  # of epochs up to this one it may have lost records
+    newer: Lsn = 0  # the last copy of an epoch above the one that is sealed; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,30 +234,51 @@ class Delivered:
     next_lsn: Lsn  # the node has nothing (more) to send below it
     trimmed: Lsn  # all up to here is gone
     released: Lsn  # nothing above is delivered yet
-    underreplicated: bool = False  # it may miss records that it was given
-    ends: Sequence[EpochEnd] = ()  # of epochs below next_lsn, as far as it knows them
-    damaged: Sequence[tuple[Lsn, Lsn]] = ()  # it has copies there that nobody can read any more
+    lost_through: Epoch = 0  # of epochs up to this one it may have lost records
+    damaged: Sequence[tuple[Lsn, Lsn]] = ()  # ranges where its copies cannot be read any more
 
 
 NodeAnswer: TypeAlias = (
-    Stored | Done | NotHere | Preempted | Refused | SealedAt | Digested | EpochEnd | Delivered
+    Stored | Done | NotHere | Preempted | Occupied | Refused | SealedAt | Digested | Delivered
 )
 
 
 # ---- the epoch store, in the metadata repository
 
 
+class Acknowledged(NamedTuple):
+    """The last LSN that an epoch's sequencer acknowledged; `final`: no more will be."""
+
+    epoch: Epoch
+    last: Offset
+    final: bool
+
+
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """All that the epoch store has of a log; every change of it is one compare-and-swap."""
+    """All that the epoch store has of a log. Every change is one compare-and-swap."""
 
     epoch: Epoch  # the newest one taken
-    sequencer: NodeId  # who took it
+    sequencer: NodeId  # took the epoch
     history: tuple[EpochMetadata, ...]  # oldest first; each holds until the next one's `since`
     last_clean: Epoch  # all epochs up to here are recovered
-    tail: Lsn  # of the last record up to there
+    tail: Lsn  # nothing was acknowledged behind it, up to there
     closed: bool = False  # for good: there is no next epoch
     trimmed: Lsn = 0
+    ends: tuple[EpochEnd, ...] = ()  # of recovered epochs; one without records has none
+    told: tuple[Acknowledged, ...] = ()  # of epochs that are not recovered yet
+    stamp: int = 0  # of the creation of the log: what nodes keep of it names it, too
+
+    def end_of(self, epoch: Epoch) -> EpochEnd | None:
+        """Return the end of an epoch; None if it is not recovered yet."""
+        if epoch > self.last_clean and not (self.history and epoch < self.history[0].since):
+            return None
+        empty = EpochEnd(epoch, lng=0, last=0, seal=epoch, wave=0)
+        return next((end for end in self.ends if end.epoch == epoch), empty)
+
+    def told_of(self, epoch: Epoch) -> Acknowledged:
+        nothing = Acknowledged(epoch, last=0, final=False)
+        return next((told for told in self.told if told.epoch == epoch), nothing)
 
     def metadata_of(self, epoch: Epoch) -> EpochMetadata:
         return next(metadata for metadata in reversed(self.history) if metadata.since <= epoch)
@@ -254,8 +286,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """LogState with a new epoch for this node, one above the one that was the newest; or the state
-    as it is, if that is not `expected`."""
+    """LogState with the next epoch for this node; unchanged if the newest is not `expected`."""
 
     log: LogId
     node: NodeId
@@ -264,20 +295,39 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class SetClean:
-    """LogState: all epochs up to `epoch` are recovered, and the last record there is at `tail`.
-    Nothing changes if the newest epoch is not `by` any more: somebody else recovers it."""
+    """LogState: all epochs up to that of `end` are recovered. Unchanged if the newest epoch is no
+    longer `by`: then another sequencer recovers it."""
 
     log: LogId
     by: Epoch
+    end: EpochEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """LogState: the sequencer of an epoch has ended and acknowledged nothing behind `last`."""
+
+    log: LogId
     epoch: Epoch
-    tail: Lsn
+    last: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class GetState:
-    """LogState as it is."""
+    """LogState, unchanged."""
 
     log: LogId
 
 
-EpochStoreRequest: TypeAlias = Activate | SetClean | GetState
+@dataclass(frozen=True, slots=True)
+class Contradict:
+    """Report that `node` has a record at `lsn` which the sequencer of `epoch` did not store: the
+    epoch store went back in time. The answer is always an error."""
+
+    log: LogId
+    epoch: Epoch
+    node: NodeId
+    lsn: Lsn
+
+
+EpochStoreRequest: TypeAlias = Activate | SetClean | Finish | GetState | Contradict

@@ -1,18 +1,18 @@
-"""A reader: puts a log together again from the nodes that its records are spread over. Pure.
+"""A reader assembles a log from the nodes that have its records. Pure.
 
-The driver tells what happens, with the time, and carries out the effects that come back. Reading is
-asking: each node is asked from where it has answered to, for as much as there is room, and never
-more than one question at a time. Whatever an older question brings is dropped.
+The driver reports events with the time, and carries out the effects that come back. Each node is
+asked from where its last answer ended, for as much as there is room, one question at a time.
+Answers to older questions are dropped.
 
     single copy delivery   of a record's copyset the first node not known as down sends it
-    all send all           when that leaves the head empty: who has a copy sends it
+    all send all           if that leaves the head empty, every node with a copy sends it
 
 A node that fails, is late or may miss records is known as down; then all are asked again from the
-head, for what it should have sent (a rewind). None of that is needed when it comes back, or when
-single copy delivery does: what was sent before was only more.
+head, for what it should have sent (a rewind). No rewind is needed when it comes back, or when the
+reader returns to single copy delivery: what was sent before was only more.
 
-Nothing is concluded from what single copy delivery does not bring. That a record was lost is only
-believed after all that count were asked for everything from its place on.
+Nothing is concluded from what single copy delivery does not bring. A record counts as lost only
+after all nodes that count were asked for everything from its place on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from loomlog.core.copyset.authority import Authority
+from loomlog.core.backoff import Backoff
+from loomlog.core.copyset.epoch_metadata import Authority
 from loomlog.core.copyset.lsn import (
     LSN_MAX,
     OFFSET_MAX,
@@ -29,15 +30,16 @@ from loomlog.core.copyset.lsn import (
     epoch_of,
     last_of,
     make,
+    offset_of,
     skip_zero,
 )
-from loomlog.core.copyset.messages import Delivered, LogState, Read
+from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
 from loomlog.core.copyset.reader_knowledge import Knowledge, Stretch
 from loomlog.core.copyset.reader_source import Finding, Source
 from loomlog.core.copyset.reader_sources import Sources
-from loomlog.core.copyset.reader_window import Piece, Room, Window
+from loomlog.core.copyset.reader_window import Room, Window, WindowPiece
 from loomlog.core.copyset.reader_words import (
-    Ask,
+    AskNode,
     Deliver,
     Effect,
     Finished,
@@ -54,8 +56,8 @@ DEFAULTS: Final = ReadSettings()
 
 
 class Reader:
-    """Delivers a log from `first` on, in order, up to `until` or as far as there will be something.
-    Without `batches`, records come without what is in them."""
+    """Delivers a log in order from `first` up to `until`, or to its end. Without `batches` records
+    come without their contents."""
 
     def __init__(
         self,
@@ -78,32 +80,40 @@ class Reader:
         self._window = Window(self._room)
         self._questions = 0  # asked so far
         self._suspected: Lsn | None = None  # here all were asked again, for everything
-        self._blocked_since: float | None = None  # the head is empty, and somebody has passed it
+        self._blocked_since: float | None = None  # the head is empty, and a node has passed it
         self._wanted: Epoch | None = None  # its metadata is being asked for
+        self._wants_end = False  # of that epoch
         self._want_not_before = 0.0
-        self._in_vain = 0  # times that it was
+        self._in_vain = 0  # times that it was asked for
         self._timer: float | None = None
         self._effects: list[Effect] = []
 
-    # ---- what happens
+    # ---- events
 
     def start(self, now: float) -> list[Effect]:
         return self._go_on(now)
 
     def told_state(self, state: LogState, now: float) -> list[Effect]:
-        """The answer to NeedMetadata, or news; what is older than what is known does no harm."""
+        """Take the answer to NeedMetadata, or news. Older states do no harm."""
         self._known.learn_state(state)
-        if self._known.stretch_of(epoch_of(self.head)) is not None:
+        if self._is_told():
             self._in_vain = 0
         elif self._wanted is not None:
-            pause_s = self._settings.retry_s * 2 ** min(self._in_vain, 16)
-            self._want_not_before = now + min(pause_s, self._settings.state_s_max)
+            retry = Backoff(self._settings.retry_s, self._settings.state_s_max)
+            self._want_not_before = now + retry.delay_s(self._in_vain)
             self._in_vain += 1
         self._wanted = None
         return self._go_on(now)
 
+    def _is_told(self) -> bool:
+        """Return whether the metadata that was asked for is known."""
+        epoch = epoch_of(self.head)
+        if self._known.stretch_of(epoch) is None:
+            return False
+        return self._wanted != epoch or not self._wants_end or self._known.end_of(epoch) is not None
+
     def told_authorities(self, authorities: Mapping[NodeId, Authority], now: float) -> list[Effect]:
-        """Of all nodes; those that are not named are fully authoritative."""
+        """Take the authorities of all nodes. Nodes that are not named are fully authoritative."""
         self._sources.told_authorities(authorities)
         return self._go_on(now)
 
@@ -117,23 +127,23 @@ class Reader:
         return self._go_on(now)
 
     def failed(self, node: NodeId, question: int, now: float) -> list[Effect]:
-        """No answer in time, no connection, or nothing that can be understood."""
+        """Called when there was no answer in time, no connection, or an invalid answer."""
         source = self._sources.asked(node, question)
         if source is not None:
             self._sources.failed(source, now)
         return self._go_on(now)
 
     def consumed(self, deliveries: int, now: float) -> list[Effect]:
-        """The consumer is done with so many more of what was delivered."""
+        """Called when the consumer is done with this many more deliveries."""
         self._room.consumed(deliveries)
         return self._go_on(now)
 
     def woken(self, now: float) -> list[Effect]:
-        """The time of the timer has come."""
+        """Called when the time of the timer has come."""
         self._timer = None
         return self._go_on(now)
 
-    # ---- going on
+    # ---- steps
 
     def _go_on(self, now: float) -> list[Effect]:
         while not self.finished and self._step(now):
@@ -145,7 +155,7 @@ class Reader:
         return effects
 
     def _step(self, now: float) -> bool:
-        """Whether there is something else to be done at once."""
+        """Take one step. Return whether there is more to do at once."""
         epoch = epoch_of(self.head)
         if self.head > self._last_wanted:
             self._finish()
@@ -157,38 +167,43 @@ class Reader:
         elif self._known.trimmed >= self.head:
             self._gap(self._known.trimmed, GapKind.TRIM)
             return True
-        elif self._known.is_over(self.head):
-            self._gap(last_of(epoch), GapKind.BRIDGE)
+        elif (end := self._known.end_of(epoch)) is not None and offset_of(self.head) > end.last:
+            self._pass_end(end)
             return True
         else:
             self._enter(stretch)
             return self._unblock(now)
         return False
 
+    def _pass_end(self, end: EpochEnd) -> None:
+        """Go past the end of an epoch: no record is left behind it."""
+        kind = GapKind.BRIDGE if end.exact else GapKind.DATALOSS
+        self._gap(last_of(end.epoch), kind, exact=end.exact)
+
     def _finish(self) -> None:
         self.finished = True
         self._window.clear()
         self._effects.append(Finished())
 
-    def _want(self, epoch: Epoch, now: float) -> None:
+    def _want(self, epoch: Epoch, now: float, *, end: bool = False) -> None:
         if self._wanted is None and self._want_not_before <= now:
-            self._wanted = epoch
+            self._wanted, self._wants_end = epoch, end
             self._effects.append(NeedMetadata(epoch))
 
     def _enter(self, stretch: Stretch) -> None:
-        """Read from the nodes that have the head's epoch."""
+        """Read from the nodes that have the epoch of the head."""
         if stretch.metadata != self._sources.metadata:
             self._sources.enter(stretch.metadata, self.head)
         elif self._sources.must_rewind():
             self._rewind()
 
     def _rewind(self) -> None:
-        """Ask all again from the head."""
+        """Ask all nodes again from the head."""
         self._sources.rewind(self.head)
         self._window.clear()
         self._blocked_since = None
 
-    def _deliver(self, piece: Piece) -> None:
+    def _deliver(self, piece: WindowPiece) -> None:
         if piece.record.kind is Kind.DATA:
             last = min(piece.last, self._last_wanted)
             self._effects.append(Deliver(piece.record, piece.first, last))
@@ -203,16 +218,15 @@ class Reader:
         else:
             self._gap(piece.last, GapKind.HOLE)  # a bridge, too, if something stands behind it
 
-    def _gap(self, last: Lsn, kind: GapKind) -> None:
+    def _gap(self, last: Lsn, kind: GapKind, *, exact: bool = True) -> None:
         last = min(last, self._last_wanted)
-        self._effects.append(Gap(self.head, last, kind))
+        self._effects.append(Gap(self.head, last, kind, exact))
         self._move_to(last + 1)
 
     def _move_to(self, head: Lsn) -> None:
         self.head = skip_zero(head)
         self._window.drop_below(self.head)
-        self._known.forget_below(epoch_of(self.head))
-        self._sources.moved_on()
+        self._sources.moved_to(self.head)
         self._blocked_since = None
 
     @property
@@ -223,7 +237,7 @@ class Reader:
     # ---- when the head is empty
 
     def _unblock(self, now: float) -> bool:
-        """Whether something was done about it."""
+        """Try to get further at the head. Return whether anything was done."""
         if not self._is_decided() or self._waits_for_consumer():
             self._blocked_since = None
             return False
@@ -231,7 +245,7 @@ class Reader:
             self._blocked_since = now
         is_grace_over = now >= self._blocked_since + self._settings.grace_s
         if self._sources.everybody_sends:
-            return self._conclude(is_grace_over)
+            return self._conclude(is_grace_over, now)
         late = self._sources.late_at(self.head)
         if not late:
             self._sources.ask_for_everything()
@@ -241,50 +255,50 @@ class Reader:
         return not late or is_grace_over
 
     def _is_decided(self) -> bool:
-        """Whether there is something at the head, or never will be."""
-        is_waited_for = any(source.counts_at(self.head) for source in self._sources)
+        """Return whether there is something at the head, or never will be."""
+        is_waited_for = any(source.is_expected for source in self._sources)
         is_clean = self._known.is_clean(epoch_of(self.head))
         return self._sources.is_passed(self.head) or (is_clean and not is_waited_for)
 
     def _waits_for_consumer(self) -> bool:
-        """Somebody was not asked for the head, for want of room."""
+        """Return whether a node was not asked for the head because there is no room."""
         return any(
             not source.question and not self._room_for(source)
             for source in self._sources
             if not source.has_passed(self.head)
         )
 
-    def _conclude(self, is_grace_over: bool) -> bool:
-        """Everybody sends all that it has. Whether anything follows from it for the head."""
+    def _conclude(self, is_grace_over: bool, now: float) -> bool:
+        """Decide about the head when all nodes send everything. Return whether anything follows."""
         epoch = epoch_of(self.head)
         decided = last_of(epoch) if self._known.is_clean(epoch) else 0
         finding = self._sources.find_nothing(self.head, decided)
         if finding is None or not (finding.at_once or is_grace_over):
             return False
-        gap = self._gap_of(finding)
-        if gap.kind is GapKind.DATALOSS and self._suspected != self.head:
+        last = self._last_lost(finding)
+        if last is None:
+            self._want(epoch, now, end=True)
+            return False
+        if self._suspected != self.head:
             self._suspected = self.head
             self._rewind()
             return True
         if not finding.at_once:
             self._sources.missed_grace(self.head)
-        self._gap(gap.last, gap.kind)
+        self._gap(last, GapKind.DATALOSS)
         return True
 
-    def _gap_of(self, finding: Finding) -> Gap:
-        """A gap inside an epoch is a loss: recovery leaves a mark wherever nothing was. One that
-        reaches its end is none, unless somebody knows that the epoch ended later."""
+    def _last_lost(self, finding: Finding) -> Lsn | None:
+        """Return the end of a loss: a gap inside an epoch, where recovery leaves a mark wherever
+        nothing was. None: the gap reaches the end of an epoch, which only the epoch store knows."""
         epoch = epoch_of(self.head)
         last = finding.last
         if self._window.first is not None:
             last = min(last, self._window.first - 1)
         end = self._known.end_of(epoch)
         if end is not None:
-            return Gap(self.head, min(last, make(epoch, end)), GapKind.DATALOSS)
-        if last < make(epoch, OFFSET_MAX):
-            return Gap(self.head, last, GapKind.DATALOSS)
-        kind = GapKind.DATALOSS if finding.is_from_nobody else GapKind.BRIDGE
-        return Gap(self.head, last_of(epoch), kind)
+            return min(last, make(epoch, end.last))
+        return last if last < make(epoch, OFFSET_MAX) else None
 
     # ---- asking
 
@@ -299,13 +313,13 @@ class Reader:
                 self._sources.put(source, self._questions, first)
                 everything = self._sources.everybody_sends
                 request = Read(self._log, first, until, bytes_max, down, everything, self._batches)
-                self._effects.append(Ask(source.node, self._questions, request))
+                self._effects.append(AskNode(source.node, self._questions, request))
 
     def _room_for(self, source: Source) -> int:
         return self._room.free_for(source.node, len(self._sources))
 
     def _asked_until(self) -> Lsn:
-        """Where everybody sends all, up to the end of an epoch: to know a loss from the end."""
+        """Return how far to ask; when all send all, to the end of an epoch, to recognise a loss."""
         stretch = self._known.stretch_of(epoch_of(self.head))
         if stretch is None or stretch.metadata != self._sources.metadata:
             return 0

@@ -1,18 +1,17 @@
-"""The nodes that are read, and who of them has to send what. Pure.
+"""The nodes that are read, and what each of them has to send. Pure.
 
-A record is sent by the first node of its copyset, shuffled alike by all, that is not known as down.
-With everybody known as down, everybody sends all that it has.
+A record is sent by the first node of its shuffled copyset that is not known as down. If all are
+known as down, every node sends all that it has.
 
 The more nodes are known as down, the more the others send. So nothing is missed when one is taken
-off the list; but when one comes on it, all must be asked again from the head.
+off the list; but when one is put on it, all must be asked again from the head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.epoch_metadata import EpochMetadata
+from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata
 from loomlog.core.copyset.lsn import Lsn
 from loomlog.core.copyset.messages import Delivered
 from loomlog.core.copyset.reader_source import Finding, Source, find_nothing
@@ -21,7 +20,7 @@ from loomlog.types import NodeId
 
 
 class Sources:
-    """Of the epochs that are being read."""
+    """The nodes of the epochs that are being read."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self.metadata: EpochMetadata | None = None
@@ -30,7 +29,8 @@ class Sources:
         self._authorities: Mapping[NodeId, Authority] = {}
         self._asked_with: frozenset[NodeId] = frozenset()  # down in all questions since a rewind
         self._answers_are_stale = False
-        self._all_send_all = 0  # for so many records more; 0: single copy delivery
+        self._all_send_all = 0  # for this many more records; 0: single copy delivery
+        self._head: Lsn = 0
 
     def __iter__(self) -> Iterator[Source]:
         return iter(self._by_node.values())
@@ -38,18 +38,20 @@ class Sources:
     def __len__(self) -> int:
         return len(self._by_node)
 
-    # ---- what happens
+    # ---- events
 
     def enter(self, metadata: EpochMetadata, head: Lsn) -> None:
-        """Read from these nodes from now on; what is known of those that stay is kept."""
+        """Read from these nodes from now on. What is known of those that stay is kept."""
         known = self._by_node
         self.metadata = metadata
+        self._head = head
         self._by_node = {node: known.get(node) or Source(node, head) for node in metadata.nodes}
         self.told_authorities(self._authorities)
         self.rewind(head)
 
     def told_authorities(self, authorities: Mapping[NodeId, Authority]) -> None:
-        """One that is empty now has what it had copied to others, perhaps after they answered."""
+        """Take the authorities. What a node that is empty now had was copied to others, perhaps
+        after they answered."""
         self._authorities = authorities
         for source in self:
             authority = authorities.get(source.node, Authority.FULL)
@@ -57,7 +59,7 @@ class Sources:
             source.authority = authority
 
     def asked(self, node: NodeId, question: int) -> Source | None:
-        """Who was asked this; None: it does not matter any more."""
+        """Return the node that was asked this; None if the question no longer matters."""
         source = self._by_node.get(node)
         return source if source is not None and source.question == question else None
 
@@ -82,12 +84,12 @@ class Sources:
     def ask_for_everything(self) -> None:
         self._all_send_all = self._settings.all_send_all
 
-    def moved_on(self) -> None:
-        """The head did."""
+    def moved_to(self, head: Lsn) -> None:
+        self._head = head
         self._all_send_all = max(0, self._all_send_all - 1)
 
     def missed_grace(self, head: Lsn) -> None:
-        """It was decided what is at the head, without those that are late."""
+        """Called when the head was decided without the nodes that are late."""
         for source in self:
             if not source.has_passed(head):
                 source.graces_missed += 1
@@ -98,14 +100,14 @@ class Sources:
         for source in self:
             source.rewind(head)
 
-    # ---- what is known
+    # ---- queries
 
     @property
     def known_down(self) -> frozenset[NodeId]:
         return frozenset(
             source.node
             for source in self
-            if self._all_send_all or source.listed or source.may_miss_records
+            if self._all_send_all or source.listed or source.may_miss_records(self._head)
         )
 
     @property
@@ -113,11 +115,11 @@ class Sources:
         return len(self.known_down) == len(self)
 
     def is_passed(self, head: Lsn) -> bool:
-        """Somebody says that there is something at the head, or never will be."""
+        """Return whether a node says that there is something at the head, or never will be."""
         return any(source.has_passed(head) for source in self)
 
     def late_at(self, head: Lsn) -> list[Source]:
-        """Those that may still have to send what is at the head."""
+        """Return the nodes that may still have to send what is at the head."""
         down = self.known_down
         return [s for s in self if s.node not in down and not s.has_passed(head)]
 
@@ -129,19 +131,19 @@ class Sources:
     # ---- questions
 
     def must_rewind(self) -> bool:
-        """Somebody has to send what it was not asked for, or may have more by now."""
+        """Return whether a node has to send what it was not asked for, or may have more by now."""
         return self._answers_are_stale or not self.known_down <= self._asked_with
 
     def ready(self, now: float) -> list[Source]:
-        """Who may be asked something."""
+        """Return the nodes that may be asked something."""
         return [source for source in self if not source.question and source.not_before <= now]
 
     def put(self, source: Source, question: int, first: Lsn) -> None:
-        """It is being asked, with those `known_down` who are."""
+        """Note that a node is being asked, with the nodes that are `known_down` now."""
         source.question, source.asked_from = question, first
         self._asked_with &= self.known_down
 
     def next_time(self, now: float) -> float | None:
-        """When somebody may be asked again who may not now."""
+        """Return when a node may be asked again that may not be asked now."""
         times = [source.not_before for source in self if not source.question]
         return min((time for time in times if time > now), default=None)

@@ -1,4 +1,4 @@
-"""Records that came before their turn: put in order, each once. Pure.
+"""Records that arrived before their turn, in order and each once. Pure.
 
 Invariant: pieces never overlap. Where copies differ, the one of higher precedence counts; a batch
 counts as a whole or not at all, a range without entries may be cut.
@@ -14,16 +14,16 @@ from loomlog.core.copyset.lsn import Lsn
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.types import NodeId
 
-HEAD_BYTES: Final = 64  # what a record takes besides its batch
+HEAD_BYTES: Final = 64  # of a record besides its batch
 
 
-class Piece(NamedTuple):
-    """What counts of a record."""
+class WindowPiece(NamedTuple):
+    """The part of a record that counts."""
 
     first: Lsn
     last: Lsn
     record: Record
-    node: NodeId  # who sent it
+    node: NodeId  # sent it
 
     @property
     def size(self) -> int:
@@ -31,10 +31,8 @@ class Piece(NamedTuple):
 
 
 class Room:
-    """How much memory is taken, by the node that it came from.
-
-    Each node has its share. So what is next always finds room, however far the others are ahead:
-    who has to send it has nothing here that waits for it."""
+    """The memory used, by the node that sent the records. Each node has its share, so the next
+    record always finds room, however far ahead the others are."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
@@ -42,19 +40,19 @@ class Room:
         self._with_consumer: deque[tuple[NodeId, int]] = deque()
 
     def free_for(self, node: NodeId, nodes: int) -> int:
-        """0 until it is worth a question."""
+        """Return how much room a node has; 0 until it is worth a question."""
         share = max(1, self.capacity_bytes // nodes)
         free = share - self._taken[node]
         return free if 2 * free >= share else 0
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: WindowPiece) -> None:
         self._taken[piece.node] += piece.size
 
-    def give_back(self, piece: Piece) -> None:
+    def give_back(self, piece: WindowPiece) -> None:
         self._taken[piece.node] -= piece.size
 
-    def delivered(self, piece: Piece) -> None:
-        """It stays taken until the consumer is done with it."""
+    def delivered(self, piece: WindowPiece) -> None:
+        """Keep the room taken until the consumer is done with it."""
         self._with_consumer.append((piece.node, piece.size))
 
     def consumed(self, pieces: int) -> None:
@@ -64,12 +62,12 @@ class Room:
 
 
 class Window:
-    """Everything here is at the head of the reader or above it."""
+    """Records at the head of the reader or above it."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._firsts: list[Lsn] = []  # of all pieces, in order
-        self._pieces: dict[Lsn, Piece] = {}
+        self._pieces: dict[Lsn, WindowPiece] = {}
 
     @property
     def first(self) -> Lsn | None:
@@ -78,7 +76,7 @@ class Window:
     def add(self, record: Record, node: NodeId, head: Lsn) -> None:
         if record.last < head:
             return
-        piece = Piece(max(record.first, head), record.last, record, node)
+        piece = WindowPiece(max(record.first, head), record.last, record, node)
         others = self._overlapping(piece.first, piece.last)
         if not others:
             self._insert(piece)
@@ -92,8 +90,8 @@ class Window:
                 self._insert_rests(other, [piece])
         self._insert_rests(piece, stronger)
 
-    def pop(self, head: Lsn) -> Piece | None:
-        """The piece that begins at the head. Its room stays taken."""
+    def pop(self, head: Lsn) -> WindowPiece | None:
+        """Return the piece that begins at the head. Its room stays taken."""
         if self.first != head:
             return None
         del self._firsts[0]
@@ -113,14 +111,14 @@ class Window:
 
     # ---- inside
 
-    def _overlapping(self, first: Lsn, last: Lsn) -> list[Piece]:
+    def _overlapping(self, first: Lsn, last: Lsn) -> list[WindowPiece]:
         index = bisect_right(self._firsts, first)
         if index and self._pieces[self._firsts[index - 1]].last >= first:
             index -= 1
         return [self._pieces[key] for key in self._firsts[index : bisect_right(self._firsts, last)]]
 
-    def _insert_rests(self, piece: Piece, covered: list[Piece]) -> None:
-        """What is left of it besides those, which lie in order."""
+    def _insert_rests(self, piece: WindowPiece, covered: list[WindowPiece]) -> None:
+        """Insert the parts of a piece that `covered`, which is in order, leaves."""
         if covered and piece.record.kind is Kind.DATA:
             return
         first = piece.first
@@ -131,12 +129,12 @@ class Window:
         if first <= piece.last:
             self._insert(piece._replace(first=first))
 
-    def _insert(self, piece: Piece) -> None:
+    def _insert(self, piece: WindowPiece) -> None:
         insort(self._firsts, piece.first)
         self._pieces[piece.first] = piece
         self._room.take(piece)
 
-    def _remove(self, first: Lsn) -> Piece:
+    def _remove(self, first: Lsn) -> WindowPiece:
         del self._firsts[bisect_left(self._firsts, first)]
         piece = self._pieces.pop(first)
         self._room.give_back(piece)

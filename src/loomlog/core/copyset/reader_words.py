@@ -1,4 +1,4 @@
-"""What a reader of a log wants done, and how it behaves. Pure words."""
+"""Effects and options of a reader of a log. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from loomlog.types import NodeId
 
 
 class GapKind(StrEnum):
-    TRIM = "trim"  # there was something, and its time is over
+    TRIM = "trim"  # records were here and are trimmed
     HOLE = "hole"  # nothing was acknowledged here
     BRIDGE = "bridge"  # the epoch ended before
-    DATALOSS = "dataloss"  # there was something, and all its copies are gone
+    DATALOSS = "dataloss"  # records were here, and all copies are gone
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask a node; it replaces the question before that it has not answered yet. The node may take
-    its time while there is nothing to tell."""
+class AskNode:
+    """Ask a node; this replaces an earlier question that it has not answered. The node may wait
+    while it has nothing to send."""
 
     node: NodeId
     question: int
@@ -32,8 +32,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The next entries: those of the record from `first` to `last`. It may have more of them, if
-    reading begins or ends in its midst."""
+    """The next entries: those of the record from `first` to `last`. The record may have more, if
+    reading begins or ends within it."""
 
     record: Record
     first: Lsn
@@ -41,51 +41,52 @@ class Deliver:
 
     @property
     def skip(self) -> int:
-        """How many entries of the record come before."""
+        """The number of entries of the record to skip."""
         return self.first - self.record.first
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Nothing is to be read from `first` to `last`, by anybody, for good."""
+    """There is nothing to read from `first` to `last`, for good."""
 
     first: Lsn
     last: Lsn
     kind: GapKind
+    exact: bool = True  # False: of a loss whose extent is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class NeedMetadata:
-    """The state of the log is needed with this epoch, or a later one, in it."""
+    """The state of the log is needed, with this epoch or a later one in it."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Tell when this time has come; it replaces the timer before."""
+    """Wake the reader at this time; this replaces an earlier timer."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All that was wanted is delivered, or the log has come to its end."""
+    """Everything wanted is delivered, or the log has ended."""
 
 
-Effect: TypeAlias = Ask | Deliver | Gap | NeedMetadata | SetTimer | Finished
+Effect: TypeAlias = AskNode | Deliver | Gap | NeedMetadata | SetTimer | Finished
 
 
 class ReadSettings(NamedTuple):
-    """Times are in seconds."""
+    """Settings of a reader. Times are in seconds."""
 
     room_bytes: int = 8 * MIB  # for what is asked for, put in order, or waits for the consumer
     grace_s: float = 0.1  # for nodes that are late, when the others have answered
-    graces: int = 2  # so often a node that stays late is waited for
-    listed_s: float = 1.0  # a node that failed stays known as down so long; doubles each time
+    graces: int = 2  # times that a late node is waited for
+    listed_s: float = 1.0  # a node that failed stays known as down this long; doubles each time
     listed_s_max: float = 60.0
-    answers_until_well: int = 16  # after so many in a row it begins with listed_s again
-    retry_s: float = 0.05  # before who failed, or had no news, is asked again; doubles each time
+    answers_until_well: int = 16  # after this many in a row it begins with listed_s again
+    retry_s: float = 0.05  # before a node without an answer or news is asked again; doubles
     retry_s_max: float = 5.0
     state_s_max: float = 1.0  # between questions for a log's state that has no epoch to read yet
     all_send_all: int = 256  # records, before single copy delivery is tried again

@@ -1,13 +1,13 @@
-"""Who orders a log, in one epoch: gives out LSNs, and has every record stored on R nodes. Pure.
+"""The sequencer of one epoch gives LSNs and has every record stored on R nodes. Pure.
 
-It is told what happens and answers with effects. Nothing of it is stored: when it is lost, the next
-epoch's sequencer recovers from the nodes what it left. What must hold:
+It takes events and returns effects. Nothing of it is stored: when it is lost, the next sequencer
+recovers what it left from the nodes. Invariants:
 
 - An LSN is given once. A record is acknowledged once, when all nodes of one wave have stored it,
-  not before the sequencers of older epochs are fenced (fencing.py), and never after a later one is
-  found to be there.
-- LNG passes only what is stored so. Nothing of this epoch is released before all epochs below it
-  are recovered.
+  not before the sequencers of older epochs are fenced (fence.py), and never after a later one is
+  found to exist.
+- The LNG passes only what is stored so. Nothing of this epoch is released before all epochs below
+  it are recovered.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Final
 
+from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.effects import (
     Acknowledge,
+    Contradicted,
     Drained,
     Effect,
     LeaveOpen,
@@ -33,10 +35,11 @@ from loomlog.core.copyset.effects import (
 )
 from loomlog.core.copyset.epoch_metadata import EpochMetadata
 from loomlog.core.copyset.exclusions import Exclusions
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, make, offset_of
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, epoch_of, make, offset_of
 from loomlog.core.copyset.messages import (
     NodeAnswer,
     NotHere,
+    Occupied,
     Preempted,
     Refused,
     Release,
@@ -53,12 +56,12 @@ OFFSET_LAST: Final = OFFSET_MAX - 1  # recovery may need one more, for the bridg
 
 @dataclass(frozen=True, slots=True)
 class SequencerSettings:
-    window_records: int = 1000  # under way at once; recovery must look at so many
+    window_records: int = 1000  # under way at once; recovery must look at this many
     window_bytes: int = 128 * MIB
     store_timeout_s: float = 0.5  # of the first wave; twice as long for each one after it
-    waves_at_once: int = 2  # after so many failures the next ones wait
+    waves_at_once: int = 2  # after this many failures the next ones wait
     retry_s: float = 0.01  # twice as long after each failure
-    wait_s_max: float = 10.0  # whoever appends does not wait much longer
+    wait_s_max: float = 10.0  # appenders do not wait much longer
     release_s: float = 20.0  # between releases to nodes that get no records
     drain_s: float = 2.0
 
@@ -87,11 +90,12 @@ class Sequencer:
         self.lng: Offset = 0
         self.last_acknowledged: Lsn = make(epoch, 0)
         self._metadata = metadata
-        self._settings = settings or SequencerSettings()
+        self._settings = settings = settings or SequencerSettings()
+        self._patience = Backoff(settings.store_timeout_s, settings.wait_s_max)
+        self._retry = Backoff(settings.retry_s, settings.wait_s_max)
         self._exclusions = exclusions
         self._chance = chance
         self._next_offset: Offset = 1
-        self._timestamp_us = 0
         self._window: deque[Underway] = deque()  # above LNG, in order
         self._underway: dict[Lsn, Underway] = {}  # those that are not done
         self._bytes = 0
@@ -103,21 +107,21 @@ class Sequencer:
         self._tell_all_at = 0.0
         self._drained_at = 0.0
 
-    # ---- what is known
+    # ---- queries
 
     @property
     def next_lsn(self) -> Lsn:
-        """What the next append gets."""
+        """The LSN of the next append."""
         return make(self.epoch, self._next_offset)
 
     @property
     def released(self) -> Lsn:
-        """0: nothing yet, not even what was recovered."""
+        """The last released LSN; 0 while nothing is released, not even recovered records."""
         return make(self.epoch, self.lng) if self._recovered else 0
 
     @property
     def next_due(self) -> float | None:
-        """When `tick` has something to do, at the latest."""
+        """The time by which `tick` has something to do."""
         times = [self._alarms[0][0]] if self._alarms else []
         if self.state is State.DRAINING:
             times.append(self._drained_at)
@@ -125,7 +129,7 @@ class Sequencer:
             times.append(self._tell_all_at)
         return min(times) if times and self.state is not State.OVER else None
 
-    # ---- what happens
+    # ---- events
 
     def append(
         self, batch: Buffer, count: int, token: Token, timestamp_us: int, now: float
@@ -134,8 +138,7 @@ class Sequencer:
             return [Reject(token, Rejection.OFFSETS_USED_UP), Reactivate(), *self.drain(now)]
         if (why := self._why_not(len(batch))) is not None:
             return [Reject(token, why)]
-        self._timestamp_us = max(self._timestamp_us, timestamp_us)  # times grow with LSNs
-        record = Record(self.next_lsn, count, Kind.DATA, self._timestamp_us, (), 0, self.lng)
+        record = Record(self.next_lsn, count, Kind.DATA, timestamp_us, (), 0, self.lng)
         underway = Underway(token, record, batch)
         self._next_offset += count
         self._bytes += len(batch)
@@ -146,13 +149,15 @@ class Sequencer:
     def answered(
         self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None, now: float
     ) -> list[Effect]:
-        """To a store or an amendment. None: there will be no answer, the connection is lost."""
+        """Take the answer to a store or an amendment. None: the connection is lost."""
         if self.state is State.OVER:
             return []
         underway = self._underway.get(lsn)
         match answer:
             case Preempted(seal):
                 return self._step_down(seal)
+            case Occupied(occupied):
+                return self._end(Contradicted(node, occupied))
             case Refused(trouble):
                 self._exclusions.refused(node, trouble, now)
             case None:
@@ -169,7 +174,7 @@ class Sequencer:
         return self._fail_wave(underway, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """It is `now`, and whatever was due is overdue."""
+        """Deal with everything that is overdue `now`."""
         effects: list[Effect] = []
         if self.state is State.DRAINING and now >= self._drained_at:
             return self._end(Drained())
@@ -177,7 +182,7 @@ class Sequencer:
             due, lsn, wave = self._alarms[0]
             underway = self._underway.get(lsn)
             if underway is None or (underway.wave, underway.due) != (wave, due):
-                heappop(self._alarms)  # in time, as most: it needs no tick of its own
+                heappop(self._alarms)  # stored in time, as most: it needs no tick of its own
             elif due <= now:
                 heappop(self._alarms)
                 effects += self._overdue(underway, now)
@@ -188,7 +193,7 @@ class Sequencer:
         return effects
 
     def fenced(self) -> list[Effect]:
-        """No sequencer of an older epoch can have a record acknowledged any more."""
+        """Called when no older sequencer can have a record acknowledged any more."""
         if self._fenced or self.state is State.OVER:
             return []
         self._fenced = True
@@ -196,35 +201,47 @@ class Sequencer:
         return [*(effect for each in held for effect in self._acknowledge(each)), *self._ended()]
 
     def recovered_up_to(self, epoch: Epoch, now: float) -> list[Effect]:
-        """All epochs up to this one are clean, in the epoch store."""
+        """Called when all epochs up to this one are clean in the epoch store."""
         if epoch + 1 < self.epoch or self._recovered or self.state is State.OVER:
             return []
         self._recovered = True
         return [*self._release(self._told, now), *self.fenced()]
 
     def returned(self, node: NodeId) -> list[Effect]:
-        """It was started anew, or the connection was: it may have missed a release."""
+        """Called when a node or its connection was restarted: it may have missed a release."""
         if node not in self._told or self.state is State.OVER:
             return []
         self._told[node] = 0
         return self._release_to([node])
 
     def retry(self, now: float) -> list[Effect]:
-        """Nodes are there again (`Exclusions.down`): whatever waits for some goes on at once."""
+        """Retry records that wait for nodes, because some are back (`Exclusions.down`)."""
         waiting = [underway for underway in self._underway.values() if underway.given_up]
         return [effect for underway in waiting for effect in self._begin_wave(underway, now)]
 
     def preempted(self, seal: Epoch) -> list[Effect]:
-        """Somebody else told us."""
+        """Called when a node was sealed by another sequencer."""
         return self._step_down(seal) if self.state is not State.OVER else []
 
+    def found(self, node: NodeId, newer: Lsn) -> list[Effect]:
+        """Called when a node has copies of this epoch or a later one, up to `newer`."""
+        if self.state is State.OVER or newer < self.next_lsn:
+            return []
+        if epoch_of(newer) > self.epoch:
+            return self._step_down(epoch_of(newer) - 1)
+        return self._end(Contradicted(node, newer))
+
     def drain(self, now: float) -> list[Effect]:
-        """Takes no more appends, and finishes what is under way, if that does not take long."""
+        """Take no more appends, and finish what is under way unless that takes long."""
         if self.state is not State.RUNNING:
             return []
         self.state = State.DRAINING
         self._drained_at = now + self._settings.drain_s
         return self._ended()
+
+    def end(self) -> list[Effect]:
+        """Take no more appends and acknowledge none: what is under way is left open."""
+        return self._end(Drained()) if self.state is not State.OVER else []
 
     # ---- waves
 
@@ -249,8 +266,7 @@ class Sequencer:
             underway.failures += 1
             return self._wait(underway, now)
         sends = underway.begin_wave(self.log, copyset, self.lng, self._draining)
-        timeout_s = self._settings.store_timeout_s * 2 ** min(underway.wave - 1, 30)
-        self._wake(underway, now + min(timeout_s, self._settings.wait_s_max))
+        self._wake(underway, now + self._patience.delay_s(underway.wave - 1))
         return list(sends)
 
     def _fail_wave(self, underway: Underway, now: float) -> list[Effect]:
@@ -262,8 +278,7 @@ class Sequencer:
     def _wait(self, underway: Underway, now: float) -> list[Effect]:
         underway.given_up = True
         waits = max(underway.failures - self._settings.waves_at_once - 1, 0)
-        wait_s = self._settings.retry_s * 2 ** min(waits, 30)
-        self._wake(underway, now + min(wait_s, self._settings.wait_s_max))
+        self._wake(underway, now + self._retry.delay_s(waits))
         return []
 
     def _overdue(self, underway: Underway, now: float) -> list[Effect]:
@@ -304,7 +319,7 @@ class Sequencer:
         return [acknowledgement]
 
     def _ended(self) -> list[Effect]:
-        """If it drains, and nothing is left to do."""
+        """Return the effects of the end, if it drains and nothing is left to do."""
         left = self._underway or self._held
         return self._end(Drained()) if self._draining and not left else []
 
@@ -321,7 +336,7 @@ class Sequencer:
     def _step_down(self, seal: Epoch) -> list[Effect]:
         return self._end(StepDown(seal)) if seal >= self.epoch else []
 
-    def _end(self, why: StepDown | Drained) -> list[Effect]:
+    def _end(self, why: StepDown | Contradicted | Drained) -> list[Effect]:
         self.state = State.OVER
         open_ends = [(held.token, held.lsn) for held in self._held]
         open_ends += [(underway.token, lsn) for lsn, underway in self._underway.items()]

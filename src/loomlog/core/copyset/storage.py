@@ -1,8 +1,8 @@
-"""What a storage node decides, per log: which records it takes, keeps, shows and deletes. Pure.
+"""Decide, per log, which records a storage node takes, keeps, shows and deletes. Pure.
 
 - Copies of a log on one node never overlap. Of two that would, the one of higher precedence stays.
-- Who writes (a sequencer in its epoch, or recovery in the epoch of its sequencer) must be above the
-  seal. What is clean here is written by no recovery but a later one, or a later attempt of it.
+- A writer (a sequencer in its epoch, or recovery in the epoch of its sequencer) must be above the
+  seal. What is clean here is changed only by a later recovery, or a later attempt of it.
 - Nothing is shown above `released`, and that never passes an epoch that is not clean here: of such
   an epoch the node may have copies that recovery, without it, turned into holes.
 """
@@ -13,9 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, epoch_of, make, offset_of
+from loomlog.core.copyset.lsn import (
+    LSN_MAX,
+    OFFSET_MAX,
+    Epoch,
+    Lsn,
+    Offset,
+    epoch_of,
+    make,
+    offset_of,
+)
 from loomlog.core.copyset.messages import (
     Amend,
+    Begin,
     Clean,
     Delivered,
     Digest,
@@ -24,10 +34,10 @@ from loomlog.core.copyset.messages import (
     EpochEnd,
     EpochState,
     Forget,
-    GetEnd,
     NodeAnswer,
     NodeRequest,
     NotHere,
+    Occupied,
     Preempted,
     Purge,
     Read,
@@ -38,8 +48,8 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.copyset.record import Kind, Record
-from loomlog.core.copyset.shuffle import is_sender
+from loomlog.core.copyset.placement import is_sender
+from loomlog.core.copyset.record import Kind, Record, is_occupied
 from loomlog.errors import Corrupt
 from loomlog.types import NodeId
 
@@ -50,15 +60,16 @@ class EpochLng(NamedTuple):
 
 
 class LogStanding(NamedTuple):
-    """What a node knows of a log besides its records and the ends of its epochs."""
+    """The state of a log on a node besides its records and the ends of its epochs."""
 
-    seal: Epoch = 0  # sequencers of epochs up to this one are out
-    seal_wave: int = 0  # so are attempts of the recovery that sealed it, up to before this one
+    seal: Epoch = 0  # sequencers of epochs up to this one are refused
+    seal_wave: int = 0  # so are earlier attempts of the recovery that sealed it
     soft_seal: Epoch = 0  # the same, because a later one stored something; not if they drain
     last_clean: Epoch = 0  # what is here of epochs up to this one is as recovery left it
-    released: Lsn = 0  # all up to here may be shown; may be forgotten: it is told again
+    released: Lsn = 0  # all up to here may be shown; may be forgotten: it is sent again
     trimmed: Lsn = 0  # all up to here is gone
-    lngs: tuple[EpochLng, ...] = ()  # the highest heard of, for epochs above last_clean, in order
+    stamp: int = 0  # of the creation of the log; 0: nothing of it is here yet
+    lngs: tuple[EpochLng, ...] = ()  # the highest known, for epochs above last_clean, in order
 
     def lng_of(self, epoch: Epoch) -> Offset:
         return next((known.lng for known in self.lngs if known.epoch == epoch), 0)
@@ -66,21 +77,21 @@ class LogStanding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """The copy is here now, in the place of one that begins at the same LSN."""
+    """Store the copy, in the place of one that begins at the same LSN."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The copy that begins here stays, with its batch; the rest of it is as in `head`."""
+    """Keep the copy that begins here with its batch, and replace the rest of it by `head`."""
 
     head: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """Copies that begin in [first, last] go."""
+    """Delete copies that begin in [first, last]."""
 
     first: Lsn
     last: Lsn
@@ -88,24 +99,24 @@ class Erase:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """All of the log: its records, standing and ends."""
+    """Delete all of the log: its records, standing and ends."""
 
 
-# A standing that trims more takes the records along that end there. An EpochEnd is kept beside it.
+# A standing that trims more deletes the records that end there. An EpochEnd is kept separately.
 Change: TypeAlias = Put | Rewrite | Erase | LogStanding | EpochEnd | Gone
 
 
 class Records(Protocol):
-    """The copies that a node has of a log; heads are records without their batches."""
+    """The copies that a node has of a log. Heads are records without their batches."""
 
     def heads(self, first: Lsn, last: Lsn, records_max: int) -> Sequence[Record]:
-        """The first of those that overlap [first, last], in order."""
+        """Yield the first of those that overlap [first, last], in order."""
 
     def last_head(self, last: Lsn) -> Record | None:
-        """The last one that begins at `last` or before."""
+        """Return the last one that begins at or before `last`."""
 
     def load(self, head: Record) -> Record:
-        """With its batch. `Corrupt`: the disk does not give back what was stored."""
+        """Return a record with its batch. Raise Corrupt if the disk returns something else."""
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None: ...
 
@@ -113,13 +124,12 @@ class Records(Protocol):
 Decision: TypeAlias = tuple[NodeAnswer, Sequence[Change]]
 
 SCAN_RECORDS_MAX: Final = 1024  # looked at for one answer, however few of them are sent
-SCAN_EPOCHS_MAX: Final = 64  # likewise, however empty they are
-HEAD_BYTES: Final = 64  # what a record counts besides its batch
+HEAD_BYTES: Final = 64  # of a record besides its batch
 
 
 def decide(request: NodeRequest, standing: LogStanding, records: Records, me: NodeId) -> Decision:
-    """The answer, and the changes, in order, that must be durable before it is given. (A release
-    need not be durable, and nobody waits for its answer.)"""
+    """Return the answer, and the changes, in order, that must be durable before it is given. (A
+    release need not be durable, and has no answer.)"""
     match request:
         case Store():
             return _store(request, standing, records)
@@ -137,31 +147,42 @@ def decide(request: NodeRequest, standing: LogStanding, records: Records, me: No
             return Done(), _changed(standing, standing._replace(trimmed=max(lsn, standing.trimmed)))
         case Forget():
             return Done(), [Gone()]
+        case Begin(_, stamp):
+            return Done(), [] if standing.stamp else [standing._replace(stamp=stamp)]
     return look_up(request, standing, records, me), []
 
 
 def look_up(
     request: NodeRequest, standing: LogStanding, records: Records, me: NodeId
 ) -> NodeAnswer:
-    """The answer to a request that changes nothing."""
+    """Return the answer to a request that changes nothing."""
     match request:
         case Read():
             return _read(request, standing, records, me)
         case Digest():
             return _digest(request, standing, records)
-        case GetEnd(_, epoch):
-            return records.end_of(epoch) or NotHere()
-    raise TypeError(f"{type(request).__name__} is no look-up")
+    raise TypeError(f"{type(request).__name__} is not a look-up")
 
 
 def epoch_to_purge(lsn: Lsn, standing: LogStanding) -> Epoch | None:
-    """After a release of `lsn`: the epoch that keeps it from counting, if there is one. The node
-    must learn its end from others (Purge); then the release is decided again."""
+    """Return the epoch, if any, that keeps a release of `lsn` from counting. The node must learn
+    its end (Purge); then the release is decided again."""
     epoch = standing.last_clean + 1
     return epoch if epoch < epoch_of(lsn) else None
 
 
-# ---- records come in
+def newest_epoch(standing: LogStanding, last_copy: Record | None) -> Epoch:
+    """Return the highest epoch that is known to have been taken: a seal comes from a later one."""
+    sealed = max(standing.seal, standing.soft_seal, standing.last_clean)
+    return max(
+        sealed + 1 if sealed else 0,
+        epoch_of(standing.released),
+        last_copy.epoch if last_copy is not None else 0,
+        *(known.epoch for known in standing.lngs),
+    )
+
+
+# ---- incoming records
 
 
 def _store(request: Store, standing: LogStanding, records: Records) -> Decision:
@@ -171,6 +192,8 @@ def _store(request: Store, standing: LogStanding, records: Records) -> Decision:
     if record.last <= standing.trimmed:
         return Stored(), []
     overlapping = records.heads(record.first, record.last, record.count)
+    if is_occupied(record, overlapping, records.load):
+        return Occupied(record.first), []
     if any(_counts_as_much(copy, record) for copy in overlapping):
         return Stored(), []
     changes: list[Change] = [Erase(copy.first, copy.first) for copy in overlapping]
@@ -211,7 +234,7 @@ def _check_seals(
 
 
 def _counts_as_much(copy: Record, record: Record) -> bool:
-    """The one that is here stays: it is newer than `record`, or the same."""
+    """Return whether the copy that is here stays, because it is newer than `record` or the same."""
     return copy.precedence >= record.precedence
 
 
@@ -220,7 +243,7 @@ def _is_same(copy: Record, record: Record) -> bool:
 
 
 def _rests(copy: Record, record: Record) -> list[Record]:
-    """What stays of a copy when `record` takes its place: of a range without entries, the rest."""
+    """Return the rest of a copy that `record` replaces: of a range without entries."""
     if copy.kind is Kind.DATA:
         return []
     ranges = [(copy.first, min(copy.last, record.first - 1)), (record.last + 1, copy.last)]
@@ -232,7 +255,7 @@ def _rests(copy: Record, record: Record) -> list[Record]:
 
 
 def _heard_of(record: Record, standing: LogStanding) -> LogStanding:
-    """What a record tells besides: how far its epoch is stored, and that its sequencer is there."""
+    """Note what a record implies: how far its epoch is stored, and that it has a sequencer."""
     if not record.recovered:
         standing = standing._replace(soft_seal=max(standing.soft_seal, record.epoch - 1))
     return _heard_lng(EpochLng(record.epoch, record.lng), standing)
@@ -252,7 +275,9 @@ def _seal(request: Seal, standing: LogStanding, records: Records) -> Decision:
     if request.epoch < standing.seal:
         return Preempted(standing.seal), []
     epochs = _unclean_epochs(standing, records, request.epoch)
-    answer = SealedAt(standing.last_clean, standing.trimmed, epochs)
+    newest = records.last_head(LSN_MAX)
+    newer = newest.last if newest is not None and newest.epoch > request.epoch else 0
+    answer = SealedAt(standing.last_clean, standing.trimmed, epochs, newer=newer)
     return answer, _changed(standing, _sealed(request.epoch, request.wave, standing))
 
 
@@ -272,7 +297,7 @@ def _unclean_epochs(standing: LogStanding, records: Records, until: Epoch) -> li
 
 
 def _first_head(records: Records, epoch: Epoch, until: Epoch) -> Record | None:
-    """The first copy of an epoch in [epoch, until]."""
+    """Return the first copy of an epoch in [epoch, until]."""
     heads = records.heads(make(epoch, 0), make(until, OFFSET_MAX), 1) if epoch <= until else []
     return heads[0] if heads else None
 
@@ -289,7 +314,7 @@ def _clean(request: Clean, standing: LogStanding, records: Records) -> Decision:
 
 
 def _ended(end: EpochEnd, standing: LogStanding, records: Records) -> LogStanding:
-    """Epochs are clean in order: an end may wait until the ones before it are known."""
+    """Note the end of an epoch. Epochs become clean in order, so it may wait for earlier ones."""
     clean = standing.last_clean
     while clean + 1 == end.epoch or records.end_of(clean + 1) is not None:
         clean += 1
@@ -302,23 +327,24 @@ def _cleaned(epoch: Epoch, standing: LogStanding) -> LogStanding:
 
 
 def _purge(end: EpochEnd, standing: LogStanding, records: Records) -> list[Change]:
-    """The node was not there when the epoch was recovered: what it has above the LNG may be what
-    others know as a hole. All that is a record is on R others. But if those know of nothing, and
-    something was stored on R nodes, then it is they who forgot."""
+    """Delete what this node has above the LNG of an epoch that was recovered without it: others may
+    know it as a hole, and every record is on R others. It stays if too few nodes knew where the
+    epoch ended, or if they knew of nothing although something was stored on R nodes: then this may
+    be all that is left."""
     if end.epoch <= standing.last_clean:
         return []
     changes: list[Change] = [end]
-    if end.last or not standing.lng_of(end.epoch):
+    if end.exact and (end.last or not standing.lng_of(end.epoch)):
         changes.append(Erase(make(end.epoch, end.lng + 1), make(end.epoch, OFFSET_MAX)))
     sealed = _sealed(end.epoch, 0, standing)
     return changes + _changed(standing, _ended(end, sealed, records))
 
 
-# ---- what is shown
+# ---- reads
 
 
 def _release(lsn: Lsn, standing: LogStanding, records: Records) -> LogStanding:
-    """Who releases something of an epoch says that all epochs before it are recovered."""
+    """Note a release. A release in an epoch says that all epochs before it are recovered."""
     clean = _clean_before(epoch_of(lsn), standing, records)
     standing = _heard_lng(EpochLng(epoch_of(lsn), offset_of(lsn)), standing)
     if clean > standing.last_clean:
@@ -328,8 +354,8 @@ def _release(lsn: Lsn, standing: LogStanding, records: Records) -> LogStanding:
 
 
 def _clean_before(epoch: Epoch, standing: LogStanding, records: Records) -> Epoch:
-    """The last epoch up to which all are clean here, given that all before `epoch` are recovered:
-    those are clean that have an end here, and those of which nothing is here."""
+    """Return the last epoch up to which all are clean here, given that all before `epoch` are
+    recovered: those with an end here, and those without any copy here."""
     clean = standing.last_clean
     while head := _first_head(records, clean + 1, epoch - 1):
         if records.end_of(head.epoch) is None:
@@ -343,8 +369,7 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
     damaged: list[tuple[Lsn, Lsn]] = []
     size = 0
     next_lsn = max(request.first, standing.trimmed + 1)
-    epochs = range(epoch_of(next_lsn), epoch_of(next_lsn) + SCAN_EPOCHS_MAX)
-    until = min(request.until, standing.released, make(epochs[-1], OFFSET_MAX))
+    until = min(request.until, standing.released)
     heads = records.heads(next_lsn, until, SCAN_RECORDS_MAX) if next_lsn <= until else []
     for head in heads:
         if size >= request.bytes_max:
@@ -360,12 +385,7 @@ def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) ->
     else:
         if len(heads) < SCAN_RECORDS_MAX:
             next_lsn = max(next_lsn, until + 1)
-    passed = min(epoch_of(next_lsn - 1), epoch_of(standing.released) - 1)  # those are recovered
-    known = (records.end_of(epoch) for epoch in epochs if epoch <= passed)
-    ends = tuple(end for end in known if end is not None)
-    return Delivered(
-        sent, next_lsn, standing.trimmed, standing.released, ends=ends, damaged=tuple(damaged)
-    )
+    return Delivered(sent, next_lsn, standing.trimmed, standing.released, damaged=tuple(damaged))
 
 
 def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAnswer:

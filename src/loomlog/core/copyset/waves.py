@@ -1,7 +1,7 @@
-"""One record on its way to R nodes. Pure.
+"""Waves: attempts to store one record on R nodes. Pure.
 
-A wave is one attempt to store it on one copyset. It counts only as a whole: all its copies name the
-same copyset, so every node knows alike who sends it to readers and who rebuilds it.
+A wave counts only as a whole. All its copies name the same copyset, so all nodes agree which node
+sends the record to readers and which rebuilds it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Underway:
         return Send(node, Store(log, self.record._replace(batch=self.batch), draining))
 
     def stored_by(self, node: NodeId, wave: int) -> bool:
-        """Whether all of its copyset have it now."""
+        """Note that a node has stored it. Return whether all of its copyset have."""
         self.holders.add(node)
         if wave != self.wave:
             return False

@@ -1,8 +1,8 @@
-"""What the replicas of a stream say when its rounds are lost, and whether that is enough. Pure.
+"""Judge the reports of the replicas of a stream whose rounds are lost. Pure.
 
 A stream is certain if nothing is written beyond its last known commit, or if every replica is here
-and remembers all that it was ever told: then whatever the lost rounds said beyond that, nobody
-heard it, and it may be decided again. (docs/adr/0010-rebuilding-rounds.md)
+and remembers every commit it received: then nobody learnt more from the lost rounds, and the rest
+may be decided again. (docs/design/metadata.md)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Repor
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a replica says. Damaged ones are none."""
+    """The report of a replica. Damaged replicas are no witnesses."""
 
     report: Report
     ran_epoch: int  # the last one in which it ran since its node started; 0: none
@@ -29,8 +29,8 @@ class Witness:
         return self.report.uncommitted_llsn_offset
 
     def remembers(self, epoch: int) -> bool:
-        """Whether it knows all that it was told, if `epoch` is the last one that it may have run
-        in: it was whole when that began, and its process has lived since."""
+        """Return whether it knows every commit it received, if `epoch` is the last in which it may
+        have run: it was whole when that began, and its process has lived since."""
         whole = self.report.state in (ReplicaState.RUNNING, ReplicaState.SEALED)
         return self.report.epoch == epoch and (whole or self.ran_epoch == epoch)
 
@@ -68,16 +68,16 @@ class StreamEvidence:
 
     @property
     def written_end(self) -> Llsn:
-        """What all that were reached have written."""
+        """The end of what all reached replicas have written."""
         return min((w.report.written_end for w in self.witnesses.values()), default=1)
 
     @property
     def may_have_more(self) -> bool:
-        """Whether a lost round can have given it more than what is known."""
+        """Return whether a lost round can have given it more than what is known."""
         return self.written_end > self.committed_end
 
     def commits(self) -> tuple[CommitContext, ...]:
-        """Of the replica that knows most."""
+        """The commits of the replica that knows most."""
         best = max(
             self.witnesses.values(),
             key=lambda w: (w.committed_end, w.report.high_watermark),
@@ -86,8 +86,7 @@ class StreamEvidence:
         return best.commits if best else ()
 
     def told_least(self) -> Glsn:
-        """The high watermark from which on some replica has still to be told; one that lacks
-        entries is not told but filled."""
+        """The high watermark above which replicas that have all entries still need commits."""
         end = self.committed_end
         told = [
             w.report.high_watermark for w in self.witnesses.values() if w.report.written_end >= end
@@ -96,7 +95,7 @@ class StreamEvidence:
 
 
 class Doubt(NamedTuple):
-    """Something that cannot be known."""
+    """A fact that cannot be known."""
 
     stream_id: StreamId  # 0: the whole log
     text: str
@@ -119,7 +118,7 @@ def doubts_about(stream: StreamEvidence) -> list[Doubt]:
 
 
 def _end_is_certain(stream: StreamEvidence) -> bool:
-    """No round can have given the stream more than what is known."""
+    """Return whether no round can have given the stream more than what is known."""
     end = stream.committed_end
     if stream.sealed:
         return _sealed_end_is_certain(stream, end)
@@ -133,8 +132,8 @@ def _end_is_certain(stream: StreamEvidence) -> bool:
 
 
 def _sealed_end_is_certain(stream: StreamEvidence, end: Llsn) -> bool:
-    """A replica is SEALED when it has all that the seal says. Any other one may just be filled
-    again, and says little alone."""
+    """Return whether a SEALED replica makes the end certain: it has all that the seal says. A
+    replica in another state may just be being filled, and says little alone."""
     witnesses = stream.witnesses.values()
     sealed = [w for w in witnesses if _is_sealed(w) and w.report.epoch == stream.epoch]
     if sealed:
@@ -179,7 +178,7 @@ def _names(nodes: Iterable[NodeId]) -> str:
     return ", ".join(map(str, nodes))
 
 
-# ---- do the replicas say the same?
+# ---- do the replicas agree?
 
 
 def _disagreements(stream: StreamEvidence) -> list[Doubt]:

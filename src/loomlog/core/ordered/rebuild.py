@@ -1,12 +1,12 @@
-"""The rounds of a log from what its replicas know, when every round log is lost. Pure.
+"""Rebuild the rounds of a log from its replicas when every round log is lost. Pure.
 
-It rests on three facts (docs/adr/0010-rebuilding-rounds.md has the reasoning):
+It rests on three facts (docs/design/metadata.md has the reasoning):
 
     positions are dense   the entries of all streams of a log are as many as its high watermark,
                           but for positions that are `elsewhere`: of segments that are trimmed,
                           or of another protocol
     all or nothing        a round covers only what ALL replicas of a stream had written
-    told means known      clients and readers learn a position only from a replica that was told
+    told means known      clients learn a position only from a replica that received its commit
 
 Nothing is guessed: one doubt is enough to refuse.
 """
@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 from loomlog.core.ordered.evidence import Doubt, StreamEvidence, doubts_about
 from loomlog.core.ordered.recovery import last_place
-from loomlog.core.ordered.rounds import Part, Round
+from loomlog.core.ordered.rounds import Round, RoundPart
 from loomlog.types import CommitContext, Glsn, Llsn, LogId, StreamId
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The rounds that a start needs; none, if there are doubts."""
+    """The rounds that a start needs; none if there are doubts."""
 
     high_watermark: Glsn
     rounds: tuple[Round, ...]
@@ -43,10 +43,8 @@ class Elsewhere(NamedTuple):
 def commits_after(
     streams: Iterable[StreamEvidence], elsewhere: Sequence[Elsewhere] = ()
 ) -> dict[StreamId, Glsn]:
-    """Above which high watermark the commits of each stream are needed: reports are enough to say.
-
-    Only if positions are missing, it takes more than what the replicas are to be told.
-    """
+    """Return above which high watermark the commits of each stream are needed, given reports alone.
+    Only if positions are missing, that is more than the replicas lack."""
     streams = list(streams)
     high = _high_watermark(streams)
     known = _known_whole(streams) if _missing(streams, elsewhere) else high
@@ -59,7 +57,7 @@ def rebuild(
     streams: Sequence[StreamEvidence],
     elsewhere: Sequence[Elsewhere] = (),
 ) -> Rebuilt:
-    """All that can be known of a log."""
+    """Rebuild all that can be known of a log."""
     streams = sorted(streams, key=lambda stream: stream.stream_id)
     high = _high_watermark(streams)
     doubts = [doubt for stream in streams for doubt in doubts_about(stream)]
@@ -94,7 +92,7 @@ def _contradictions(
     return []
 
 
-# ---- positions that a round gave to streams that never heard of it
+# ---- positions that a round gave to streams whose replicas never received it
 
 
 class _Range(NamedTuple):
@@ -116,14 +114,14 @@ def _high_watermark(streams: Iterable[StreamEvidence]) -> Glsn:
 
 
 def _missing(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> int:
-    """How many positions no stream knows to be its own."""
+    """Return how many positions no stream knows to be its own."""
     high = _high_watermark(streams)
     others = sum(max(0, min(place.last, high) - place.first + 1) for place in elsewhere)
     return high - others - sum(stream.committed_end - 1 for stream in streams)
 
 
 def _known_whole(streams: Iterable[StreamEvidence]) -> Glsn:
-    """Up to this position no stream can have more than it knows."""
+    """Return the position up to which no stream can have more than it knows."""
     return min((s.high_watermark for s in streams if s.may_have_more), default=0)
 
 
@@ -137,7 +135,7 @@ def _ranges(streams: Iterable[StreamEvidence], elsewhere: Iterable[Elsewhere]) -
 
 
 def _gaps(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> list[_Range]:
-    """Positions up to the high watermark that no stream knows to be its own."""
+    """Return the positions up to the high watermark that no stream knows to be its own."""
     if _missing(streams, elsewhere) <= 0:
         return []
     gaps = []
@@ -153,8 +151,8 @@ def _gaps(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> 
 def _fill(
     streams: Sequence[StreamEvidence], gaps: Sequence[_Range]
 ) -> tuple[dict[StreamId, list[CommitContext]], list[Doubt]]:
-    """Each gap belongs to a stream that has written more and has not heard so far. If that can be
-    only one, it is known after all."""
+    """Give each gap to the stream that it must belong to: one that has written more and received
+    no commit that far. With only one such stream that is certain."""
     pieces: dict[StreamId, list[CommitContext]] = {}
     ends = {stream.stream_id: stream.committed_end for stream in streams}
     for gap in gaps:
@@ -188,7 +186,7 @@ def _rounds(
     streams: Sequence[StreamEvidence],
     pieces: dict[StreamId, list[CommitContext]],
 ) -> list[Round]:
-    """Rounds that tell every replica what it has not heard, and where all streams stand."""
+    """Return rounds with all commits that replicas lack, and the ends of all streams."""
     ends: dict[StreamId, Llsn] = {}
     given: dict[Glsn, dict[StreamId, CommitContext]] = {}
     for stream in streams:
@@ -215,10 +213,11 @@ def _part(
     given: dict[StreamId, CommitContext],
     ends: dict[StreamId, Llsn],
     before: Glsn,
-) -> Part:
-    """Going back in time: `ends` is where each stream stands after the round, then before it."""
+) -> RoundPart:
+    """Return the part of a stream, going back in time: `ends` is where each stream is after the
+    round, then before it."""
     commit = given.get(stream.stream_id)
     if commit is None:
-        return Part(stream.stream_id, stream.epoch, ends[stream.stream_id], before + 1, 0)
+        return RoundPart(stream.stream_id, stream.epoch, ends[stream.stream_id], before + 1, 0)
     ends[stream.stream_id] = commit.llsn
-    return Part(stream.stream_id, commit.epoch, commit.llsn, commit.glsn, commit.length)
+    return RoundPart(stream.stream_id, commit.epoch, commit.llsn, commit.glsn, commit.length)

@@ -1,9 +1,10 @@
-"""What a replica knows after a restart, from what it finds stored (spec 1, "Commit context and
-recovery"). Pure.
+"""Recover the context of a replica after a restart, from what it has stored. Pure.
+
+docs/design/ordered.md, "Commit contexts and recovery", states the rule.
 
 A commit whose own entries are not all stored was applied in part and is dropped whole. That may
-be true of the newest commit only: if an earlier one lacks entries too, the replica lost data it
-had, and says so.
+be true of the newest commit only: if an earlier one lacks entries too, the replica lost data and
+is damaged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from loomlog.types import CommitContext, Glsn, Llsn
 
 
 class Place(NamedTuple):
-    """An entry by both its numbers; (0, 0) is none."""
+    """An entry by both its numbers; (0, 0) means none."""
 
     glsn: Glsn
     llsn: Llsn
@@ -38,7 +39,7 @@ class RecoveredContext:
 
 
 def last_place(commit: CommitContext) -> Place:
-    """The last entry of a commit that is not empty."""
+    """Return the last entry of a commit that is not empty."""
     return Place(commit.glsn + commit.length - 1, commit.last_llsn)
 
 
@@ -80,8 +81,8 @@ def recover(
 def _committed(
     empty: CommitContext | None, partly: CommitContext | None, kept: CommitContext | None
 ) -> tuple[Glsn, Llsn] | None:
-    """High watermark and first uncommitted LLSN, if there are commits; `empty` is newer than
-    `partly` and `kept`."""
+    """Return the high watermark and the first uncommitted LLSN, if there are commits. `empty` is
+    newer than `partly` and `kept`."""
     if partly:
         return partly.prev_high_watermark, partly.llsn
     newest = empty or kept

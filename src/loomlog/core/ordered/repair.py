@@ -1,27 +1,34 @@
-"""What the metadata repository does next about a stream. Pure: state in, one action out.
+"""Decide what the metadata repository does next about a stream. Pure: state in, one action out.
 
-The reconcile loop asks again and again; every action is safe to repeat, and each brings the stream
+The repair loop asks again after every action. Each action may be repeated, and brings the stream
 one step nearer to running on enough live replicas:
 
     a node dies      BeginSeal, SendSeal, Join a spare, Synchronise it, Swap it in, Unseal
     it comes back    SendSeal, Synchronise what it missed, Unseal
     a move           Join the new one, Synchronise while the stream runs, then as above
 
-A stream never has fewer replicas than it had: the newcomer is filled first, as `joining`, and takes
-the place of another in one step. Only who leaves without being wanted elsewhere (an operator
-unregistered it) goes alone.
+A stream never has fewer replicas than it had: a newcomer is filled first, as `joining`, and then
+takes the place of another replica in one step. Only a replica that an operator unregistered leaves
+without a successor.
+
+The rules are two tables, one for running and one for sealed streams. The first rule that applies
+decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.types import NodeId, ReplicaState, Report
+from loomlog.core.ordered.situation import Nodes, Situation
+from loomlog.types import Glsn, Llsn, NodeId, ReplicaState
 
 NEARLY_ENTRIES: Final = 10_000  # a newcomer this near to the end is worth a short seal
 FAR_ENTRIES: Final = 200_000  # and one this far from it is not worth a long one
+MOVES_MAX: Final = 4  # streams that run well and are moved at the same time
+RUNNING: Final = "running"  # the reason of a Wait that wants nothing, and the start of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +40,26 @@ class BeginSeal:
 
 @dataclass(frozen=True, slots=True)
 class SendSeal:
-    """Tell these replicas the last commit (again)."""
+    """Send these replicas the last commit, perhaps again."""
 
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unseal:
-    """Every replica is SEALED at the same place: let it run."""
+    """Let the stream run: every replica is SEALED at the same place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Make an empty replica on this node (perhaps one that lost it); it will be filled."""
+    """Make an empty replica on this node, to be filled. The node may have lost the one it had."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronise:
-    """Copy what the destination misses from the source."""
+    """Copy from the source what the destination lacks."""
 
     source: NodeId
     destination: NodeId
@@ -60,14 +67,14 @@ class Synchronise:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """The newcomer is whole: these are the replicas from now on."""
+    """Make these the replicas from now on: the newcomer is whole."""
 
     replicas: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropJoining:
-    """The newcomer is not needed any more, or gone."""
+    """Give up the newcomer: it is no longer needed, or gone."""
 
     node: NodeId
     reason: str
@@ -75,212 +82,260 @@ class DropJoining:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before something changes."""
+    """Do nothing until something changes."""
 
     reason: str
+
+
+class Loss(NamedTuple):
+    """The part of a stream that is lost."""
+
+    first: Llsn
+    after: Glsn  # everything the stream had above this position is lost
+
+
+def find_loss(stream: StreamRounds) -> Loss | None:
+    """Return what was committed and none of the nodes has, or None. All nodes that had the stream
+    must have reported."""
+    nodes = [*stream.replicas, *([] if stream.joining is None else [stream.joining])]
+    reports = [stream.reports[node] for node in nodes if node in stream.reports]
+    first = max((report.written_end for report in reports), default=1)
+    if first >= stream.committed_llsn_end:
+        return None
+    return Loss(first, max((report.high_watermark for report in reports), default=0))
 
 
 Action: TypeAlias = BeginSeal | SendSeal | Unseal | Join | Synchronise | Swap | DropJoining | Wait
 
 
-class Nodes(Protocol):
-    """What is known of the storage nodes."""
-
-    def alive(self, node: NodeId) -> bool: ...
-
-    def lost(self, node: NodeId) -> bool:
-        """Silent for so long that its replicas are made anew elsewhere."""
-
-    def spare(self, stream: StreamRounds) -> NodeId | None:
-        """The best node for one more replica of the stream, if there is one."""
-
-
 def decide(stream: StreamRounds, nodes: Nodes) -> Action:
-    """The next step towards the stream as it should be."""
-    if stream.sealed:
-        return _decide_sealed(stream, nodes)
-    return _decide_running(stream, nodes)
+    """Return the next step towards the stream as it should be."""
+    return matching_rule(situation := Situation(stream, nodes)).action(situation)
 
 
-# ---- a running stream
+def matching_rule(situation: Situation) -> Rule:
+    rules = SEALED_RULES if situation.stream.sealed else RUNNING_RULES
+    return next(rule for rule in rules if rule.applies(situation))
 
 
-def _decide_running(stream: StreamRounds, nodes: Nodes) -> Action:
-    if not stream.wanted_running:
-        return BeginSeal("its segment ends" if stream.closed else "an operator asked for it")
-    for node in stream.replicas:
-        if not nodes.alive(node):
-            return BeginSeal(f"node {node} is silent")
+class Rule(NamedTuple):
+    when: str
+    applies: Callable[[Situation], bool]
+    action: Callable[[Situation], Action]
+
+
+RUNNING_RULES: Final = (
+    Rule(
+        "it cannot go on as it is",
+        lambda s: bool(s.obstacle),
+        lambda s: BeginSeal(s.obstacle),
+    ),
+    Rule(
+        "the newcomer is no longer needed",
+        lambda s: s.joining is not None and not s.wants_another,
+        lambda s: DropJoining(s.newcomer, "it is not needed any more"),
+    ),
+    Rule(
+        "the newcomer is lost",
+        lambda s: s.newcomer_is_lost,
+        lambda s: DropJoining(s.newcomer, "it fell silent"),
+    ),
+    Rule(
+        "the newcomer is away",
+        lambda s: s.newcomer_is_away,
+        lambda s: Wait(f"{RUNNING}; waiting for node {s.joining}, which joins"),
+    ),
+    Rule(
+        "the newcomer has not been made",
+        lambda s: s.joining is not None and s.joining not in s.reports,
+        lambda s: Join(s.newcomer),
+    ),
+    Rule(
+        "the newcomer can be filled during appends",  # in another state it must get a seal
+        lambda s: (
+            s.joining is not None
+            and s.reports[s.joining].state is ReplicaState.SEALING
+            and s.newcomer_lacks > NEARLY_ENTRIES
+        ),
+        lambda s: Synchronise(s.stream.replicas[-1], s.newcomer),
+    ),
+    Rule(
+        "the newcomer is nearly whole",
+        lambda s: s.joining is not None,
+        lambda s: BeginSeal(f"node {s.joining} joins"),
+    ),
+    Rule(
+        "it needs another replica and there is no node for it",
+        lambda s: s.wants_another and s.spare is None,
+        lambda s: Wait(f"{RUNNING}; no spare node for another replica"),
+    ),
+    Rule(
+        "it needs another replica and others are moved first",
+        lambda s: s.wants_another and s.nodes.moving() >= MOVES_MAX,
+        lambda s: Wait(f"{RUNNING}; waits until other streams have moved"),
+    ),
+    Rule(
+        "it needs another replica",
+        lambda s: s.wants_another,
+        lambda s: _join_spare(s),
+    ),
+    Rule(
+        "a replica leaves without a successor",
+        lambda s: s.one_leaves_alone,
+        lambda s: BeginSeal(f"node {s.stream.leaving} leaves"),
+    ),
+    Rule("all is well", lambda s: True, lambda s: Wait(RUNNING)),
+)
+
+SEALED_RULES: Final = (
+    Rule(
+        "a replica runs or knows a newer epoch",
+        lambda s: s.too_new is not None,
+        lambda s: _seal_again(s),
+    ),
+    Rule(
+        "replicas lack only the seal",
+        lambda s: bool(s.unsealed),
+        lambda s: SendSeal(s.unsealed),
+    ),
+    Rule(
+        "the newcomer is no longer needed",
+        lambda s: s.complete and s.joining is not None and not s.wants_another,
+        lambda s: DropJoining(s.newcomer, "it is not needed any more"),
+    ),
+    Rule(
+        "a replica leaves without a successor",  # unless it is the last with everything
+        lambda s: (
+            s.joining is None
+            and s.one_leaves_alone
+            and any(node in s.sources for node in s.staying)
+        ),
+        lambda s: Swap(s.staying),
+    ),
+    Rule(
+        "the newcomer is so far behind that the stream should run meanwhile",
+        lambda s: (
+            s.complete
+            and s.stream.wanted_running
+            and s.joining in s.behind
+            and s.newcomer_lacks > FAR_ENTRIES
+        ),
+        lambda s: Unseal(),
+    ),
+    Rule(
+        "a replica is behind and another has everything",
+        lambda s: bool(s.behind and s.sources),
+        lambda s: Synchronise(s.sources[-1], s.behind[0]),
+    ),
+    Rule(
+        "a node came back without its replica",
+        lambda s: bool(s.emptied),
+        lambda s: Join(s.emptied[0]),
+    ),
+    Rule(
+        "no live replica has everything",
+        lambda s: not s.complete and not (s.missing and s.whole),
+        lambda s: Wait(s.nobody_is_whole),
+    ),
+    Rule(
+        "the newcomer is whole but not durable",
+        lambda s: s.newcomer_is_whole and not s.newcomer_is_durable,
+        lambda s: Wait(f"sealed: node {s.joining}, which joins, writes the last of it"),
+    ),
+    Rule(
+        "the newcomer is whole",
+        lambda s: s.newcomer_is_whole,
+        lambda s: Swap(s.replicas_with_newcomer),
+    ),
+    Rule(
+        "the newcomer is lost",
+        lambda s: s.newcomer_is_lost,
+        lambda s: DropJoining(s.newcomer, "it fell silent"),
+    ),
+    Rule(
+        "the newcomer is away",
+        lambda s: s.newcomer_is_away,
+        lambda s: Wait(f"sealed: waiting for node {s.joining}, which joins"),
+    ),
+    Rule(
+        "the newcomer has not been made",
+        lambda s: s.joining is not None,
+        lambda s: Join(s.newcomer),
+    ),
+    Rule(
+        "every replica is whole",
+        lambda s: s.complete and s.stream.wanted_running,
+        lambda s: Unseal(),
+    ),
+    Rule(
+        "it stays sealed, or waits for a node",
+        lambda s: not s.needs_spare,
+        lambda s: Wait(s.standing),
+    ),
+    Rule(
+        "it needs another replica and there is no node for it",
+        lambda s: s.spare is None,
+        lambda s: Wait(f"{s.standing}; no spare node for another replica"),
+    ),
+    Rule("it needs another replica", lambda s: True, lambda s: _join_spare(s)),
+)
+
+
+def _join_spare(situation: Situation) -> Join:
+    assert situation.spare is not None
+    return Join(situation.spare)
+
+
+def _seal_again(situation: Situation) -> BeginSeal:
+    assert situation.too_new is not None
+    epoch = situation.heard[situation.too_new].epoch
+    return BeginSeal(f"node {situation.too_new} runs in epoch {epoch}")
+
+
+# ---- carrying it out
+
+
+def is_same(action: Action, other: Action) -> bool:
+    """Return whether the other action continues this one. A copy may change its source."""
+    if isinstance(action, Synchronise) and isinstance(other, Synchronise):
+        return action.destination == other.destination
+    return action == other
+
+
+def choose_source(
+    stream: StreamRounds,
+    wanted: Synchronise,
+    attempt: int,
+    reachable: Callable[[NodeId], bool],
+) -> NodeId:
+    """Return the replica to copy from: another one after each failure, perhaps the source's."""
+
+    def is_fit(node: NodeId) -> bool:
         report = stream.reports.get(node)
-        if report is None:
-            continue
-        if report.state is not ReplicaState.RUNNING or report.epoch != stream.epoch:
-            return BeginSeal(f"node {node} is {report.state} in epoch {report.epoch}")
-    if stream.joining is not None:
-        return _fill_while_running(stream, stream.joining, nodes)
-    if _wants_another(stream):
-        return _join_spare(stream, nodes, otherwise="running")
-    if _leaves_alone(stream):
-        return BeginSeal(f"node {stream.leaving} leaves")
-    return Wait("running")
+        if report is None or node in (wanted.source, wanted.destination) or not reachable(node):
+            return False
+        is_sealing = report.state is ReplicaState.SEALING
+        return report.epoch == stream.epoch and not is_sealing and not report.damaged
+
+    sources = [wanted.source, *filter(is_fit, stream.replicas)]
+    return sources[attempt % len(sources)]
 
 
-def _fill_while_running(stream: StreamRounds, joining: NodeId, nodes: Nodes) -> Action:
-    if not _wants_another(stream):
-        return DropJoining(joining, "it is not needed any more")
-    if nodes.lost(joining):
-        return DropJoining(joining, "it fell silent")
-    if not nodes.alive(joining):
-        return Wait(f"running; waiting for node {joining}, which joins")
-    report = stream.reports.get(joining)
-    if report is None:
-        return Join(joining)
-    fillable = report.state is ReplicaState.SEALING  # else it has to hear of a seal first
-    if fillable and _missing_entries(stream, report) > NEARLY_ENTRIES:
-        return Synchronise(stream.replicas[-1], joining)
-    return BeginSeal(f"node {joining} joins")
+# ---- a log without a running stream
 
 
-def _missing_entries(stream: StreamRounds, report: Report) -> int:
-    return stream.committed_llsn_end - report.uncommitted_llsn_offset
+def stands_still(
+    streams: Iterable[StreamRounds], node: NodeId, is_hit: Callable[[StreamRounds], bool]
+) -> bool:
+    """Return whether no stream of a log runs before a dead node is back or replaced: all are sealed
+    and hit, some of them on this node. Such a log is given a new, empty stream."""
+    return concerns_all(streams, node, lambda stream: stream.sealed and is_hit(stream))
 
 
-def _staying(stream: StreamRounds) -> tuple[NodeId, ...]:
-    return tuple(node for node in stream.replicas if node != stream.leaving)
-
-
-def _wants_another(stream: StreamRounds) -> bool:
-    return len(_staying(stream)) < stream.wanted_replicas
-
-
-def _leaves_alone(stream: StreamRounds) -> bool:
-    """A replica leaves, and nobody is to take its place."""
-    staying = _staying(stream)
-    return bool(staying) and staying != stream.replicas and not _wants_another(stream)
-
-
-def _join_spare(stream: StreamRounds, nodes: Nodes, otherwise: str) -> Action:
-    spare = nodes.spare(stream)
-    if spare is None:
-        return Wait(f"{otherwise}; no spare node for another replica")
-    return Join(spare)
-
-
-# ---- a sealed stream
-
-
-def _decide_sealed(stream: StreamRounds, nodes: Nodes) -> Action:
-    everyone = [*stream.replicas, *([stream.joining] if stream.joining is not None else [])]
-    heard = {n: r for n in everyone if nodes.alive(n) and (r := stream.reports.get(n))}
-    for node, report in heard.items():
-        if report.epoch > stream.epoch or (
-            report.epoch == stream.epoch and report.state is ReplicaState.RUNNING
-        ):
-            return BeginSeal(f"node {node} runs in epoch {report.epoch}")
-    untold = tuple(n for n, report in heard.items() if _needs_seal(stream, report))
-    if untold:
-        return SendSeal(untold)
-    whole = [n for n, report in heard.items() if report.state is ReplicaState.SEALED]
-    complete = all(node in whole for node in stream.replicas)
-    if complete and stream.joining is not None and not _wants_another(stream):
-        return DropJoining(stream.joining, "it is not needed any more")
-    sources = [n for n in whole if not heard[n].damaged]
-    if stream.joining is None and _leaves_alone(stream):
-        staying = _staying(stream)
-        if any(node in sources for node in staying):
-            return Swap(staying)
-    behind = [n for n in heard if n not in whole]
-    if complete and _far(stream, heard, whole):
-        return Unseal()
-    if behind and sources:
-        return Synchronise(sources[-1], behind[0])
-    if complete:
-        return _decide_whole(stream, nodes, heard, whole)
-    return _decide_incomplete(stream, nodes, heard, whole)
-
-
-def _far(stream: StreamRounds, heard: dict[NodeId, Report], whole: list[NodeId]) -> bool:
-    """A newcomer misses so much that the stream should run while that is copied."""
-    report = heard.get(stream.joining) if stream.joining is not None else None
-    if report is None or stream.joining in whole or not stream.wanted_running:
-        return False
-    return _missing_entries(stream, report) > FAR_ENTRIES
-
-
-def _needs_seal(stream: StreamRounds, report: Report) -> bool:
-    """Whether the seal, with the commits before it, is all that this replica misses."""
-    if report.epoch < stream.epoch:
-        return True
-    stored_all = report.written_end >= stream.committed_llsn_end
-    return report.state is not ReplicaState.SEALED and stored_all and not report.damaged
-
-
-def _decide_whole(
-    stream: StreamRounds, nodes: Nodes, heard: dict[NodeId, Report], whole: list[NodeId]
-) -> Action:
-    """All replicas have everything."""
-    joining = stream.joining
-    if joining is not None:
-        if joining in whole:
-            return _swap(stream, heard[joining], _replicas_with(stream, joining))
-        return _join_again(joining, nodes)
-    if stream.wanted_running:
-        return Unseal()
-    closed = "sealed: its segment of the log is not the active one"
-    reason = closed if stream.closed else "sealed by an operator"
-    if _wants_another(stream):
-        return _join_spare(stream, nodes, otherwise=reason)
-    return Wait(reason)
-
-
-def _decide_incomplete(
-    stream: StreamRounds, nodes: Nodes, heard: dict[NodeId, Report], whole: list[NodeId]
-) -> Action:
-    """Some replica is away, or nobody has what it misses."""
-    missing = [node for node in stream.replicas if node not in heard]
-    back_without = [node for node in missing if nodes.alive(node)]
-    if back_without and (whole or stream.committed_llsn_end == 1):
-        return Join(back_without[0])
-    if not missing or not whole:
-        away = f"; node {_names(missing)} is away" if missing else ""
-        return Wait(f"sealed: no live replica has every committed entry{away}")
-    joining = stream.joining
-    if joining is not None:
-        if joining in whole:
-            replicas = _replicas_with(stream, joining, instead_of=missing[0])
-            return _swap(stream, heard[joining], replicas)
-        return _join_again(joining, nodes)
-    waiting = f"sealed: waiting for node {_names(missing)}"
-    if any(nodes.lost(node) for node in missing):
-        return _join_spare(stream, nodes, otherwise=waiting)
-    return Wait(waiting)
-
-
-def _swap(stream: StreamRounds, newcomer: Report, replicas: tuple[NodeId, ...]) -> Action:
-    """Not before a crash would leave the newcomer whole: the rounds that it was copied may be
-    known only to who makes room for it."""
-    if newcomer.stored_high_watermark < newcomer.high_watermark:
-        return Wait(f"sealed: node {stream.joining}, which joins, writes the last of it")
-    return Swap(replicas)
-
-
-def _join_again(joining: NodeId, nodes: Nodes) -> Action:
-    """The newcomer has not been heard of yet, or fell silent."""
-    if nodes.lost(joining):
-        return DropJoining(joining, "it fell silent")
-    if not nodes.alive(joining):
-        return Wait(f"sealed: waiting for node {joining}, which joins")
-    return Join(joining)
-
-
-def _names(nodes: list[NodeId]) -> str:
-    return ", ".join(map(str, nodes))
-
-
-def _replicas_with(
-    stream: StreamRounds, joining: NodeId, instead_of: NodeId | None = None
-) -> tuple[NodeId, ...]:
-    """The newcomer comes last: who has served before is the better primary. Who is away goes
-    before who is to leave."""
-    leaving = stream.leaving if instead_of is None else instead_of
-    return (*(node for node in stream.replicas if node != leaving), joining)
+def concerns_all(
+    streams: Iterable[StreamRounds], node: NodeId, holds: Callable[[StreamRounds], bool]
+) -> bool:
+    """Return whether something holds for all streams that a log uses, at least one on this node."""
+    in_use = [stream for stream in streams if not stream.closed]
+    is_concerned = any(node in s.replicas and s.wanted_running for s in in_use)
+    return is_concerned and all(map(holds, in_use))

@@ -1,6 +1,6 @@
 """A replica of a log stream as a pure state machine.
 
-It decides; its driver (node/replica.py) writes, sends and answers. No clock, no I/O.
+It decides; its driver (node/ordered/replica.py) writes, sends and answers. No clock, no I/O.
 
 Entries pass four marks, in LLSN order:
 
@@ -25,10 +25,8 @@ from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Repor
 
 @dataclass(slots=True)
 class ReplicaContext:
-    """What a replica knows of itself; recovered from disk at start (seed 003).
-
-    `high_watermark` and `uncommitted_llsn_begin` change together, when a commit is applied.
-    """
+    """The state of a replica, recovered from disk at start. `high_watermark` and
+    `uncommitted_llsn_begin` change together, when a commit is applied."""
 
     high_watermark: Glsn = 0
     uncommitted_llsn_begin: Llsn = 1
@@ -77,7 +75,7 @@ class Replica:
     # ---- writing
 
     def reserve(self, count: int) -> Llsn:
-        """The primary gives `count` entries their LLSNs."""
+        """Give `count` entries their LLSNs, on the primary."""
         if self.state is not ReplicaState.RUNNING:
             raise Sealed(f"stream {self.stream_id} is {self.state}: append to another stream")
         if not self.is_primary:
@@ -90,12 +88,12 @@ class Replica:
         return first
 
     def accept(self, epoch: int, first_llsn: Llsn, last_llsn: Llsn) -> None:
-        """A backup takes entries from its primary; anything out of order is refused."""
+        """Take entries from the primary, on a backup. Anything out of order is refused."""
         self.check_primary(epoch, first_llsn)
         self.next_llsn = last_llsn + 1
 
     def check_primary(self, epoch: int, next_llsn: Llsn) -> None:
-        """Whether a primary of this epoch may go on at `next_llsn`."""
+        """Raise unless a primary of this epoch may go on at `next_llsn`."""
         if epoch != self.epoch or self.state is not ReplicaState.RUNNING:
             raise Sealed(
                 f"stream {self.stream_id} on node {self.node_id} is {self.state} in epoch "
@@ -108,7 +106,7 @@ class Replica:
             )
 
     def written(self, last_llsn: Llsn) -> None:
-        """Everything up to `last_llsn` is as durable as the sync mode asks for."""
+        """Called when everything up to `last_llsn` is as durable as the sync mode asks for."""
         end = min(last_llsn + 1, self.next_llsn)  # a seal may have dropped some meanwhile
         self.context.uncommitted_llsn_end = max(self.context.uncommitted_llsn_end, end)
 
@@ -136,7 +134,7 @@ class Replica:
         return CommitOutcome.APPLIED
 
     def stored(self, high_watermark: Glsn) -> None:
-        """The commit context with this high watermark survives a crash now."""
+        """Called when the commit context with this high watermark would survive a crash."""
         context = self.context
         context.stored_high_watermark = max(context.stored_high_watermark, high_watermark)
 
@@ -159,11 +157,9 @@ class Replica:
     # ---- sealing
 
     def seal(self, epoch: int, last_committed_llsn: Llsn) -> Llsn:
-        """Take no more entries. Returns the last LLSN to keep: what is above must be dropped.
-
-        Sent again until this replica has every commit and is SEALED. A damaged one stays SEALING:
-        it is synchronised first.
-        """
+        """Take no more entries. Return the last LLSN to keep: what is above must be dropped. The
+        seal is repeated until this replica has every commit and is SEALED. A damaged one stays
+        SEALING until it is synchronised."""
         self._check_seal(epoch, last_committed_llsn)
         own = self.last_committed_llsn
         follows = epoch <= self.epoch + 1
@@ -190,7 +186,7 @@ class Replica:
             )
 
     def self_seal(self) -> None:
-        """Replication or the disk failed: no more appends until sealed and unsealed."""
+        """Take no more appends until sealed and unsealed: replication or the disk failed."""
         self._move(Event.SELF_SEALED)
 
     def unseal(self, epoch: int, replicas: tuple[NodeId, ...]) -> None:
@@ -209,16 +205,16 @@ class Replica:
         self.replicas = replicas
 
     def damage(self) -> None:
-        """Committed entries cannot be read, or nothing can be written any more: as after a
-        restart, until it is synchronised."""
+        """Go on as after a restart, until it is synchronised: committed entries cannot be read, or
+        nothing can be written any more."""
         self.damaged = True
-        self.state = states.START
+        self._move(Event.DAMAGED)
 
     # ---- being synchronised
 
     def begin_synchronise(self, source_first_llsn: Llsn) -> Llsn | None:
-        """What follows on the last commit is copied from a peer: drop the rest. Returns the last
-        LLSN to keep, or None: everything must go, the source begins after a hole."""
+        """Prepare for a copy of all that follows on the last commit. Return the last LLSN to keep,
+        or None if everything must go because the source begins after a hole."""
         if self.state is not ReplicaState.SEALING:
             raise InvalidArgument(
                 f"stream {self.stream_id} on node {self.node_id} is {self.state}: "
@@ -230,15 +226,19 @@ class Replica:
         self.next_llsn = self.context.uncommitted_llsn_end = keep + 1
         return keep
 
+    def ask_again(self) -> None:
+        """Ask for all commits after the last one here: some that were sent may be lost."""
+        self._missed, self._missed_after = True, -1
+
     def recovered(self, context: ReplicaContext, *, damaged: bool) -> None:
-        """What is stored was wiped, or read again after an error: this is what it is now."""
+        """Take over what is stored now, after it was wiped or read again after an error."""
         self.context = context
         self.next_llsn = context.uncommitted_llsn_end
         self.damaged = damaged
 
     def synchronised(self, commit: CommitContext) -> CommitContext:
-        """A committed range was copied and is stored: apply its commit. Returns it as this
-        replica stores it, linked to its own last one."""
+        """Apply the commit of a range that was copied and stored. Return it as this replica stores
+        it, linked to its own last one."""
         context = self.context
         if self.state is not ReplicaState.SEALING or commit.llsn != context.uncommitted_llsn_begin:
             raise InvalidArgument(

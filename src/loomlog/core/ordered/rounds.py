@@ -1,8 +1,8 @@
 """Commit rounds of one log, in the metadata repository. Pure.
 
-Reports come in; a round gives the next GLSNs to what every replica of a stream has written; when
-the round is durable (the driver's work) it is applied, and every replica is told its part. One
-round is under way at a time: the next takes whatever was reported while the last became durable.
+Replicas report what they have written; a round gives the next GLSNs to what every replica of a
+stream has; when the driver has made the round durable it is applied, and every replica is sent its
+part. One round is under way at a time: the next takes whatever was reported meanwhile.
 
 A round carries the whole vector of its log, so the newest one alone is enough to go on. Older
 rounds are kept until all replicas concerned have stored their part.
@@ -22,8 +22,8 @@ _ROUND = struct.Struct("<IIQQ")
 _PART = struct.Struct("<IIQQQ")
 
 
-class Part(NamedTuple):
-    """What a round gives one stream: [llsn, llsn + length) become [glsn, glsn + length)."""
+class RoundPart(NamedTuple):
+    """The part of a round for one stream: [llsn, llsn + length) become [glsn, glsn + length)."""
 
     stream_id: StreamId
     epoch: int
@@ -38,7 +38,7 @@ class Round(NamedTuple):
     log_id: LogId
     prev_high_watermark: Glsn
     high_watermark: Glsn
-    parts: tuple[Part, ...]  # one for every stream of the log, in id order
+    parts: tuple[RoundPart, ...]  # one for every stream of the log, in id order
 
     def encode(self) -> bytes:
         head = _ROUND.pack(
@@ -53,13 +53,13 @@ class Round(NamedTuple):
         log_id, count, prev, high = _ROUND.unpack_from(data)
         if len(data) != _ROUND.size + count * _PART.size:
             raise Corrupt("a round record has a wrong size")
-        parts = tuple(Part(*fields) for fields in _PART.iter_unpack(data[_ROUND.size :]))
+        parts = tuple(RoundPart(*fields) for fields in _PART.iter_unpack(data[_ROUND.size :]))
         return cls(log_id, prev, high, parts)
 
 
 @dataclass(slots=True)
 class StreamRounds:
-    """A stream as the rounds see it."""
+    """A stream as rounds and repair see it: its replicas, their reports, and operators' wishes."""
 
     stream_id: StreamId
     replicas: tuple[NodeId, ...]
@@ -68,14 +68,15 @@ class StreamRounds:
     wanted_running: bool = True  # False: an operator sealed it, or it is closed
     closed: bool = False  # its segment of the log is not, or no longer, the one that gets entries
     wanted_replicas: int = 0
-    joining: NodeId | None = None  # is being filled, to become a replica; commits pass it by
+    joining: NodeId | None = None  # is being filled, to become a replica; gets no commits
     leaving: NodeId | None = None  # the replica whose place the next newcomer takes
     committed_llsn_end: Llsn = 1
     reports: dict[NodeId, Report] = field(default_factory=dict)  # the newest of each replica
-    sent: dict[NodeId, Glsn] = field(default_factory=dict)  # high watermark each was told
+    sent: dict[NodeId, Glsn] = field(default_factory=dict)  # high watermark sent to each
 
     def written_end(self) -> Llsn:
-        """What all replicas have written in this epoch; nothing while one is silent."""
+        """Return the end of what all replicas have written in this epoch; what is committed while
+        one of them is silent."""
         ends = []
         for node in self.replicas:
             report = self.reports.get(node)
@@ -85,7 +86,7 @@ class StreamRounds:
         return max(min(ends, default=0), self.committed_llsn_end)
 
     def stored_high_watermark(self) -> Glsn:
-        """What every replica would still know after a crash."""
+        """Return what every replica would still know after a crash."""
         stored = (self.reports.get(node) for node in self.replicas)
         return min((r.stored_high_watermark if r else 0 for r in stored), default=0)
 
@@ -107,18 +108,22 @@ class LogRounds:
         self, stream_id: StreamId, replicas: tuple[NodeId, ...], epoch: int, *, sealed: bool
     ) -> StreamRounds:
         stream = StreamRounds(stream_id, replicas, epoch, sealed)
-        self.streams[stream_id] = stream
-        self.streams = dict(sorted(self.streams.items()))
+        self.put_stream(stream)
         return stream
 
+    def put_stream(self, stream: StreamRounds) -> None:
+        """Add a stream, or put back one that was removed."""
+        self.streams[stream.stream_id] = stream
+        self.streams = dict(sorted(self.streams.items()))
+
     def restore(self, round_: Round) -> None:
-        """A durable round read back at start, oldest first."""
+        """Take a durable round that was read back at start; oldest first."""
         if round_.high_watermark <= self.high_watermark:
             return
         self._adopt(round_)
 
     def begin_at(self, start: Glsn) -> None:
-        """Positions below `start` are others': a segment of another protocol came before."""
+        """Begin at `start`: the positions below belong to a segment of another protocol."""
         self.high_watermark = max(self.high_watermark, start - 1)
 
     # ---- reports in
@@ -133,13 +138,13 @@ class LogRounds:
             stream.sent[node] = report.high_watermark
 
     def reconnected(self, node: NodeId) -> None:
-        """What was sent to the node before may be lost: start again from its next reports."""
+        """Start again from the next reports of a node: what was sent to it before may be lost."""
         for stream in self.streams.values():
             stream.sent.pop(node, None)
             stream.reports.pop(node, None)
 
     def change_replicas(self, stream_id: StreamId, replicas: tuple[NodeId, ...]) -> None:
-        """A sealed stream goes on with other replicas."""
+        """Let a sealed stream go on with other replicas."""
         stream = self.streams[stream_id]
         stream.replicas = replicas
         stream.joining = None
@@ -166,7 +171,7 @@ class LogRounds:
             begin = stream.committed_llsn_end
             gets_none = stream.sealed or stream.closed
             length = 0 if gets_none else stream.written_end() - begin
-            parts.append(Part(stream.stream_id, stream.epoch, begin, high + 1, length))
+            parts.append(RoundPart(stream.stream_id, stream.epoch, begin, high + 1, length))
             high += length
         if high == self.high_watermark:
             return None
@@ -174,7 +179,7 @@ class LogRounds:
         return self._under_way
 
     def durable(self) -> None:
-        """The round under way is durable: it holds from now on."""
+        """Called when the round under way is durable: it holds from now on."""
         assert self._under_way is not None
         round_, self._under_way = self._under_way, None
         self._adopt(round_)
@@ -191,10 +196,8 @@ class LogRounds:
     # ---- commits out
 
     def commits_for(self, node: NodeId, *, empty: bool) -> list[tuple[StreamId, CommitContext]]:
-        """What the node has not been told; with `empty` also bare high watermarks.
-
-        Rounds that gave a stream nothing are folded into the next message about it.
-        """
+        """Return the commits to send to the node; with `empty` also bare high watermarks. Rounds
+        that gave a stream nothing are folded into the next message about it."""
         commits: list[tuple[StreamId, CommitContext]] = []
         for stream in self.streams.values():
             sent = stream.sent.get(node)
@@ -212,7 +215,7 @@ class LogRounds:
         return commits
 
     def _parts_after(self, stream: StreamRounds, sent: Glsn) -> list[CommitContext]:
-        found: list[tuple[Round, Part]] = []
+        found: list[tuple[Round, RoundPart]] = []
         for round_ in reversed(self._kept):
             if round_.high_watermark <= sent:
                 break
@@ -232,8 +235,8 @@ class LogRounds:
     # ---- forgetting
 
     def forget_stored(self) -> None:
-        """Drop rounds that every replica concerned has stored. One that is away keeps only the
-        rounds of its own streams."""
+        """Drop rounds that every replica concerned has stored. A node that is away holds back only
+        the rounds of its own streams."""
         self._kept = deque(round_ for round_ in self._kept if not self._stored(round_))
 
     def _stored(self, round_: Round) -> bool:
@@ -248,14 +251,14 @@ class LogRounds:
         return True
 
     def needed(self) -> list[Round]:
-        """The rounds that a restart needs, oldest first: a snapshot of this log."""
+        """Return the rounds that a restart needs, oldest first: a snapshot of this log."""
         rounds = list(self._kept)
         if self._last is not None and (not rounds or rounds[-1] is not self._last):
             rounds.append(self._last)
         return rounds
 
 
-def _part_of(round_: Round, stream_id: StreamId) -> Part | None:
+def _part_of(round_: Round, stream_id: StreamId) -> RoundPart | None:
     for part in round_.parts:
         if part.stream_id == stream_id:
             return part

@@ -1,4 +1,4 @@
-"""The states of a replica as a table (spec 1, "States of a replica"). Pure."""
+"""The states of a replica as a table (docs/design/ordered.md). Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ START = SEALING  # for a new replica and after every restart
 
 
 class Event(StrEnum):
-    """What can move a replica."""
+    """An event that may change the state of a replica."""
 
     SEALED_WHOLE = "Seal(last committed) when own last committed = that"
     SEALED_BEHIND = "Seal(last committed) when own last committed < that"
     SELF_SEALED = "replication or the disk failed"
     UNSEALED = "Unseal"
+    DAMAGED = "committed entries cannot be read, or nothing can be written"
 
 
 TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
@@ -30,9 +31,12 @@ TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
     (RUNNING, Event.SEALED_WHOLE): SEALED,
     (RUNNING, Event.SEALED_BEHIND): SEALING,
     (RUNNING, Event.SELF_SEALED): SEALING,
+    (SEALING, Event.DAMAGED): SEALING,
+    (SEALED, Event.DAMAGED): SEALING,
+    (RUNNING, Event.DAMAGED): SEALING,
 }
 
 
 def next_state(state: ReplicaState, event: Event) -> ReplicaState | None:
-    """The state after the event, or None where the table refuses it."""
+    """Return the state after the event, or None if the table refuses it."""
     return TRANSITIONS.get((state, event))

@@ -1,1 +1,1 @@
-"""The quorum round log: what a member takes, what a leader sends, how a takeover goes. Pure."""
+"""The quorum round log: members, their leader, and takeovers. Pure."""

@@ -1,8 +1,8 @@
-"""Whether a member may take over the leadership. Pure.
+"""Decide whether a member may take over the leadership. Pure.
 
-No safety rests on this: who leads is decided by a compare-and-swap in the MetaStore, and what it
-may decide by the seals of a majority. Here is what keeps members from disturbing a leader that is
-well: one who misses it asks the others first, and goes ahead if a majority misses it, too.
+No safety rests on this: leadership is decided by a compare-and-swap in the MetaStore, and rounds by
+the seals of a majority. The rule here keeps members from disturbing a healthy leader: a member that
+misses it asks the others first, and goes ahead if a majority misses it, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loomlog.core.quorum.member import Leader
 
 
 class Opinion(NamedTuple):
-    """What a member answered: whom it follows (or is), and whether it hears that one."""
+    """The answer of a member: the leader it follows (or is), and whether it reaches that leader."""
 
     leader: Leader
     heard: bool
@@ -26,7 +26,7 @@ class Stand(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """There is a newer leader, or others hear the one that is missed: look at it again."""
+    """There is a newer leader, or others reach the one that is missed."""
 
     leader: Leader
 
@@ -46,7 +46,7 @@ def decide(
     missed: Leader,
     opinions: Mapping[MemberId, Opinion],
 ) -> Verdict:
-    """For a member that misses the leader `missed`, after it asked all others."""
+    """Decide for a member that misses the leader `missed`, after it asked all others."""
     if me not in configuration.members:
         return Wait(f"member {me} is not one of {sorted(configuration.members)}: add it")
     newest = max((opinion.leader for opinion in opinions.values()), default=missed)
@@ -64,5 +64,5 @@ def decide(
 
 
 def rank(me: MemberId, configuration: Configuration, missed: Leader) -> int:
-    """How many others should try first, so that they do not all try at once."""
+    """Return how many others should try first, so that they do not all try at once."""
     return sum(member < me for member in configuration.members - {missed.member})

@@ -1,9 +1,8 @@
-"""The leader's side of the round log, of one epoch. Pure.
+"""The leader's side of the round log, for one epoch. Pure.
 
-The driver tells what happens (a connection, an answer, a record to append) and then asks, for each
-member, what to send now (`next_message`) until there is nothing more. What was sent and not
-answered is bounded; a member that is slow or away is left behind, and filled again when it can be:
-nobody waits for it.
+The driver reports events (a connection, an answer, a record to append) and then asks, for each
+member, what to send now (`next_message`) until there is nothing more. Unanswered messages are
+bounded; a slow or absent member is left behind and filled again later: nothing waits for it.
 
     takeover:   seal each member → a majority answered: read the best → install → a majority: open
     open:       append to all; done when a majority has stored it, in order
@@ -47,7 +46,7 @@ class LeaderLog:
         self.configuration = configuration
         self.members = {member: Progress() for member in configuration.everybody}
         self.snapshot: Snapshot = tuple  # what a start would need of all that is done
-        self.tail: list[bytes] | None = None  # what the leaders before decided, once it is read
+        self.tail: list[bytes] | None = None  # what earlier leaders decided, once it is read
         self.open = False
         self.last_index = 0
         self.done_index = 0
@@ -59,7 +58,7 @@ class LeaderLog:
         self._records_bytes = 0
         self._confirm = 0  # the newest question whether the epoch still holds
 
-    # ---- what happens
+    # ---- events
 
     def connected(self, member: MemberId) -> None:
         self.members[member].connected = True
@@ -70,7 +69,7 @@ class LeaderLog:
             self._choose()
 
     def sealed(self, member: MemberId, answer: Sealed) -> None:
-        """Unavailable: this epoch cannot be opened any more; a new one can."""
+        """Take the answer to a seal. Unavailable: this epoch cannot be opened; take a new one."""
         progress = self.members[member]
         progress.in_flight.popleft()
         progress.sealed = answer
@@ -95,7 +94,7 @@ class LeaderLog:
         self.last_index = self.done_index = self._choice.knows[1] + 1
 
     def stored(self, member: MemberId, index: int) -> None:
-        """The answer to an installation or an append."""
+        """Take the answer to an installation or an append."""
         progress = self.members[member]
         sent = progress.in_flight.popleft()
         progress.confirmed = max(progress.confirmed, sent.confirm)
@@ -107,7 +106,7 @@ class LeaderLog:
         self.confirmed = max(self.confirmed, self.configuration.agreed(reached))
 
     def append(self, record: bytes) -> int:
-        """The record's index: it is done when `done_index` has reached it."""
+        """Append a record and return its index. It is done when `done_index` has reached that."""
         assert self.open
         self.last_index += 1
         self._records.append(record)
@@ -115,14 +114,14 @@ class LeaderLog:
         return self.last_index
 
     def confirm(self) -> int:
-        """Ask whether this epoch still holds: it did, once `confirmed` has reached the result."""
+        """Ask whether this epoch still holds. It did once `confirmed` has reached the result."""
         self._confirm += 1
         return self._confirm
 
-    # ---- what to send
+    # ---- messages
 
     def next_message(self, member: MemberId) -> Message | None:
-        """What to send to the member now; it counts as sent."""
+        """Return what to send to the member now, and count it as sent."""
         progress = self.members[member]
         if not progress.connected or len(progress.in_flight) >= IN_FLIGHT_MAX:
             return None
@@ -171,11 +170,11 @@ class LeaderLog:
         progress.append_sent(message)
         return message
 
-    # ---- inside
+    # ---- internals
 
     @property
     def _first_index(self) -> int:
-        """Of the records that are still here."""
+        """The index of the first record that is still here."""
         return self.last_index - len(self._records) + 1
 
     def _under_way(self) -> Iterable[bytes]:
@@ -189,7 +188,7 @@ class LeaderLog:
         return {m: p.sealed for m, p in self.members.items() if p.sealed is not None}
 
     def _goes_on(self, progress: Progress, answer: Sealed) -> bool:
-        """Whether a member that came back has what this leader installed, and the rest is here."""
+        """Return whether a member that is back still has what this leader installed."""
         return progress.installed and answer.file_epoch == self.epoch
 
     def _may_install(self, progress: Progress) -> bool:
@@ -199,12 +198,12 @@ class LeaderLog:
         return self.open or self._eligible(progress.sealed)
 
     def _eligible(self, answer: Sealed) -> bool:
-        """Its answer is among those that were taken into account."""
+        """Return whether its answer was taken into account."""
         assert self._choice is not None
         return answer.file_epoch == self.epoch or answer.knows <= self._choice.knows
 
     def _check_eligible(self) -> None:
-        """Some of those that were asked are gone, and one that knows more would stand in."""
+        """Raise if a member that knows more would stand in for members that are gone."""
         answers = {m: a for m, a in self._answers().items() if not a.lost}
         eligible = [member for member, answer in answers.items() if self._eligible(answer)]
         has_majority = self.configuration.has_majority
@@ -214,8 +213,8 @@ class LeaderLog:
             )
 
     def _heal_later(self, progress: Progress) -> None:
-        """A member that lost its disk has lost its promise to a newer leader, too, perhaps: it is
-        filled when a majority without it has said that there is none."""
+        """Put off filling a member that lost its disk, and perhaps its promise to a newer leader,
+        until a majority without it has said that there is none."""
         if self.open:
             progress.heal_when_confirmed = self.confirm()
 
@@ -237,13 +236,13 @@ class LeaderLog:
                     self._heal_later(progress)
 
     def _forget(self) -> None:
-        """Records that are done are kept for members that were away for a moment."""
+        """Drop old records that are done. Some are kept for members that were away for a moment."""
         while self._records_bytes > 2 * self._file_bytes and self._first_index <= self.done_index:
             self._records_bytes -= bytes_of([self._records.popleft()])
 
     def _is_to_trim(self, member: MemberId, progress: Progress) -> bool:
-        """Its file is too large. A new one takes a while, so a majority is left to go on with,
-        unless it becomes urgent."""
+        """Return whether its file is too large. A new file takes a while, so a majority is left to
+        go on with, unless it becomes urgent."""
         if progress.file_bytes < progress.file_bytes_max:
             return False
         at_work = [m for m, p in self.members.items() if p.following and not p.installing]

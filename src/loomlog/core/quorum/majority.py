@@ -1,7 +1,7 @@
-"""Who must agree. Pure.
+"""The majorities that must agree. Pure.
 
-While members change, those before and those after the change count, each for themselves: what
-holds then is known to a majority of both, whichever of the two a later leader asks.
+While members change, the old and the new members count separately: a decision needs a majority of
+both, so a later leader finds it whichever of the two it asks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Configuration(NamedTuple):
         )
 
     def agreed(self, reached: Mapping[MemberId, int]) -> int:
-        """How far a majority has come, if each has come as far as `reached` says; else 0."""
+        """Return how far a majority has come, given how far each has; else 0."""
         return min(_reached_by_majority(voters, reached) for voters in self._voters())
 
     def _voters(self) -> list[frozenset[MemberId]]:

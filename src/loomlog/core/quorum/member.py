@@ -1,12 +1,12 @@
-"""What a member of the round log takes and what it refuses. Pure.
+"""Decide what a member of the round log takes and what it refuses. Pure.
 
 A member has a promise (the newest leader that sealed it) and one file: the epoch of the leader
-that installed it, and the records up to an index. Each function gives the state after a request; it
-holds when it is durable, and only then is the request answered.
+that installed it, and the records up to an index. Each function returns the state after a request;
+it must be durable before the request is answered.
 
-    seal        a newer leader: nothing of an older one is taken from now on
-    install     of the leader it promised itself to: replaces all that it has
-    append      likewise, if it follows on what that leader installed
+    seal        by a newer leader: nothing of an older one is taken from now on
+    install     by the leader it is promised to: replaces all that it has
+    append      by that leader: if it follows on what it installed
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loomlog.errors import NotLeader, Unavailable
 
 
 class Leader(NamedTuple):
-    """Who leads, since which epoch, and where clients and nodes reach it."""
+    """A leader: which member, since which epoch, and where clients and nodes reach it."""
 
     epoch: int
     member: MemberId
@@ -32,7 +32,7 @@ class MemberState(NamedTuple):
     promised: Leader = NOBODY
     file_epoch: int = 0  # of the leader that installed the file; 0: never
     last_index: int = 0
-    lost: bool = False  # it had more once, perhaps: it says nothing about what was decided
+    lost: bool = False  # it may have had more: it is no evidence of what was decided
 
 
 def seal(state: MemberState, leader: Leader) -> MemberState:
@@ -42,8 +42,8 @@ def seal(state: MemberState, leader: Leader) -> MemberState:
 
 
 def check_leader(state: MemberState, epoch: int) -> None:
-    """Whether a request of this epoch may be looked at. A leader seals before anything else: a
-    member that does not remember has lost its disk since then, and must be asked anew."""
+    """Raise unless a request of this epoch may be looked at. A leader seals before anything else: a
+    member that does not remember it has lost its disk since then, and must be asked again."""
     if epoch < state.promised.epoch:
         raise _replaced(state, epoch)
     if epoch > state.promised.epoch:
@@ -51,8 +51,8 @@ def check_leader(state: MemberState, epoch: int) -> None:
 
 
 def install(state: MemberState, epoch: int, last_index: int) -> MemberState:
-    """The same state if the member has more of this leader: it came late, over a connection that
-    was given up."""
+    """Return the state after an installation: the same state if the member has more of this leader,
+    because the request came late over an abandoned connection."""
     check_leader(state, epoch)
     if last_index < stored_index(state, epoch):
         return state
@@ -60,7 +60,7 @@ def install(state: MemberState, epoch: int, last_index: int) -> MemberState:
 
 
 def append(state: MemberState, epoch: int, first_index: int, count: int) -> MemberState:
-    """The same state if the records do not follow on: then the leader must install."""
+    """Return the state after an append; unchanged if records are missing: it must be installed."""
     check_leader(state, epoch)
     if state.lost or state.file_epoch != epoch or first_index != state.last_index + 1:
         return state
@@ -68,7 +68,7 @@ def append(state: MemberState, epoch: int, first_index: int, count: int) -> Memb
 
 
 def stored_index(state: MemberState, epoch: int) -> int:
-    """How far the member has what the leader of this epoch decided; 0: it must be installed."""
+    """Return how far the member has what this epoch's leader decided; 0: it must be installed."""
     return 0 if state.lost or state.file_epoch != epoch else state.last_index
 
 

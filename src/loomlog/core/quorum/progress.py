@@ -1,4 +1,4 @@
-"""A member as its leader sees it. Pure: plain facts, decided upon in leader.py."""
+"""A leader's knowledge of a member: plain facts; leader.py decides. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ RECORD_BYTES: Final = 64  # what a record takes in a file besides its content, a
 
 
 class Seal(NamedTuple):
-    """Answered by Sealed."""
+    """A seal, answered by Sealed."""
 
 
 class Read(NamedTuple):
-    """Answered by the records of the member's file."""
+    """A request for the records of the member's file."""
 
 
 class Install(NamedTuple):
-    """Answered by how far the member has stored, like Append."""
+    """An installation, answered by how far the member has stored."""
 
     last_index: int
     records: list[bytes]
 
 
 class Append(NamedTuple):
-    """Without records it only asks whether the epoch still holds."""
+    """An append, answered like an installation. Without records it only confirms the epoch."""
 
     first_index: int
     records: list[bytes]
@@ -45,13 +45,13 @@ class Sent(NamedTuple):
 
 
 def bytes_of(records: list[bytes]) -> int:
-    """In a file, about."""
+    """Return about how many bytes the records take in a file."""
     return sum(map(len, records)) + RECORD_BYTES * len(records)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Answers come in the order of the messages, so what is in flight is a queue."""
+    """The leader's knowledge of a member. Messages in flight are answered in order."""
 
     connected: bool = False
     asked: bool = False  # sealed over this connection, or about to be
@@ -69,7 +69,7 @@ class Progress:
     in_flight: deque[Sent] = field(default_factory=deque)
 
     def disconnected(self) -> None:
-        """What it stored stays stored; all else must be asked again."""
+        """Forget all but what the member has stored: it must be asked again."""
         self.connected = self.asked = self.following = self.installing = False
         self.sealed = None
         self.heal_when_confirmed = 0

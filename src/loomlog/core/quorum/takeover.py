@@ -1,13 +1,13 @@
-"""How a new leader learns what was decided. Pure.
+"""Learn, as a new leader, what was decided. Pure.
 
-It seals a majority, takes the tail of the one that knows most, and installs that on a majority
+It seals a majority, takes the tail of the member that knows most, and installs that on a majority
 under its own epoch. What an older leader got acknowledged is in one of the files it asked, of that
-leader's epoch or of a newer one that began with it; so the newest epoch decides, and only then the
+leader's epoch or of a newer one that began with it; so the newest epoch decides, and then the
 length.
 
-It installs only on members whose answer it took into account. A member that answers late may
-know more than what was chosen: that was never acknowledged, and it is overwritten, but not before
-the log is open, so that it never stands in for those that were asked.
+It installs only on members whose answer it took into account. A member that answers late may know
+more than what was chosen. That was never acknowledged, and it is overwritten, but not before the
+log is open, so that it never stands in for those that were asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loomlog.core.quorum.majority import Configuration, MemberId
 
 
 class Sealed(NamedTuple):
-    """What a member says when it is sealed."""
+    """The answer of a member that was sealed."""
 
     file_epoch: int
     last_index: int
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 
 
 def choose(configuration: Configuration, answers: Mapping[MemberId, Sealed]) -> Choice | None:
-    """Whose tail to take, as soon as a majority has answered; lost ones have nothing to say."""
+    """Return the member whose tail to take, once a majority, without lost members, has answered."""
     counting = {member: answer for member, answer in answers.items() if not answer.lost}
     if not configuration.has_majority(counting):
         return None

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Final
 
 from loomlog.core.chained.projection import Projection, Replica
-from loomlog.metadata.loglet_records import LogletRecords
-from loomlog.metadata.records import ChainedRecord
-from loomlog.metadata.store import MetaStore
+from loomlog.metadata.catalog.loglet_records import LogletRecords
+from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import LogId, NodeId
+
+PREFIX: Final = "chained/"  # of the keys of records
 
 
 class ChainedCatalog(LogletRecords[ChainedRecord]):
-    """Made by `load`. `load_of` counts the replicas of nodes, also those that join."""
+    """The chained loglets. Created by `load`. `load_of` counts replicas, also joining ones."""
 
     def __init__(self, store: MetaStore, load_of: Counter[NodeId]) -> None:
-        super().__init__(store, "chained/")
+        super().__init__(store, PREFIX)
         self._load_of = load_of
 
     @classmethod
@@ -26,11 +29,15 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
         return catalog
 
     def on_node(self, node: NodeId) -> list[ChainedRecord]:
-        """Those with a replica there that is used, or is being filled."""
+        """Return the loglets with a replica on a node that is used or being filled."""
         return [record for record in self if node in _nodes_used(record)]
 
+    def replicas_on(self, node: NodeId) -> list[Replica]:
+        return [r for record in self for r in record.replicas if r.node_id == node]
+
     async def swap(self, projection: Projection) -> bool:
-        """Have it in force, if one of the epoch before is. Who leaves is to be removed."""
+        """Bring it into force, if the previous epoch is in force. Replicas that leave are marked
+        for removal. A chain with new replicas has to be trimmed again."""
 
         def swapped(record: ChainedRecord) -> ChainedRecord:
             if record.projection.epoch + 1 != projection.epoch:
@@ -42,13 +49,14 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
                 projection=projection,
                 joining=tuple(r for r in record.joining if r not in staying),
                 dropping=(*record.dropping, *left),
+                trimmed=record.trimmed if projection.lost == record.projection.lost else 0,
             )
 
         after = await self.change(projection.log_id, swapped)
         return after.projection == projection
 
     async def drop(self, loglet: LogId, *replicas: Replica) -> None:
-        """They do not join any more: what they hold is to be removed."""
+        """Give up replicas that were being filled; what they hold is to be removed."""
 
         def dropped(record: ChainedRecord) -> ChainedRecord:
             gone = [r for r in record.joining if r in replicas]
@@ -58,14 +66,14 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
         await self.change(loglet, dropped)
 
     async def removed(self, loglet: LogId, *replicas: Replica) -> None:
-        """They are gone from their nodes."""
+        """Note that replicas are gone from their nodes."""
 
         def without(record: ChainedRecord) -> ChainedRecord:
             return replace(record, dropping=tuple(r for r in record.dropping if r not in replicas))
 
         await self.change(loglet, without)
 
-    # ---- what nodes carry
+    # ---- the load of nodes
 
     def _show(self, record: ChainedRecord) -> None:
         super()._show(record)
@@ -85,5 +93,5 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
 
 
 def _nodes_used(record: ChainedRecord) -> list[NodeId]:
-    """One for each replica."""
+    """Return the node of each replica that is used or being filled."""
     return [r.node_id for r in (*record.projection.replicas, *record.joining)]

@@ -1,47 +1,48 @@
-"""Carries out the operations of core.chained: asks replicas over the nodes' connections, the
-catalog of projections, and the sequencers of this term."""
+"""Carry out the operations of core.chained: ask replicas over the connections of their nodes, the
+catalog of projections, and the sequencers of this term.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from loomlog.core.chained.messages import (
     Answer,
-    Ask,
+    ChainedAsk,
     InForce,
-    Lost,
     Pull,
     Pulled,
     Refused,
     Request,
-    Service,
     Steps,
     Swap,
     Swapped,
 )
 from loomlog.core.chained.projection import Replica
+from loomlog.core.requests import Lost, Outcome, Service, drive
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotLeader
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
-from loomlog.metadata.members import Members
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
 
-BUSY_S: Final = 0.05  # a node that has too much to do is asked again after so long
+BUSY_S: Final = 0.05  # a busy node is asked again after this time
 
-Outcome = TypeVar("Outcome")
 Copied = Callable[[Pulled], None]
 
 
 class Driver:
+    """Carries out operations on chained loglets."""
+
     def __init__(
         self,
         catalog: ChainedCatalog,
         sequencers: Sequencers,
-        members: Members,
+        members: ConnectedNodes,
         request_timeout_s: float,
         address_of: Callable[[NodeId], str],
     ) -> None:
@@ -58,23 +59,21 @@ class Driver:
         copied: Copied | None = None,
         bytes_per_s: int = 0,
     ) -> Outcome:
-        """What comes of it. `copied` is told whatever a newcomer has pulled, which is not more than
-        so many bytes a second, unless that is 0."""
-        try:
-            asks = next(steps)
-            while True:
-                answers = await asyncio.gather(*(self._answer(loglet, ask) for ask in asks))
-                for answer in answers:
-                    if copied is not None and isinstance(answer, Pulled):
-                        copied(answer)
-                        if bytes_per_s:
-                            await asyncio.sleep(answer.size / bytes_per_s)
-                asks = steps.send(answers)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
+        """Carry out an operation and return its outcome. `copied` is called with each
+        part that a newcomer pulls, at most `bytes_per_s` (0: without a limit)."""
 
-    async def _answer(self, loglet: LogId, ask: Ask) -> Answer:
+        async def answer(asks: list[ChainedAsk]) -> list[Answer]:
+            answers = await asyncio.gather(*(self._answer(loglet, ask) for ask in asks))
+            for pulled in answers:
+                if copied is not None and isinstance(pulled, Pulled):
+                    copied(pulled)
+                    if bytes_per_s:
+                        await asyncio.sleep(pulled.size / bytes_per_s)
+            return answers
+
+        return await drive(steps, answer)
+
+    async def _answer(self, loglet: LogId, ask: ChainedAsk) -> Answer:
         match ask.target:
             case Replica():
                 return await self.ask(ask.target, ask.request)
@@ -84,7 +83,7 @@ class Driver:
                 return await self._metadata(loglet, ask.request)
 
     async def ask(self, replica: Replica, request: Request) -> Answer:
-        """Its answer; Lost if there is none: at once, if its node is known to be silent."""
+        """Return the answer of a replica; Lost if there is none. Silent nodes are not asked."""
         needed = {replica.node_id}
         if isinstance(request, Pull):
             needed.add(request.source.node_id)

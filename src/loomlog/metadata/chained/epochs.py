@@ -1,4 +1,4 @@
-"""From one epoch of a chained loglet to the next, one at a time for each."""
+"""Take chained loglets from one epoch to the next, one epoch at a time for each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from weakref import WeakValueDictionary
 
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection
-from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
+from loomlog.core.chained.reconfigure import HANDED_OUT_MAX, Goal, Reconfigured, reconfigure
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.record import ChainedRecord
 from loomlog.metadata.chained.sequencers import Sequencers
-from loomlog.metadata.records import ChainedRecord
 from loomlog.types import Glsn, LogId
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Epochs:
         changed: Callable[[LogId], None],
         trimmed: Callable[[LogId], Glsn],
     ) -> None:
-        """`trimmed`: up to where the log of a loglet is."""
+        """`trimmed` returns up to where the log of a loglet is trimmed."""
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._sequencers = sequencers
@@ -52,7 +52,7 @@ class Epochs:
         self.unfinished: set[LogId] = set()
 
     async def begin(self, segment: Segment) -> None:
-        """Hand out positions from its start on. Fine if it began before."""
+        """Hand out positions from the start of the segment. It may have begun before."""
         async with self._alone(segment.loglet):
             record = self._record(segment.loglet)
             if not record.begun:
@@ -70,7 +70,7 @@ class Epochs:
         self.changed(segment.loglet)
 
     async def next(self, loglet: LogId, goal: Goal, reason: str) -> Projection:
-        """As `attempt`; if that fails the loop is told, for the log may stand still."""
+        """Begin the next epoch as `attempt` does; wake the upkeep if that fails."""
         try:
             return await self.attempt(loglet, goal, reason)
         except Unavailable:
@@ -80,8 +80,8 @@ class Epochs:
     async def attempt(
         self, loglet: LogId, goal: Goal, reason: str, *, after: int | None = None
     ) -> Projection:
-        """The projection that came into force; Unavailable if that is not so for certain. Nothing
-        is done if the epoch that it was wanted `after` is over by now."""
+        """Return the projection that came into force. Raise Unavailable if that is uncertain.
+        Nothing is done if the epoch `after` which it was wanted is over by now."""
         async with self._alone(loglet):
             before = self._record(loglet).projection
             if (goal.close and before.closed) or after not in (None, before.epoch):
@@ -91,7 +91,11 @@ class Epochs:
                 new = await self._reconfigure(before, goal)
         logger.info(
             "segment %d: epoch %d from position %d on, chains on nodes %s: %s",
-            *(loglet, new.epoch, new.start, nodes_of(new), reason),
+            loglet,
+            new.epoch,
+            new.start,
+            nodes_of(new),
+            reason,
         )
         self._tell(loglet)
         self.changed(loglet)
@@ -100,7 +104,7 @@ class Epochs:
     async def _reconfigure(self, projection: Projection, goal: Goal) -> Projection:
         loglet = projection.log_id
         self.unfinished.add(loglet)
-        stop = partial(self._stop_sequencer, projection)
+        stop = partial(self._stop_sequencer, projection, loses=bool(goal.fresh))
         steps = reconfigure(projection, goal, self._sequencers.new_name(), stop)
         ending = await self._driver.drive(loglet, steps)
         if not isinstance(ending, Reconfigured):
@@ -109,23 +113,28 @@ class Epochs:
         self.unfinished.discard(loglet)
         return ending.projection
 
-    def _stop_sequencer(self, projection: Projection) -> Glsn:
-        """From where on positions may be handed out again: never below what the log is trimmed to,
-        whatever replicas know of that by now. What came there would be lost."""
+    def _stop_sequencer(self, projection: Projection, *, loses: bool) -> Glsn:
+        """Return where the next epoch may start: never below the trim of the log, or its entries
+        would be lost. If a chain `loses` all its blocks, leave room for all positions that
+        another term may have handed out."""
         end = self._sequencers.stop(projection.log_id)
-        return end if projection.closed else max(end, self._trimmed(projection.log_id) + 1)
+        if projection.closed:
+            return end
+        if loses and projection.first and not end:
+            end = projection.start + HANDED_OUT_MAX
+        return max(end, self._trimmed(projection.log_id) + 1)
 
     def _alone(self, loglet: LogId) -> asyncio.Lock:
         return self._locks.setdefault(loglet, asyncio.Lock())
 
     def forget(self, loglet: LogId) -> None:
-        """It is gone, or about to be: who waits for it is told."""
+        """Wake waiters of a loglet that is gone, or about to be."""
         self._sequencers.end(loglet)
         self.unfinished.discard(loglet)
         self._tell(loglet)
 
     async def newer_than(self, loglet: LogId, epoch: int) -> None:
-        """Wait until a newer epoch is in force, and handed out by this process."""
+        """Wait until a newer epoch is in force, sequenced by this process."""
         while self._record(loglet).projection.epoch <= epoch:
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._awaited.setdefault(loglet, []).append(waiting)
@@ -144,5 +153,5 @@ class Epochs:
 
 
 def nodes_of(projection: Projection) -> str:
-    """Head first, chain by chain."""
+    """Return the nodes of all chains, head first, chain by chain."""
     return ", ".join("-".join(str(r.node_id) for r in chain) for chain in projection.chains)

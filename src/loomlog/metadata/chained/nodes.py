@@ -1,42 +1,51 @@
-"""The storage nodes as chained loglets see them: who is there, who is missed, who is spare."""
+"""The storage nodes as chained loglets see them: reachable, silent, spare."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Set
+from typing import Final, TypeAlias
 
 from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.chained.upkeep import Nodes
-from loomlog.metadata.catalog import Catalog
-from loomlog.metadata.members import Members
-from loomlog.metadata.node_choice import UNABLE_S, NodeChoice
-from loomlog.metadata.placement import neighbours
-from loomlog.metadata.records import ChainedRecord
+from loomlog.core.placement import Load, choose_spare
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import NodeRecord
+from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.nodes.lost_nodes import UNABLE_S, LostNodes
 from loomlog.types import LogId, NodeId
 
 LOOK_S: Final = 0.05  # how often, while a node is expected back
 
 
+_Key: TypeAlias = tuple[LogId, int, int]  # of a replica: its loglet, chain and birth
+_Keys: TypeAlias = tuple[_Key, ...]
+
+
 class ChainNodes:
-    def __init__(self, catalog: Catalog, members: Members, choice: NodeChoice) -> None:
+    """The storage nodes as chained loglets see them."""
+
+    def __init__(self, catalog: Catalog, members: ConnectedNodes, lost_nodes: LostNodes) -> None:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._members = members
-        self._choice = choice
+        self._lost_nodes = lost_nodes
         self._reported: set[tuple[LogId, NodeId]] = set()  # clients cannot reach them
+        self._voids: dict[NodeId, tuple[_Keys, frozenset[_Key]]] = {}
+        self._registered: dict[NodeId, set[Replica]] = {}
         self._unable: dict[tuple[LogId, NodeId], float] = {}  # until when
 
     def of(self, record: ChainedRecord) -> Nodes:
         return _NodesOfLoglet(self, record)
 
-    # ---- who is there
+    # ---- reachable nodes
 
     def reachable(self, node: NodeId) -> bool:
         return self._members.reachable(node)
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
-        """Missed for long; or its connection was lost, and a client cannot reach it, either."""
+        """Return whether it was silent for long, or is disconnected and no client reaches it."""
         if not self._members.alive(node):
             return True
         return self._members.was_lost(node) and (loglet, node) in self._reported
@@ -53,59 +62,81 @@ class ChainNodes:
         self._reported.add((loglet, node))
 
     def came_back(self, node: NodeId) -> None:
-        """A new life of it."""
+        """Forget what clients and chains said about a node before it was restarted."""
         self._reported = {key for key in self._reported if key[1] != node}
         self._unable = {key: until for key, until in self._unable.items() if key[1] != node}
 
     def registered_with(self, node: NodeId) -> list[Replica]:
-        """The replicas of chains that it had when it registered, but those removed since."""
-        member = self._members.get(node)
-        return list(member.chain_replicas) if member else []
+        """Return the replicas that a node had when it registered, except those removed since."""
+        return list(self._registered.get(node, ()))
+
+    def registered(self, node: NodeId, replicas: Iterable[Replica]) -> None:
+        """Called with the replicas that a node registers with."""
+        self._registered[node] = set(replicas)
 
     def removed(self, replicas: Iterable[Replica]) -> None:
-        """They are not on their nodes any more."""
+        """Note that replicas are gone from their nodes."""
         for replica in replicas:
-            if (member := self._members.get(replica.node_id)) is not None:
-                member.chain_replicas.discard(replica)
+            self._registered.get(replica.node_id, set()).discard(replica)
 
     def replaced(self, node: NodeId) -> bool:
-        return self._members.reachable(node) or self._choice.lost(node)
+        return self._members.reachable(node) or self._lost_nodes.lost(node)
 
     def lost_in_s(self, node: NodeId) -> float:
-        return max(0.0, self._choice.lost_in_s(node))
+        return max(0.0, self._lost_nodes.lost_in_s(node))
+
+    def lost(self, replica: Replica) -> bool:
+        """Return whether the blocks of a replica never come back: its node serves all chains that
+        it has, but lost this one or has an older copy of it; or the node was removed for good."""
+        node = self._catalog.nodes.get(replica.node_id)
+        if node is None or node.removing:
+            return node is not None
+        serves = not self._members.restrictions(replica.node_id).chains_unserved
+        return serves and self.reachable(replica.node_id) and replica[1:] in self._void(node)
+
+    def _void(self, node: NodeRecord) -> frozenset[_Key]:
+        """Return what is void of a node, as a set that is kept: there may be thousands."""
+        known, void = self._voids.get(node.node_id, ((), frozenset()))
+        if known is not node.void:
+            void = frozenset(node.void)
+            self._voids[node.node_id] = node.void, void
+        return void
 
     def leaving(self, node: NodeId) -> bool:
         record = self._catalog.nodes.get(node)
         return record is not None and record.draining
 
-    # ---- who can take a replica
+    # ---- nodes for another replica
 
     def set_unable(self, loglet: LogId, node: NodeId) -> None:
         self._unable[loglet, node] = self._loop.time() + UNABLE_S
 
     def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
-        """The one with the least to carry that holds nothing of the chain; before that, one where
-        no replica that stays is."""
+        """Return the best node that holds nothing of the chain, if there is any."""
         taken = {replica.node_id for replica in record.replicas if replica.chain == chain}
+        return self._choose(record, taken)
+
+    def fresh(self, record: ChainedRecord) -> NodeId | None:
+        """Return the best node for a chain that is lost. It may be one that lost it."""
+        return self._choose(record, set())
+
+    def _choose(self, record: ChainedRecord, taken: Set[NodeId]) -> NodeId | None:
         fit = [
             node
-            for node in self._members.all_reachable()
+            for node in filter(self._members.takes_more, self._members.all_reachable())
             if node not in taken and not self.leaving(node) and self._able(record.loglet, node)
         ]
         staying = [n for n in taken if not self.leaving(n) and not self.silent(record.loglet, n)]
-        locations = self._catalog.locations
-
-        def burden(node: NodeId) -> tuple[int, int, int, NodeId]:
-            return neighbours(node, staying, locations), *self._burden(node)
-
-        return min(fit, key=burden, default=None)
+        loads = {node: self._load(node) for node in fit}
+        return choose_spare(loads, staying, self._catalog.locations)
 
     def _able(self, loglet: LogId, node: NodeId) -> bool:
         return self._unable.get((loglet, node), 0.0) <= self._loop.time()
 
-    def _burden(self, node: NodeId) -> tuple[int, int, NodeId]:
+    def _load(self, node: NodeId) -> Load:
         member = self._members.get(node)
-        return self._catalog.load_of[node], member.stored_bytes_total if member else 0, node
+        stored = member.stored_bytes_total if member else 0
+        return Load(has_remains=False, replicas=self._catalog.load_of[node], stored_bytes=stored)
 
 
 class _NodesOfLoglet:
@@ -121,3 +152,6 @@ class _NodesOfLoglet:
 
     def spare(self, chain: int) -> NodeId | None:
         return self._nodes.spare(self._record, chain)
+
+    def fresh(self, chain: int) -> NodeId | None:
+        return self._nodes.fresh(self._record)

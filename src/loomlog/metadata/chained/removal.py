@@ -1,7 +1,7 @@
-"""Replicas of chains that nobody needs any more leave their nodes, with their data.
+"""Remove replicas of chains that are no longer needed from their nodes, with their data.
 
-What is to be removed is in the record of its loglet, so that a node that is away now is told when
-it registers. The record of a loglet that belongs to no log goes with its last replica.
+The record of a loglet lists its replicas to remove, so that a node that is away gets the order when
+it registers. The record of a loglet that belongs to no log is deleted with its last replica.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from dataclasses import replace
 from loomlog.core.chained.messages import Done, Remove
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import NOT_HERE
-from loomlog.metadata.background import Background
-from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.insisting import Insisting, Progress
-from loomlog.metadata.records import ChainedRecord
+from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.work.background import Background
+from loomlog.metadata.work.retry_loop import Progress, RetryLoop
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
 
 
 class Removal:
+    """Removes replicas from nodes, and the records of loglets that are gone."""
+
     def __init__(
         self,
         catalog: Catalog,
@@ -42,15 +44,14 @@ class Removal:
         self._driver = driver
         self._nodes = nodes
         self._epochs = epochs
-        self._work = Insisting("removal of replicas of segment", self._step, background)
+        self._work = RetryLoop("removal of replicas of segment", self._step, background)
 
     def look(self, record: ChainedRecord) -> None:
         if record.dropping or self._is_abandoned(record):
             self._work.wake(record.loglet)
 
     def _is_abandoned(self, record: ChainedRecord) -> bool:
-        log = self._catalog.log_of(record)
-        return log is None or log.segment_of(record.loglet) is None
+        return self._catalog.segment_of(record) is None
 
     async def _step(self, loglet: LogId) -> Progress:
         record = self._chained.get(loglet)
@@ -75,7 +76,7 @@ class Removal:
         return Progress.IDLE
 
     async def _remove(self, record: ChainedRecord) -> Progress:
-        """From the nodes that can be reached; from those that are forgotten they are gone."""
+        """Remove replicas from nodes that can be reached; nodes that were forgotten have none."""
         forgotten = [r for r in record.dropping if r.node_id not in self._catalog.nodes]
         there = [r for r in record.dropping if self._nodes.reachable(r.node_id)]
         removed = await self._ask_to_remove(there)
@@ -86,39 +87,32 @@ class Removal:
         return Progress.FAILED if there else Progress.IDLE
 
     async def _ask_to_remove(self, replicas: Sequence[Replica]) -> list[Replica]:
-        """Those that are gone."""
+        """Order nodes to remove replicas; return those that are gone."""
         answers = await asyncio.gather(*(self._driver.ask(r, Remove()) for r in replicas))
         pairs = zip(replicas, answers, strict=True)
         gone = [r for r, answer in pairs if isinstance(answer, Done) or answer == NOT_HERE]
         self._nodes.removed(gone)
         return gone
 
-    # ---- what nobody knows of
+    # ---- unknown replicas
 
-    async def node_joined(self, node: NodeId) -> None:
-        """A replica that left its loglet, and was made by an order that came late, goes again."""
-        unknown = self._unknown(node)
-        for replica in unknown:
-            record = self._chained.get(replica.log_id)
-            if record is not None and replica.birth <= record.births:
-                await self._chained.change(
-                    replica.log_id,
-                    lambda r, gone=replica: replace(r, dropping=(*r.dropping, gone)),  # type: ignore[misc]
-                )
-                self._work.wake(replica.log_id)
-        if left := self._unknown(node):
+    def node_joined(self, node: NodeId) -> None:
+        """Report replicas that no record names. Newer metadata may: an operator decides."""
+        if unknown := self._unknown(node):
             logger.warning(
                 "node %d has %d replicas of chains that nobody knows: `loom node cleanup %d` "
                 "deletes them",
-                *(node, len(left), node),
+                node,
+                len(unknown),
+                node,
             )
 
     async def clean_up(self, node: NodeId) -> int:
-        """Delete them: so many."""
+        """Delete replicas that no record names, and return how many."""
         return len(await self._ask_to_remove(self._unknown(node)))
 
     def _unknown(self, node: NodeId) -> list[Replica]:
-        """What the node registered with that is in no record."""
+        """Return the replicas that a node registered with and no record names."""
         found = self._nodes.registered_with(node)
         records = {replica: self._chained.get(replica.log_id) for replica in found}
         return [r for r, record in records.items() if record is None or r not in record.replicas]

@@ -1,8 +1,8 @@
-"""Who hands out positions: a sequencer for each loglet that takes appends, of this term alone.
+"""The sequencers of this term: one hands out positions for each loglet that takes appends.
 
-They are made when a projection that this term swapped in came into force, and die with the term:
-the next leader begins another epoch. So nobody has to confirm that this process leads before a
-ticket is given: replicas refuse it if it does not.
+A sequencer is created when a projection of this term comes into force, and ends with the term: the
+next leader begins another epoch. So tickets are given without confirming that this process leads:
+if it does not, replicas refuse them.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ NOT_YET: Final = Refused("positions are not handed out yet, or not any more: try
 
 
 class Sequencers:
+    """The sequencers of this term, by loglet."""
+
     def __init__(self, leader_epoch: int) -> None:
         self._last_name = leader_epoch << 32
         self._sequencers: dict[LogId, Sequencer] = {}
         self._stopped_at: dict[LogId, Glsn] = {}
 
     def new_name(self) -> int:
-        """Of the sequencer of one attempt at a projection: never given before, by whomever."""
+        """Return a name for the sequencer of one attempt at a projection that was never used."""
         self._last_name += 1
         return self._last_name
 
     def begin(self, projection: Projection) -> None:
-        """It came into force, by our own swap."""
+        """Hand out positions in a projection that this term put into force."""
         self.end(projection.log_id)
         if projection.first and not projection.closed:
             remembered = max(REMEMBERED_LEAST, TICKETS_REMEMBERED // (len(self._sequencers) + 1))
             self._sequencers[projection.log_id] = Sequencer(projection, remembered)
 
     def stop(self, loglet: LogId) -> Glsn:
-        """Hand out nothing more: its epoch is over. The first position that was not handed out; 0:
-        nobody knows, it was another term's."""
+        """Stop handing out positions: the epoch is over. Return the first that was not handed out;
+        0 if unknown, because the sequencer was another term's."""
         sequencer = self._sequencers.pop(loglet, None)
         if sequencer is not None:
             self._stopped_at[loglet] = sequencer.end
@@ -54,7 +56,7 @@ class Sequencers:
         return loglet in self._sequencers
 
     def end_of(self, loglet: LogId) -> Glsn:
-        """The first position that is not handed out; 0: nobody knows yet."""
+        """Return the first position that was not handed out; 0: not known yet."""
         sequencer = self._sequencers.get(loglet)
         return sequencer.end if sequencer else self._stopped_at.get(loglet, 0)
 

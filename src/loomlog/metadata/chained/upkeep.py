@@ -1,9 +1,9 @@
-"""Keeps every chained loglet as it should be: asks core.chained.upkeep what to do, and does it.
+"""Keep every chained loglet as it should be: ask core.chained.upkeep what to do, and do it.
 
-Three things go on beside each other for a loglet, each only while there is something to do: its
-chains are repaired; replicas that nobody needs are removed (removal.py); it is trimmed
-(trimming.py). Events wake them: a node registered, fell silent or came back, a log changed, a
-client cannot reach a node, a new epoch began.
+For each loglet three kinds of work go on side by side, each only while there is something to do:
+its chains are repaired, unneeded replicas are removed (removal.py), and it is trimmed (trim.py).
+Events wake them: a node registered, fell silent or came back, a log changed, a client cannot reach
+a node, a new epoch began.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from loomlog.core.chained import upkeep
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.reconfigure import Goal
-from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, Unavailable
-from loomlog.metadata.background import Background
-from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
-from loomlog.metadata.chained.filling import Filling
+from loomlog.metadata.chained.newcomers import Newcomers
 from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.record import ChainedRecord
 from loomlog.metadata.chained.removal import Removal
 from loomlog.metadata.chained.sequencers import Sequencers
-from loomlog.metadata.chained.trimming import Trimming
-from loomlog.metadata.insisting import Insisting, Progress
-from loomlog.metadata.node_choice import UNABLE_S
-from loomlog.metadata.records import ChainedRecord
+from loomlog.metadata.chained.trim import Trimming
+from loomlog.metadata.nodes.lost_nodes import UNABLE_S
+from loomlog.metadata.work.background import Background
+from loomlog.metadata.work.retry_loop import Progress, RetryLoop
+from loomlog.metadata.work.timers import Timers
 from loomlog.types import Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-REPORT_WAIT_S: Final = 5.0  # for a new epoch; less than what a client waits for its answer
+REPORT_WAIT_S: Final = 5.0  # for a new epoch; less than a client waits for its answer
 CHECKS_MAX: Final = 64  # at one time
 
 
 class Upkeep:
+    """Repairs the chains of all loglets."""
+
     def __init__(
         self,
         catalog: Catalog,
@@ -55,7 +57,6 @@ class Upkeep:
         sync_bytes_per_s: int,
         node_left: Callable[[NodeId], Awaitable[None]],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._chained = chained
         self._sequencers = sequencers
@@ -63,26 +64,25 @@ class Upkeep:
         self._nodes = nodes
         self._background = background
         self.epochs = Epochs(chained, sequencers, driver, nodes, self.wake, self._trimmed)
-        self.filling = Filling(chained, driver, self.epochs, nodes, sync_bytes_per_s)
+        self.newcomers = Newcomers(chained, driver, self.epochs, nodes, sync_bytes_per_s)
         self._node_left = node_left
-        self._repair = Insisting("upkeep of segment", self._repair_step, background)
+        self._repair = RetryLoop("upkeep of segment", self._repair_step, background)
         self.removal = Removal(catalog, chained, driver, nodes, self.epochs, background)
         self.trimming = Trimming(catalog, chained, driver, self.epochs, background)
         self._unfit: set[Replica] = set()
         self._joining: set[Replica] = set()  # by this leader
         self._checks = asyncio.Semaphore(CHECKS_MAX)
-        self._timers: dict[object, asyncio.TimerHandle] = {}
+        self._timers = Timers()
 
     def start(self) -> None:
-        """Every loglet that takes appends needs an epoch of this term."""
+        """Give every loglet that takes appends an epoch of this term."""
         for record in self._chained:
             self.wake(record.loglet)
 
     def stop(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
+        self._timers.stop()
 
-    # ---- waking
+    # ---- events
 
     def wake(self, loglet: LogId) -> None:
         record = self._chained.get(loglet)
@@ -96,7 +96,7 @@ class Upkeep:
             self.wake(record.loglet)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
-        """It fell silent, or speaks again, or is drained: also spares are waited for."""
+        """Called when a node fell silent, is back or is drained. Loglets also wait for spares."""
         for record in self._chained:
             if not isinstance(self.decide(record), upkeep.Wait):
                 self._repair.wake(record.loglet)
@@ -104,31 +104,21 @@ class Upkeep:
             self.trimming.look(record)
         if not alive:
             delay_s = self._nodes.lost_in_s(node)
-            self._later(node, delay_s, partial(self.node_changed, node, alive=True))
+            self._timers.set(node, delay_s, partial(self.node_changed, node, alive=True))
 
     def node_joined(self, node: NodeId) -> None:
-        """It registered: is what it should have there?"""
+        """Check that a node that registered has what it should."""
         self._nodes.came_back(node)
-        self._background.spawn(self.removal.node_joined(node), f"look at what node {node} has")
+        self.removal.node_joined(node)
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
         for record in filter(lambda record: record.made, self._chained.on_node(node)):
             self._background.spawn(self._verify(record, node), f"look at node {node}")
         self.node_changed(node, alive=True)
 
-    def _later(self, key: object, delay_s: float, wake: Callable[[], None]) -> None:
-        if key in self._timers:
-            self._timers[key].cancel()
-
-        def due() -> None:
-            self._timers.pop(key, None)
-            wake()
-
-        self._timers[key] = self._loop.call_later(delay_s, due)
-
-    # ---- replicas that are not what they should be
+    # ---- unfit replicas
 
     async def _verify(self, record: ChainedRecord, node: NodeId) -> None:
-        """Whether the replicas of a node have not forgotten anything, and their disk works."""
+        """Check that the replicas of a node have forgotten nothing, and that their disk works."""
         for replica in record.projection.replicas:
             if replica.node_id != node:
                 continue
@@ -138,6 +128,7 @@ class Upkeep:
                 case Refused(reason):
                     self._is_unfit(replica, reason)
                 case EpochOver(epoch) if epoch > self._epoch_of(record.loglet):
+                    self._unfit.discard(replica)  # it was sealed for an epoch that failed
                     self.epochs.unfinished.add(record.loglet)
                     self.wake(record.loglet)
                 case Done():
@@ -145,15 +136,17 @@ class Upkeep:
 
     def _is_unfit(self, replica: Replica, reason: str) -> None:
         logger.warning(
-            "segment %d: its replica on node %d is of no use: %s",
-            *(replica.log_id, replica.node_id, reason),
+            "segment %d: its replica on node %d is unusable: %s",
+            replica.log_id,
+            replica.node_id,
+            reason,
         )
         self._unfit.add(replica)
         self.wake(replica.log_id)
-        self._later(replica, UNABLE_S, partial(self._look_again, replica))
+        self._timers.set(replica, UNABLE_S, partial(self._look_again, replica))
 
     def _look_again(self, replica: Replica) -> None:
-        """It may be well again: if nobody else has its chain, all wait for that."""
+        """Try an unfit replica again: if no other has its chain, the log waits for it."""
         record = self._chained.get(replica.log_id)
         if record is None or replica not in self._unfit.intersection(record.projection.replicas):
             self._unfit.discard(replica)
@@ -170,7 +163,7 @@ class Upkeep:
         return record.projection.epoch if record else 0
 
     async def report(self, request: pb.ReportChain) -> None:
-        """A client cannot reach a node: wait for an epoch without it, if we miss it, too."""
+        """Wait for an epoch without a node that neither a client nor this process reaches."""
         loglet, node = request.loglet_id, request.storage_node_id
         if self._used(loglet).projection.epoch > request.epoch:
             return
@@ -188,21 +181,17 @@ class Upkeep:
             raise Unavailable(f"segment {loglet} does not get a new epoch yet") from None
 
     def _used(self, loglet: LogId) -> ChainedRecord:
-        """Of a segment that is part of a log."""
+        """Return the record of a loglet whose segment is part of a log."""
         record = self._chained.get(loglet)
-        if record is None or self._segment(record) is None:
+        if record is None or self._catalog.segment_of(record) is None:
             raise NotFound(f"there is no segment {loglet} of protocol chained")
         return record
 
     def trouble(self, loglet: LogId) -> str:
-        """Why the last step failed."""
+        """Return why the last step failed; "" if it did not."""
         return self._repair.trouble.get(loglet, "")
 
-    # ---- what is wanted
-
-    def _segment(self, record: ChainedRecord) -> Segment | None:
-        log = self._catalog.log_of(record)
-        return None if log is None else log.segment_of(record.loglet)
+    # ---- decisions
 
     def _trimmed(self, loglet: LogId) -> Glsn:
         record = self._chained.get(loglet)
@@ -210,43 +199,44 @@ class Upkeep:
         return 0 if log is None else log.trimmed
 
     def decide(self, record: ChainedRecord) -> upkeep.Action:
-        segment = self._segment(record)
+        segment = self._catalog.segment_of(record)
         if segment is None or not record.made:
             return upkeep.Wait()
-        loglet = upkeep.Loglet(
+        lost = frozenset(filter(self._nodes.lost, record.projection.replicas))
+        standing = upkeep.ChainsStanding(
             record.projection,
             segment.settings.replicas,
             self._why_epoch(record),
-            frozenset(self._unfit.intersection(record.projection.replicas)),
+            lost.union(self._unfit.intersection(record.projection.replicas)),
             record.joining,
             record.dropping,
+            lost,
         )
-        return upkeep.decide(loglet, self._nodes.of(record))
+        return upkeep.decide(standing, self._nodes.of(record))
 
     def _why_epoch(self, record: ChainedRecord) -> str:
         if record.loglet in self.epochs.unfinished:
             return "an epoch was begun and did not come into force"
         if record.begun and not record.projection.closed and record.loglet not in self._sequencers:
-            return "the one who handed out positions is gone"
+            return "its sequencer is gone"
         return ""
 
     # ---- chains
 
     async def _repair_step(self, loglet: LogId) -> Progress:
         record = self._chained.get(loglet)
-        segment = None if record is None else self._segment(record)
+        segment = None if record is None else self._catalog.segment_of(record)
         if record is None or segment is None or not record.made:
             return Progress.IDLE
         if not record.begun and segment.start:
             await self.epochs.begin(segment)
             return Progress.DONE
         if stale := [r for r in record.joining if r not in self._joining]:
-            await self._chained.drop(loglet, *stale)  # of an earlier leader: nobody fills them
+            await self._chained.drop(loglet, *stale)  # of an earlier leader: nothing fills them
             return Progress.DONE
         match self.decide(record):
-            case upkeep.NewEpoch(reason, leaving, unfit):
-                goal, epoch = Goal(leaving=leaving, unfit=unfit), record.projection.epoch
-                await self.epochs.attempt(loglet, goal, reason, after=epoch)
+            case upkeep.NewEpoch() as wanted:
+                await self._begin_epoch(record, wanted)
                 return Progress.DONE
             case upkeep.Join(chain, node) if record.begun:
                 await self._join(record, chain, node)
@@ -255,26 +245,49 @@ class Upkeep:
             await self._node_left(replica.node_id)
         return Progress.IDLE
 
+    async def _begin_epoch(self, record: ChainedRecord, wanted: upkeep.NewEpoch) -> None:
+        """Begin an epoch. If that fails, the next step drops the fresh replicas."""
+        fresh = tuple(
+            Replica(node, record.loglet, chain, self._catalog.new_stamp())
+            for chain, node in wanted.fresh
+        )
+        self._joining.update(fresh)
+        try:
+            if fresh:
+                await self._chained.change(
+                    record.loglet, lambda record: replace(record, joining=(*record.joining, *fresh))
+                )
+            goal = Goal(leaving=wanted.leaving, unfit=wanted.unfit, fresh=fresh)
+            epoch = record.projection.epoch
+            new = await self.epochs.attempt(record.loglet, goal, wanted.reason, after=epoch)
+        finally:
+            self._joining.difference_update(fresh)
+        for replica in set(fresh).intersection(new.replicas):
+            logger.warning(
+                "segment %d: all replicas of chain %d were lost: what is left of it is on node %d",
+                record.loglet,
+                replica.chain,
+                replica.node_id,
+            )
+
     async def _join(self, record: ChainedRecord, chain: int, node: NodeId) -> None:
-        replica = Replica(node, record.loglet, chain, record.births + 1)
+        replica = Replica(node, record.loglet, chain, self._catalog.new_stamp())
         self._joining.add(replica)
         try:
             await self._chained.change(
                 record.loglet,
-                lambda record: replace(
-                    record, births=replica.birth, joining=(*record.joining, replica)
-                ),
+                lambda record: replace(record, joining=(*record.joining, replica)),
             )
         except BaseException:
             self._joining.discard(replica)
             raise
         logger.info("segment %d: node %d joins chain %d", record.loglet, node, chain)
-        self._background.spawn(self._fill(replica), f"filling of node {node}")
+        self._background.spawn(self._admit(replica), f"copying to node {node}")
 
-    async def _fill(self, replica: Replica) -> None:
+    async def _admit(self, replica: Replica) -> None:
         try:
-            await self.filling.fill(replica)
+            await self.newcomers.admit(replica)
         finally:
             self._joining.discard(replica)
             self.wake(replica.log_id)
-            self._later(replica, UNABLE_S, partial(self.wake, replica.log_id))
+            self._timers.set(replica, UNABLE_S, partial(self.wake, replica.log_id))

@@ -1,2 +1,2 @@
 """Segments of the `copyset` protocol in the metadata repository: the epoch store, the choice of
-nodesets, and what has to be done when nobody appends."""
+nodesets, and recoveries without appends."""

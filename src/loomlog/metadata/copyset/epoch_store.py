@@ -1,4 +1,4 @@
-"""The epoch store: who sequences a copyset loglet, in which epoch, and how far it is recovered.
+"""The epoch store: the sequencer, epoch and recovery state of each copyset loglet.
 
 Every change is one compare-and-swap of the loglet's record, computed from the one it replaces, and
 fenced by the leader's epoch like all that is written here.
@@ -14,51 +14,72 @@ from dataclasses import replace
 from loomlog.core.copyset import log_state
 from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.lsn import Epoch, Lsn
-from loomlog.core.copyset.messages import LogState, SetClean
+from loomlog.core.copyset.messages import Activate, Contradict, Finish, GetState, LogState, SetClean
 from loomlog.core.segments import Segment
-from loomlog.errors import InvalidArgument, NotFound, Unauthorized, Unavailable
-from loomlog.metadata.catalog import Catalog
+from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.nodes import CopysetNodes, size_of
-from loomlog.metadata.records import CopysetRecord
+from loomlog.metadata.copyset.record import CopysetRecord
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.copyset import state_to_wire
+from loomlog.wire.copyset import state_to_wire, store_request_from_wire
 
 logger = logging.getLogger(__name__)
 
 
 class EpochStore:
-    def __init__(self, catalog: Catalog, copysets: CopysetCatalog, nodes: CopysetNodes) -> None:
+    """Keeps the state of every copyset loglet and answers the nodes that sequence them."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        copysets: CopysetCatalog,
+        nodes: CopysetNodes,
+        now_us: Callable[[], int],
+        contradicted: Callable[[str], None],
+    ) -> None:
+        """`now_us`: the time by most clocks; 0: not known. `contradicted` is called with what a
+        node knows that is missing here."""
         self._catalog = catalog
         self._copysets = copysets
         self._nodes = nodes
-        self._awaited: dict[LogId, asyncio.Event] = {}  # that it changes
+        self._now_us = now_us
+        self._contradicted = contradicted
+        self._awaited: dict[LogId, asyncio.Event] = {}  # set on a change
+        self._tails: dict[LogId, Lsn] = {}  # the newest from sequencers' heartbeats
 
-    # ---- what nodes ask
+    # ---- requests of nodes
 
     async def answer(self, node: NodeId | None, request: pb.EpochStoreRequest) -> pb.CopysetState:
-        """The state as it is then."""
+        """Carry out what a node asks for and return the state after it."""
         if node is None:
             raise Unauthorized("epochs are for storage nodes, on the connection they registered on")
-        kinds, loglet, taken = pb.EpochStoreRequest, request.loglet_id, False
-        match request.kind:
-            case kinds.GET:
+        loglet, taken = request.loglet_id, False
+        match asked := store_request_from_wire(request, node):
+            case GetState():
                 await self.begin(self._segment(loglet))
-            case kinds.ACTIVATE:
-                taken = await self._activate(loglet, node, request.expected)
-            case kinds.SET_CLEAN:
-                clean = SetClean(loglet, request.by, request.epoch, request.tail)
-                await self._change(loglet, lambda state: log_state.set_clean(state, clean))
-            case _:
-                raise InvalidArgument(f"the epoch store takes no requests of kind {request.kind}")
-        message = self.to_wire(self._record(loglet))
+            case Activate():
+                taken = await self._activate(loglet, node, asked.expected)
+            case SetClean():
+                await self._change(loglet, lambda state: log_state.set_clean(state, asked))
+            case Finish():
+                await self._change(loglet, lambda state: log_state.finish(state, asked))
+            case Contradict():
+                what = (
+                    f"node {asked.node} has position {asked.lsn} of segment {loglet}, but epoch "
+                    f"{asked.epoch} was given as a new one"
+                )
+                self._contradicted(what)
+                raise RolledBack(f"the metadata went back in time: {what}")
+        record = self._record(loglet)
+        message = self.for_a_sequencer(record) if taken else self.to_wire(record)
         message.taken = taken
         return message
 
     async def _activate(self, loglet: LogId, node: NodeId, expected: int) -> bool:
-        """Whether it took the epoch. One that the node has already it may have used, before it was
-        started anew: it must not think that it is new."""
+        """Give a node the next epoch; return whether it got it. A node that has the epoch already
+        may have used it before it was restarted, so it must not take it for a new one."""
         segment = self._segment(loglet)
         await self.begin(segment)
         is_taken = False
@@ -68,7 +89,8 @@ class EpochStore:
             is_taken = state.epoch == expected and not state.closed
             if not is_taken:
                 return state
-            return log_state.take_epoch(state, node, self.next_nodeset(segment, state))
+            told = log_state.note_tail(state, self._tails.get(loglet, 0))
+            return log_state.take_epoch(told, node, self.next_nodeset(segment, state))
 
         state = await self._change(loglet, activated)
         if is_taken:
@@ -80,10 +102,27 @@ class EpochStore:
         message.log_stream_id = record.stream_id
         return message
 
-    # ---- what the metadata repository does itself
+    def for_a_sequencer(self, record: CopysetRecord) -> pb.CopysetState:
+        message = self.to_wire(record)
+        message.now_us = self._now_us()
+        return message
+
+    # ---- tails
+
+    def take_tail(self, loglet: LogId, tail: Lsn) -> None:
+        """Note how far a sequencer reports to have acknowledged."""
+        if self._copysets.get(loglet) is not None:
+            self._tails[loglet] = max(tail, self._tails.get(loglet, 0))
+        else:
+            self._tails.pop(loglet, None)
+
+    def told_tail(self, loglet: LogId) -> Lsn:
+        return self._tails.get(loglet, 0)
+
+    # ---- changes by the metadata repository itself
 
     async def begin(self, segment: Segment) -> None:
-        """Let it have epochs, the first one above all positions before it. Fine if it began."""
+        """Let it have epochs, the first above all earlier positions. It may have begun before."""
         if not segment.start:
             raise Unavailable(f"segment {segment.loglet} has not begun yet: try again")
         if not self._record(segment.loglet).begun:
@@ -96,8 +135,8 @@ class EpochStore:
     async def take_epoch(
         self, loglet: LogId, node: NodeId, expected: Epoch, *, closed: bool
     ) -> CopysetRecord | None:
-        """For a node that has not asked. With `closed` it takes no appends, for good. None: another
-        one than the expected is the newest, maybe one that the node took itself and had already."""
+        """Take an epoch for a node that has not asked; with `closed` the loglet takes no more
+        appends. None: the expected epoch is not the newest any more, or the node took it itself."""
         segment = self._segment(loglet)
         await self.begin(segment)
         is_ours = False
@@ -108,7 +147,8 @@ class EpochStore:
             if not is_ours:
                 return state
             nodeset = self.next_nodeset(segment, state)
-            return log_state.take_epoch(state, node, nodeset, closed=closed)
+            told = log_state.note_tail(state, self._tails.get(loglet, 0))
+            return log_state.take_epoch(told, node, nodeset, closed=closed)
 
         state = await self._change(loglet, taken)
         return replace(self._record(loglet), state=state) if is_ours else None
@@ -121,7 +161,7 @@ class EpochStore:
         return log_state.next_nodeset(segment.loglet, state, self._nodes.usable(), size)
 
     async def until(self, loglet: LogId, true: Callable[[LogState], bool]) -> LogState:
-        """Wait; NotFound if it is deleted."""
+        """Wait for a condition; raise NotFound if the loglet is deleted."""
         while not true(self._record(loglet).state):
             await self._awaited.setdefault(loglet, asyncio.Event()).wait()
         return self._record(loglet).state
@@ -142,14 +182,12 @@ class EpochStore:
         return after
 
     def tell(self, loglet: LogId) -> None:
-        """It changed, or is gone."""
+        """Wake those who wait for a loglet: it changed, or is gone."""
         if (awaited := self._awaited.pop(loglet, None)) is not None:
             awaited.set()
 
     def _segment(self, loglet: LogId) -> Segment:
-        record = self._copysets.get(loglet)
-        log = None if record is None else self._catalog.log_of(record)
-        segment = None if log is None else log.segment_of(loglet)
+        segment = self._catalog.segment_of(self._record(loglet))
         if segment is None:
             raise _gone(loglet)
         return segment
@@ -162,11 +200,11 @@ class EpochStore:
 
 
 def begun_at(record: CopysetRecord, start: int) -> CopysetRecord:
-    """As it is once its segment has begun there."""
+    """Return a record whose segment begins at a position; one that has begun is unchanged."""
     if record.begun:
         return record
     newest = record.state.history[-1]
-    state = log_state.first_state(newest.nodeset, newest.replication, start)
+    state = log_state.first_state(newest.nodeset, newest.replication, start, record.state.stamp)
     return replace(record, state=state, begun=True)
 
 

@@ -1,13 +1,11 @@
-"""Copyset loglets that get a new epoch without an append: it is taken for a node, which is told to
-recover all before it, and sequences from then on, unless the loglet is closed.
+"""Give copyset loglets a new epoch without an append, when core.copyset.upkeep says so.
 
-That is so when a segment ends, when a node of the nodeset leaves or is lost for long, when there
-are nodes again for a nodeset that has become smaller by that, and when the node that sequenced is
-gone: readers would wait for what it acknowledged last until somebody appends. A node that registers
-again is asked, for it may have forgotten that it sequences.
+The epoch is taken for a node, which is ordered to recover all epochs before it and sequences from
+then on, unless the loglet is closed. A node that registers again is asked to resume as sequencer:
+it may have restarted.
 
-Another attempt is another epoch, unless the node is known to be still at it: two recoveries of one
-epoch would not be told apart by storage nodes.
+Another attempt takes another epoch, unless the node is known to be still recovering: storage nodes
+cannot distinguish two recoveries of one epoch.
 """
 
 from __future__ import annotations
@@ -17,23 +15,26 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from loomlog.core.copyset.log_state import can_be_recovered, has_shrunk, is_recovered
+from loomlog.core.copyset.epoch_metadata import Member
+from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.upkeep import LogSituation, lossy_nodes, reason_for_epoch
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
-from loomlog.metadata.background import Background
-from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
-from loomlog.metadata.insisting import Insisting, Progress
-from loomlog.metadata.records import CopysetRecord
+from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.work.background import Background
+from loomlog.metadata.work.retry_loop import Progress, RetryLoop
+from loomlog.metadata.work.timers import Timers
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64  # each asks a few nodes for a few records
-SEQUENCER_LOST_S: Final = 1.0  # so long those who append may make another node take over
+SEQUENCER_LOST_S: Final = 1.0  # within this time clients that append replace a sequencer
 
 
 class Recoveries:
@@ -46,23 +47,21 @@ class Recoveries:
         orders: CopysetOrders,
         background: Background,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._copysets = copysets
         self._epochs = epochs
         self._nodes = nodes
         self._orders = orders
-        self._work = Insisting("recovery of segment", self._step, background)
-        self._sequencers = Insisting("sequencer of segment", self._sequence_step, background)
+        self._work = RetryLoop("recovery of segment", self._step, background)
+        self._sequencers = RetryLoop("sequencer of segment", self._sequence_step, background)
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._failed: dict[LogId, NodeId] = {}  # did not recover it, the last time
-        self._timers: dict[NodeId, asyncio.TimerHandle] = {}
+        self._failed: dict[LogId, NodeId] = {}  # failed to recover it last time
+        self._timers = Timers()
 
     def stop(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
+        self._timers.stop()
 
-    # ---- waking
+    # ---- events
 
     def look(self, record: CopysetRecord) -> None:
         if self.reason(record):
@@ -79,84 +78,56 @@ class Recoveries:
             self._look_later(node, SEQUENCER_LOST_S)
 
     def node_joined(self, node: NodeId) -> None:
-        """It may have been started anew: then what it sequenced needs another sequencer."""
+        """Check the loglets that a node sequenced: it may have restarted."""
         self.look_at_all()
         for record in self._copysets:
             if record.state.sequencer == node and not record.state.closed:
                 self._sequencers.wake(record.loglet)
 
     def _look_later(self, node: NodeId, delay_s: float) -> None:
-        """And again when others are to take the node's place."""
-        if node in self._timers:
-            self._timers[node].cancel()
+        """Look after a delay, and again when other nodes are to take the place of this one."""
 
         def due() -> None:
-            del self._timers[node]
             self.look_at_all()
             if not self._nodes.alive(node) and (left_s := self._nodes.lost_in_s(node)):
                 self._look_later(node, left_s)
 
-        self._timers[node] = self._loop.call_later(delay_s, due)
+        self._timers.set(node, delay_s, due)
 
     def trouble(self, loglet: LogId) -> str:
-        """Why the last attempt failed."""
+        """Return why the last attempt failed; "" if it did not."""
         return self._work.trouble.get(loglet, "")
 
-    # ---- what is wanted
+    # ---- decisions
 
     def reason(self, record: CopysetRecord) -> str:
-        """Why it needs another epoch; empty: it does not."""
-        segment = self._segment(record)
+        """Return why the loglet needs another epoch; "" if it does not."""
+        segment = self._catalog.segment_of(record)
         if segment is None or not segment.start:
             return ""
-        state = record.state
-        if self._ends(record):
-            return "" if state.closed and is_recovered(state) else "its segment ends"
-        if not record.begun or not state.sequencer:
-            return ""
-        reason = self._why_not_as_it_is(record, segment)
-        alive = [node for node in record.holders if self._nodes.alive(node)]
-        return reason if reason and can_be_recovered(state, alive) else ""
+        standing = LogSituation(
+            record.state,
+            record.holders,
+            nodeset_wanted=segment.settings.nodeset,
+            begun=record.begun,
+            ends=self._ends(record),
+        )
+        return reason_for_epoch(standing, self._nodes_of(record, segment))
 
-    def _segment(self, record: CopysetRecord) -> Segment | None:
-        log = self._catalog.log_of(record)
-        return None if log is None else log.segment_of(record.loglet)
+    def _nodes_of(self, record: CopysetRecord, segment: Segment) -> _NodesOfLoglet:
+        return _NodesOfLoglet(self._nodes, self._epochs, record, segment)
 
     def _ends(self, record: CopysetRecord) -> bool:
-        """Its segment takes no more appends: what comes after it is there."""
+        """Return whether its segment takes no more appends: a later one is active."""
         log = self._catalog.log_of(record)
-        return log is not None and not log.chain.takes_appends(record.loglet)
+        return log is not None and not log.layout.takes_appends(record.loglet)
 
-    def _why_not_as_it_is(self, record: CopysetRecord, segment: Segment) -> str:
-        state, nodes = record.state, self._nodes
-        if not nodes.alive(state.sequencer):
-            return f"node {state.sequencer}, which sequenced it, is gone"
-        if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.sequencer(record.loglet)):
-            return f"node {state.sequencer}, which sequences it, is drained"
-        nodeset = state.history[-1].nodeset
-        unfit = [m.node_id for m in nodeset if nodes.leaves(m.node_id) or nodes.lost(m.node_id)]
-        if unfit and self._epochs.next_nodeset(segment, state) != nodeset:
-            return f"node {unfit[0]} leaves its nodeset"
-        if joining := self._joining(record, segment):
-            return f"node {joining[0]} joins its nodeset"
-        return ""
-
-    def _joining(self, record: CopysetRecord, segment: Segment) -> list[NodeId]:
-        """Who would make up for those that left its nodeset; none while one of them is away."""
-        state, nodeset = record.state, record.state.history[-1].nodeset
-        if not has_shrunk(state, segment.settings.nodeset):
-            return []
-        grown = self._epochs.next_nodeset(segment, state)
-        joining = [member.node_id for member in grown if member not in nodeset]
-        is_larger = len(grown) > len(nodeset)
-        return joining if is_larger and all(map(self._nodes.alive, joining)) else []
-
-    # ---- doing it
+    # ---- actions
 
     async def _sequence_step(self, loglet: LogId) -> Progress:
-        """Whoever is asked where a log ends sequences it, or names who does."""
+        """Ask a node where the log ends: then it sequences the log, or names the node that does."""
         record = self._copysets.get(loglet)
-        if record is None or record.state.closed or self._segment(record) is None:
+        if record is None or record.state.closed or self._catalog.segment_of(record) is None:
             return Progress.IDLE
         chosen = self._nodes.sequencer(loglet)
         asked = dict.fromkeys(node for node in (record.state.sequencer, chosen) if node)
@@ -175,6 +146,9 @@ class Recoveries:
             if record is None or not reason:
                 self._failed.pop(loglet, None)
                 return Progress.IDLE
+            segment = self._catalog.segment_of(record)
+            if segment and lossy_nodes(record.state, self._nodes_of(record, segment)):
+                await self._finish(record)
             node = self._choose(loglet)
             closed = self._ends(record)
             taken = await self._epochs.take_epoch(loglet, node, record.state.epoch, closed=closed)
@@ -188,8 +162,15 @@ class Recoveries:
             raise
         return Progress.DONE
 
+    async def _finish(self, record: CopysetRecord) -> None:
+        """Let the sequencer finish, if it is there: only it may know what it acknowledged."""
+        node = record.state.sequencer
+        if self._nodes.reachable(node):
+            with suppress(LoomError):
+                await self._orders.finish(node, record.loglet)
+
     async def _recovered(self, node: NodeId, record: CopysetRecord) -> None:
-        """However long it takes, unless another epoch begins; Unavailable if the node is lost."""
+        """Wait until it is recovered or another epoch begins. Unavailable: the node is lost."""
         while self._nodes.reachable(node):
             with suppress(Timeout):
                 await self._orders.recover(node, record)
@@ -205,3 +186,27 @@ class Recoveries:
         if node is None:
             raise Unavailable("no storage node is there that could recover it")
         return node
+
+
+class _NodesOfLoglet:
+    """The nodes as core.copyset.upkeep asks about them, for one loglet."""
+
+    def __init__(
+        self, nodes: CopysetNodes, epochs: EpochStore, record: CopysetRecord, segment: Segment
+    ) -> None:
+        self._nodes = nodes
+        self._epochs = epochs
+        self._record = record
+        self._segment = segment
+        self.alive = nodes.alive
+        self.leaves = nodes.leaves
+        self.is_unfit = nodes.is_unfit
+
+    def lost_through(self, node: NodeId) -> Epoch:
+        return self._nodes.lost_through(node, self._record.loglet)
+
+    def next_sequencer(self) -> NodeId | None:
+        return self._nodes.sequencer(self._record.loglet)
+
+    def next_nodeset(self) -> tuple[Member, ...]:
+        return self._epochs.next_nodeset(self._segment, self._record.state)

@@ -1,6 +1,6 @@
-"""What nodes have of copyset loglets that belong to no log any more goes; then their records go.
+"""Remove copyset loglets that belong to no log from their nodes, then delete their records.
 
-A node that is away is told when it registers: its loglet's record stays until then.
+A node that is away gets the order when it registers: the record stays until then.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ import logging
 from dataclasses import replace
 
 from loomlog.core.copyset.messages import Forget
-from loomlog.metadata.background import Background
-from loomlog.metadata.catalog import Catalog
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
-from loomlog.metadata.insisting import Insisting, Progress
-from loomlog.metadata.records import CopysetRecord
+from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.work.background import Background
+from loomlog.metadata.work.retry_loop import Progress, RetryLoop
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
 
 
 class Removal:
+    """Deletes loglets that belong to no log any more, and then their records."""
+
     def __init__(
         self,
         catalog: Catalog,
@@ -37,15 +39,14 @@ class Removal:
         self._epochs = epochs
         self._nodes = nodes
         self._orders = orders
-        self._work = Insisting("removal of segment", self._step, background)
+        self._work = RetryLoop("removal of segment", self._step, background)
 
     def look(self, record: CopysetRecord) -> None:
         if self.is_abandoned(record):
             self._work.wake(record.loglet)
 
     def is_abandoned(self, record: CopysetRecord) -> bool:
-        log = self._catalog.log_of(record)
-        return log is None or log.segment_of(record.loglet) is None
+        return self._catalog.segment_of(record) is None
 
     async def _step(self, loglet: LogId) -> Progress:
         record = self._copysets.get(loglet)
@@ -70,8 +71,8 @@ class Removal:
         return Progress.DONE
 
     async def _forget(self, record: CopysetRecord, there: list[NodeId]) -> list[NodeId]:
-        """The one that sequences first: it might give others something new."""
+        """Order the sequencer first: it might still send records to other nodes."""
         sequencer = record.state.sequencer
         if self._nodes.reachable(sequencer):
-            await self._orders.tell([sequencer], Forget(record.loglet))
-        return await self._orders.tell(there, Forget(record.loglet))
+            await self._orders.tell([sequencer], Forget(record.loglet), record)
+        return await self._orders.tell(there, Forget(record.loglet), record)

@@ -1,7 +1,6 @@
-"""Where a time begins in a copyset segment, for retention.
+"""Find where a time begins in a copyset segment, for retention.
 
-A segment that goes on is trimmed by whole partitions of what nodes store, so that they only have to
-drop them. One that has ended gets no new partitions: there every record is looked at.
+Trims end at partitions of the nodes' stores, so that nodes only have to drop whole partitions.
 """
 
 from __future__ import annotations
@@ -9,19 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.landmarks import find_time, last_to_go
+from loomlog.core.copyset.epoch_metadata import Authority
+from loomlog.core.copyset.landmarks import Ages, last_to_go
+from loomlog.core.copyset.lsn import skip_zero
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Unavailable
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
-from loomlog.metadata.records import CopysetRecord, LogRecord
+from loomlog.metadata.copyset.record import CopysetRecord
 from loomlog.types import Glsn, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 
 class CopysetTimes:
+    """Finds where a time begins, from the landmarks of the nodes."""
+
     def __init__(
         self, copysets: CopysetCatalog, nodes: CopysetNodes, orders: CopysetOrders
     ) -> None:
@@ -32,26 +35,24 @@ class CopysetTimes:
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
     ) -> Glsn:
-        """As retention.TimeFinder."""
         record = self._copysets.get(segment.loglet)
         if record is None or not record.begun:
             raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is not there now")
         marks = await self._landmarks(record, timestamp_us)
-        if segment.end is None:
-            return max(first, last_to_go({node: m.expired for node, m in marks.items()}) + 1)
-        found = find_time(
+        last = last_to_go(
             record.state,
-            {node: mark.older for node, mark in marks.items()},
+            {node: Ages(mark.older, mark.young) for node, mark in marks.items()},
+            {node: mark.released for node, mark in marks.items()},
             {node: Authority.UNDERREPLICATED for node, m in marks.items() if m.underreplicated},
         )
-        if found is None:
+        if last is None:
             raise Unavailable(f"too few nodes of segment {segment.loglet} answer")
-        return max(first, found)
+        return max(first, skip_zero(last + 1))
 
     async def _landmarks(
         self, record: CopysetRecord, timestamp_us: int
     ) -> Mapping[NodeId, pb.CopysetLandmarks]:
-        """Of those that answer."""
+        """Return the landmarks of the nodes that answer."""
         nodes = [node for node in record.holders if self._nodes.reachable(node)]
         answers = await asyncio.gather(
             *(self._orders.find_landmarks(node, record.loglet, timestamp_us) for node in nodes),

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from loomlog import batch
 from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.errors import LoomError
-from loomlog.net.connection import Connection, Frame
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame
 
 
 @dataclass(eq=False, slots=True)
 class Append:
-    """It is its own token for the sequencer."""
+    """One append. The sequencer gets it as the opaque token of the batch."""
 
     codec: Codec
     connection: Connection
@@ -27,13 +27,13 @@ class Append:
 
     @classmethod
     def of(cls, codec: Codec, connection: Connection, frame: Frame, payload: memoryview) -> Append:
-        """Raises Corrupt."""
+        """Return the append in a frame; raises Corrupt."""
         header, order = batch.check(payload), frame.copyset_append
         return cls(codec, connection, frame.id, header, payload, order.repeated, order.epoch)
 
     def fits(self, epoch: Epoch) -> bool:
-        """Whoever sent it may have repeated it since. Then it is taken by a sequencer that knows
-        all epochs before; so it must not be taken afterwards in an epoch behind."""
+        """Return whether the append may be taken in this epoch. The client may have repeated it:
+        then a sequencer that knows all earlier epochs takes it, and an earlier one must not."""
         later = self.repeated and self.epoch < epoch
         return later or self.epoch in (0, epoch)
 
@@ -43,7 +43,8 @@ class Append:
         batch.assign_position(self.batch, lsn)
 
     def anew(self, epoch: Epoch) -> Append:
-        """It is nowhere before this epoch. Parts of the old one may still be on their way."""
+        """Return the append for this epoch, when it is in none before. It gets a copy of the batch:
+        parts of the old one may still be on their way."""
         return replace(self, batch=bytearray(self.batch), repeated=False, epoch=epoch)
 
     def succeeded(self, lsn: Lsn) -> None:
@@ -51,7 +52,7 @@ class Append:
         self.connection.send(pb.Frame(id=self.request_id, reply=True, appended=answer))
 
     def not_taken(self, epoch: Epoch) -> None:
-        """It is nowhere; who sent it may send it again, for this epoch."""
+        """Answer that it is nowhere: the client may send it again for this epoch."""
         answer = pb.CopysetTail(epoch=epoch)
         self.connection.send(pb.Frame(id=self.request_id, reply=True, copyset_tail=answer))
 

@@ -1,211 +1,220 @@
-"""Where a node keeps its copies of `copyset` logs: one LogsDB, on its first volume.
+"""The copies of `copyset` logs on a node: which requests they take, and what is said with answers.
 
-    <volume>/cid=<cluster id>/snid=<node id>/logs/…
+Every request names the creation stamp of its log. Numbers of logs may collide when metadata is
+older than the nodes; stamps never do. The first request that brings something says which stamp the
+log has here.
 
-A node without copies has no LogsDB and no threads for one. It is opened at the start of the node if
-it is there, otherwise with the first request; what is asked meanwhile waits. When it cannot be
-opened, or a commit failed, all is refused until the node is started again.
+A node that lost its disk must not say "it never was here": others would believe it. The metadata
+repository recognises a node that came back with empty volumes or an older copy of its data, and
+remembers the newest epoch that each loglet had by then. For epochs up to that one the node says
+with every answer that it may miss records, for good: what it has counts, what it lacks does not.
+Since it also forgot what it was sealed at, it seals itself below the log's newest epoch before it
+takes anything of such a log.
+
+A node that has not registered since it was started does not know what it lost. It shows what it
+has, and takes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
-from loomlog.core.copyset.lsn import Lsn
-from loomlog.core.copyset.messages import NodeRequest, Read, Refused, Trouble
+from loomlog.core.copyset.lsn import EPOCH_MAX, Epoch, epoch_of
+from loomlog.core.copyset.messages import (
+    Begin,
+    Delivered,
+    Digest,
+    Done,
+    Forget,
+    GetState,
+    NodeAnswer,
+    NodeRequest,
+    NotHere,
+    Purge,
+    Read,
+    Refused,
+    Release,
+    Seal,
+    SealedAt,
+    Store,
+    Trim,
+    Trouble,
+)
 from loomlog.core.copyset.storage import LogStanding
-from loomlog.limits import COPYSET_LOOK_UPS_MAX
-from loomlog.node.copyset.storing import Storing
-from loomlog.node.workers import off_loop
-from loomlog.storage.files import Files, Worker
-from loomlog.storage.logsdb.store import Answered, LogsStore
-from loomlog.storage.logsdb.table import LogsTable
-from loomlog.types import LogId, NodeId
+from loomlog.errors import LoomError, Unavailable
+from loomlog.net.turns import Turns
+from loomlog.node.copyset.epoch_store import EpochStore
+from loomlog.node.copyset.logs_volume import LogsVolume
+from loomlog.node.copyset.marks import MATTERS_US, Marks, Seen
+from loomlog.node.copyset.waiting_reads import WaitingReads
+from loomlog.node.disks import Disks
+from loomlog.node.workers import called_back
+from loomlog.storage.logsdb.store import Answered
+from loomlog.types import LogId
+from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-OpenLogs: TypeAlias = Callable[[str], LogsTable]
-Missed: TypeAlias = Callable[[LogId, Lsn], None]
+Found = TypeVar("Found")
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
-COUNT_S: Final = 5.0  # between counts of what is stored
-
-_OPENING: Final = Refused(Trouble.OVERLOADED, "too much waits for the copies to be opened")
-
-
-def _ignore(log: LogId, lsn: Lsn) -> None:
-    pass
+_NOT_JOINED: Final = Refused(
+    Trouble.DISABLED, "this node has not yet registered with the metadata repository"
+)
 
 
 class Copies:
-    """`note_made` is called when there is a LogsDB, before anything is put into it: a process that
-    ends in between has lost nothing. It blocks. `missed` is called when more of a log is released
-    than this node can show: see Storing."""
+    """Opens what is on the disks when it is made; that blocks."""
 
     def __init__(
-        self,
-        node_id: NodeId,
-        files: Files,
-        node_path: str,
-        open_logs: OpenLogs,
-        new_worker: Callable[[], Worker],
-        free_bytes: Callable[[], int],
-        now_us: Callable[[], int],
-        note_made: Callable[[], None],
+        self, disks: Disks, epochs: EpochStore, now_us: Callable[[], int], spawn: Spawn
     ) -> None:
-        self.missed: Missed = _ignore
-        self.path = f"{node_path}/logs"
-        self._node_id = node_id
-        self._files = files
-        self._node_path = node_path
-        self._open_logs = open_logs
-        self._new_worker = new_worker
-        self._free_bytes = free_bytes
-        self._now_us = now_us
-        self._note_made = note_made
-        self._table: LogsTable | None = None
-        self._store: LogsStore | None = None
-        self._storing: Storing | None = None
-        self._refusal: Refused | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._stored_bytes = 0
-        self._count_again_at = 0.0
-        self._waiting: list[tuple[Callable[[Storing], None], Answered]] = []
+        self._epochs = epochs
+        self._spawn = spawn
+        self._waiting = WaitingReads(self.ask_store)
+        self.volume = LogsVolume(disks, now_us, self._waiting.look_at_all)
+        older = None if self.volume.is_closed else frozenset(self.volume.logs)
+        self.marks = Marks(asyncio.get_running_loop().time, now_us(), older)
+        self._lost: Mapping[LogId, Epoch] | None = None  # None until the node has registered
+        self._sealed: set[LogId] = set()  # of those that may miss something
 
-    @property
-    def are_there(self) -> bool:
-        """Blocks."""
-        return self._files.exists(self.path)
-
-    @property
-    def are_closed(self) -> bool:
-        """They cannot be opened: what is in them is not known."""
-        return self._refusal is not None
-
-    @property
-    def store(self) -> LogsStore | None:
-        """None: it is not open, or cannot be."""
-        return self._store
+    def joined(self, lost: Mapping[LogId, Epoch]) -> None:
+        """Learn up to which epochs copies of loglets may be lost."""
+        self._lost = lost
 
     def standing(self, log: LogId) -> LogStanding:
-        return self._store.standing(log) if self._store is not None else LogStanding()
+        return self.volume.standing(log)
 
-    @property
-    def logs(self) -> list[LogId]:
-        return self._store.logs() if self._store is not None else []
-
-    @property
-    def stored_bytes(self) -> int:
-        """As of a moment ago: there may be many logs."""
-        now, store = asyncio.get_running_loop().time(), self._store
-        if store is not None and now >= self._count_again_at:
-            self._count_again_at = now + COUNT_S
-            self._stored_bytes = sum(map(store.stored_bytes, store.logs()))
-        return self._stored_bytes
-
-    def open(self) -> None:
-        """What is there already. Blocks."""
-        if self.are_there:
-            worker = self._new_worker()
-            try:
-                self._open_table()
-            except Exception as error:
-                self._cannot_open(error)
-            else:
-                self._begin(worker)
-
-    def ask(self, request: NodeRequest, done: Answered) -> None:
-        """See Storing.ask."""
-        self._when_open(lambda storing: storing.ask(request, done), done)
-
-    def wait(self, read: Read, wait_s: float, done: Answered) -> Callable[[], None]:
-        """See Storing.wait."""
-        ends: list[Callable[[], None]] = []
-        ended = False
-
-        def end() -> None:
-            nonlocal ended
-            ended = True
-            for each in ends:
-                each()
-
-        def begin(storing: Storing) -> None:
-            if not ended:
-                ends.append(storing.wait(read, wait_s, done))
-
-        self._when_open(begin, done)
-        return end
-
-    async def opened(self) -> LogsStore | None:
-        """The store, made if it is missing; None: it cannot be opened."""
-        if self._store is None and self._refusal is None:
-            self._open_soon()
-        if self._opening is not None:
-            await asyncio.shield(self._opening)
-        return self._store
+    def forget(self, log: LogId) -> None:
+        self._sealed.discard(log)
+        self.marks.forget(log)
 
     def stop(self) -> None:
-        """Before the workers finish."""
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._storing is not None:
-            self._storing.stop()
+        self._waiting.stop()
 
-    def close(self) -> None:
-        """When the workers have finished."""
-        table, self._table = self._table, None
-        if table is not None:
-            table.close()
+    # ---- requests
 
-    # ---- opening
-
-    def _when_open(self, work: Callable[[Storing], None], refused: Answered) -> None:
-        if self._storing is not None:
-            work(self._storing)
-        elif self._refusal is not None:
-            refused(self._refusal)
-        elif len(self._waiting) >= COPYSET_LOOK_UPS_MAX:
-            refused(_OPENING)
+    def ask(self, request: NodeRequest, stamp: int, done: Answered) -> None:
+        """Call `done` with the answer, on the loop. A batch must not change until then."""
+        if isinstance(request, Store) and len(request.record.batch):
+            self.marks.note(request.log, request.record.first, request.record.batch)
+        if (refusal := self._refusal(request, stamp)) is not None:
+            done(refusal)
+        elif isinstance(request, Read):
+            self.ask_store(request, self._with_loss(request.log, done))
+        elif request.log not in (self._lost or ()):
+            self.ask_store(request, done)
+        elif request.log in self._sealed:
+            is_told = isinstance(request, Seal)
+            self.ask_store(request, self._with_loss(request.log, done) if is_told else done)
         else:
-            self._waiting.append((work, refused))
-            self._open_soon()
+            self._spawn(self._seal_first(request, stamp, done))
 
-    def _open_soon(self) -> None:
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
+    def wait(
+        self, read: Read, stamp: int, wait_s: float, done: Answered, turns: Turns
+    ) -> Callable[[], None]:
+        """Like `ask`, but wait that long for something to show. Call what this returns to end the
+        read without an answer."""
+        if (refusal := self._refusal(read, stamp)) is not None:
+            done(refusal)
+            return lambda: None
+        return self._waiting.add(read, wait_s, self._with_loss(read.log, done), turns)
 
-    async def _open(self) -> None:
-        worker = self._new_worker()
+    def ask_store(self, request: NodeRequest, done: Answered) -> None:
+        """Like `ask`, but ignore stamps and losses."""
+        answered = partial(self._answered, request, done)
+        self.volume.when_open(lambda store: store.ask(request, answered), done)
+
+    def _answered(self, request: NodeRequest, done: Answered, answer: NodeAnswer) -> None:
+        done(answer)
+        if isinstance(answer, Done) and isinstance(request, Release | Purge | Trim | Forget):
+            self._waiting.changed(request.log)
+
+    # ---- creation stamps
+
+    def _refusal(self, request: NodeRequest, stamp: int) -> NodeAnswer | None:
+        """Return the answer to a request that must not reach the store, else None."""
+        shows = isinstance(request, Read) and self.volume.store is not None
+        if self._lost is None and not shows:
+            return _NOT_JOINED
+        stored = self.standing(request.log).stamp
+        if stored == stamp:
+            return None
+        if stored:
+            return _other_log(request, stored, stamp)
+        if not isinstance(request, Read | Digest | Forget):
+            # Durable with what is asked next.
+            self.ask_store(Begin(request.log, stamp), lambda answer: None)
+        return None
+
+    # ---- losses
+
+    def may_miss(self, log: LogId) -> bool:
+        """Return whether records may be missing that this node was given."""
+        return self._lost_through(log) > epoch_of(self.standing(log).trimmed)
+
+    def _lost_through(self, log: LogId) -> Epoch:
+        return EPOCH_MAX if self._lost is None else self._lost.get(log, 0)
+
+    def _with_loss(self, log: LogId, done: Answered) -> Answered:
+        def answered(answer: NodeAnswer) -> None:
+            if isinstance(answer, SealedAt | Delivered):
+                answer = replace(answer, lost_through=self._lost_through(log))
+            done(answer)
+
+        return answered
+
+    async def _seal_first(self, request: NodeRequest, stamp: int, done: Answered) -> None:
+        log = request.log
         try:
-            await off_loop(worker, self._open_table)
-            self._begin(worker)
-        except Exception as error:
-            self._cannot_open(error)
-        finally:
-            self._opening = None
-        waiting, self._waiting = self._waiting, []
-        for work, refused in waiting:
-            self._when_open(work, refused)
+            known = await self._epochs.request(GetState(log))
+        except LoomError as error:
+            done(Refused(Trouble.DISABLED, f"this node lost copies of loglet {log}: {error}"))
+            return
 
-    def _open_table(self) -> None:
-        self._table = self._open_logs(self.path)
-        self._files.sync_directory(self._node_path)
-        self._note_made()
+        def sealed(answer: NodeAnswer) -> None:
+            if isinstance(answer, Refused):
+                done(answer)
+                return
+            self._sealed.add(log)
+            logger.info("loglet %d: some of its copies here were lost", log)
+            self.ask(request, stamp, done)
 
-    def _begin(self, commits: Worker) -> None:
-        assert self._table is not None
-        look_ups, upkeep = self._new_worker(), self._new_worker()
-        self._store = LogsStore(
-            self._node_id, self._table, commits, look_ups, upkeep, self._free_bytes
-        )
-        self._storing = Storing(self._store, self._missed, self._now_us)
-        self._storing.start()
+        self.ask_store(Seal(log, known.state.epoch - 1, wave=0), sealed)
 
-    def _missed(self, log: LogId, lsn: Lsn) -> None:
-        self.missed(log, lsn)
+    # ---- repeated batches
 
-    def _cannot_open(self, error: Exception) -> None:
-        logger.error("the copies at %s cannot be opened: %s", self.path, error)
-        self._refusal = Refused(Trouble.DISABLED, f"its copies cannot be opened: {error}")
+    async def find_batch(self, question: pb.FindCopysetBatch) -> Seen:
+        """Return where the batch was to be stored."""
+        log = question.loglet_id
+        is_short = self._lost is not None and self.marks.is_short(log)
+        if is_short and (store := await self.volume.opened()) is not None:
+            look = partial(store.recent, log, self.marks.began_us, MATTERS_US)
+            self.marks.note_older(log, await looked_up(look))
+        seen = self.marks.find(log, question.producer_id, question.sequence)
+        is_blind = self.may_miss(log) or self.volume.is_closed
+        return seen._replace(certain=False) if is_blind else seen
+
+
+async def looked_up(look: Callable[[Callable[[Found | Refused], None]], None]) -> Found:
+    """Start a look-up in the store and wait for its result; raises Unavailable if it is refused."""
+    found = await called_back(look)
+    if isinstance(found, Refused):
+        raise Unavailable(found.reason)
+    return found
+
+
+def _other_log(request: NodeRequest, stored: int, stamp: int) -> NodeAnswer:
+    reason = (
+        f"loglet {request.log} is kept here with creation stamp {stored:016x}, the request is for "
+        f"{stamp:016x}"
+    )
+    if isinstance(request, Forget | Trim):
+        logger.warning("nothing is deleted: %s", reason)
+        return NotHere()
+    return Refused(Trouble.DISABLED, reason)

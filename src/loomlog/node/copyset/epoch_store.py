@@ -1,5 +1,5 @@
-"""The epoch store, as a node sees it: questions to the metadata repository, over the connection
-that this node made to it."""
+"""The epoch store, as a node sees it: requests to the metadata repository, over the connection that
+this node made to it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from loomlog.core.copyset.messages import (
-    Activate,
-    EpochStoreRequest,
-    GetState,
-    LogState,
-    SetClean,
-)
+from loomlog.core.copyset.messages import EpochStoreRequest, GetState, LogState
 from loomlog.errors import LoomError, NotLeader, Unavailable
-from loomlog.net.connection import Frame
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.copyset import KnownNode, state_from_wire
+from loomlog.wire.copyset import KnownNode, state_from_wire, store_request_to_wire
+from loomlog.wire.link import Frame
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +21,7 @@ AskMetadata: TypeAlias = Callable[[Frame], Awaitable[Frame]]
 
 
 class Known(NamedTuple):
-    """What the metadata repository said of a log."""
+    """The state of a log, as the metadata repository answered."""
 
     log: LogId
     stream: StreamId
@@ -35,6 +29,7 @@ class Known(NamedTuple):
     nodes: Mapping[NodeId, KnownNode]
     asked_at: float  # by the loop's clock
     taken: bool = False  # its newest epoch, by the request that this answers
+    now_us: int = 0  # the time by most clocks; 0: not known
 
 
 class EpochStore:
@@ -47,7 +42,7 @@ class EpochStore:
         self._asking: dict[LogId, asyncio.Task[Known]] = {}  # for a state that is not too old
 
     async def ask(self, request: EpochStoreRequest) -> LogState | None:
-        """None: it is not known whether anything happened."""
+        """Return the state afterwards; None: it is not known whether anything happened."""
         try:
             return (await self.request(request)).state
         except LoomError as error:
@@ -55,21 +50,29 @@ class EpochStore:
             return None
 
     async def request(self, request: EpochStoreRequest) -> Known:
-        """Raises what the metadata repository answers, or Unavailable."""
+        """Return the answer; raises what the metadata repository answers, or Unavailable."""
         asked_at = asyncio.get_running_loop().time()
         try:
-            answer = await self._ask(pb.Frame(epoch_store_request=_to_wire(request)))
-        except NotLeader as error:  # of the metadata; who asks us would take it for a sequencer
+            answer = await self._ask(pb.Frame(epoch_store_request=store_request_to_wire(request)))
+        except NotLeader as error:  # of the metadata: clients would take it for a sequencer
             raise Unavailable(f"the epoch store of loglet {request.log}: {error}") from None
         message = answer.copyset_state
         state, nodes = state_from_wire(message)
-        known = Known(request.log, message.log_stream_id, state, nodes, asked_at, message.taken)
+        known = Known(
+            log=request.log,
+            stream=message.log_stream_id,
+            state=state,
+            nodes=nodes,
+            asked_at=asked_at,
+            taken=message.taken,
+            now_us=message.now_us,
+        )
         self._note(known)
         self._learned(known)
         return known
 
     async def get(self, log: LogId, max_age_s: float) -> Known:
-        """As it is, or was a moment ago. Raises as `request`."""
+        """Return the state, at most this old. Raises what `request` raises."""
         known = self._known.get(log)
         if known is not None and known.asked_at + max_age_s > asyncio.get_running_loop().time():
             return known
@@ -90,20 +93,9 @@ class EpochStore:
     def _asked(self, log: LogId) -> None:
         asking = self._asking.pop(log)
         if not asking.cancelled():
-            asking.exception()  # told to those who wait, if any still do
+            asking.exception()  # those who still wait get it, too
 
     def _note(self, known: Known) -> None:
         before = self._known.get(known.log)
         if before is None or before.asked_at <= known.asked_at:
             self._known[known.log] = known
-
-
-def _to_wire(request: EpochStoreRequest) -> pb.EpochStoreRequest:
-    kinds = pb.EpochStoreRequest
-    match request:
-        case GetState(log):
-            return kinds(kind=kinds.GET, loglet_id=log)
-        case Activate(log, _, expected):
-            return kinds(kind=kinds.ACTIVATE, loglet_id=log, expected=expected)
-        case SetClean(log, by, epoch, tail):
-            return kinds(kind=kinds.SET_CLEAN, loglet_id=log, by=by, epoch=epoch, tail=tail)

@@ -1,9 +1,9 @@
-"""Which batches a node was asked to store, by their producers: by this a repeated append is known
-again, when the sequencer that took it first is gone.
+"""Marks of the batches that a node was asked to store, by producer. They identify a repeated append
+when the sequencer that took it first is gone.
 
-In memory only, and bounded, also by time. So a node also knows whether "not seen" means anything:
-not when it was started shortly ago, had copies of the log by then and did not look them through,
-nor of a producer that was silent for so long that others took its place.
+Marks are in memory only, and bounded in number and age. So a node also knows whether "not seen"
+means anything: it does not shortly after a start with copies of the log that were not searched, nor
+for a producer that was silent until others took its place.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from loomlog.types import Buffer, LogId
 
 KEPT_OF_PRODUCER: Final = 4 * APPENDS_IN_FLIGHT_MAX  # some are stored more than once
 PRODUCERS_MAX: Final = 1000  # of a log
-CERTAIN_AFTER_S: Final = 2 * APPEND_TIMEOUT_S  # nobody repeats what he sent before
-KEPT_S: Final = 3600.0  # far longer: so long marks of a log stay after the last batch
-CLOCKS_APART_S: Final = 600.0  # the clocks of nodes, which stamp records, are not further
+CERTAIN_AFTER_S: Final = 2 * APPEND_TIMEOUT_S  # no client repeats older appends
+KEPT_S: Final = 3600.0  # far longer: how long marks of a log stay after its last batch
+CLOCKS_APART_S: Final = 600.0  # sequencers, which stamp records, are not further behind
+MATTERS_US: Final = int((CERTAIN_AFTER_S + CLOCKS_APART_S) * 1_000_000)
 
 
 class Seen(NamedTuple):
@@ -31,18 +32,21 @@ class Seen(NamedTuple):
 
 
 class Marks:
-    """Of all logs of a node. `now` is the loop's clock."""
+    """The marks of all logs of a node. `now` is the loop's clock."""
 
-    def __init__(self, now: Callable[[], float], now_us: int, older: Collection[LogId]) -> None:
-        """`older`: the logs of which there were copies before."""
+    def __init__(
+        self, now: Callable[[], float], now_us: int, older: Collection[LogId] | None
+    ) -> None:
+        """`older`: the logs that had copies here before; None: not known, it may be any log."""
         self._now = now
         self._began = now()
-        self.matters_since_us = now_us - int((CERTAIN_AFTER_S + CLOCKS_APART_S) * 1_000_000)
-        self._older = set(older)
+        self.began_us = now_us
+        self._older = older
+        self._searched: set[LogId] = set()  # of the older ones
         self._logs: dict[LogId, _LogMarks] = {}
 
     def note(self, log: LogId, lsn: Lsn, batch: Buffer) -> None:
-        """The batch was checked before."""
+        """Note a batch, which was checked before."""
         header = read_header(batch)
         if header.producer_id:
             marks = self._of(log)
@@ -55,29 +59,32 @@ class Marks:
         return Seen(lsns, is_whole and not self.is_short(log))
 
     def is_short(self, log: LogId) -> bool:
-        """There may be copies from before that still matter."""
-        return log in self._older and self._now() < self._began + CERTAIN_AFTER_S
+        """Return whether there may be older copies that still matter."""
+        is_older = self._older is None or log in self._older
+        is_early = self._now() < self._began + CERTAIN_AFTER_S
+        return is_older and log not in self._searched and is_early
 
     def note_older(self, log: LogId, found: RecentBatches) -> None:
-        """The copies that matter, as they are on disk."""
+        """Note the copies that matter, as they are on disk."""
         for batch in found.batches:
             self._of(log).note_older(*batch)
         if found.complete:
-            self._older.discard(log)
+            self._searched.add(log)
 
     @property
     def logs(self) -> list[LogId]:
-        """Those of which something is kept."""
+        """The logs with marks."""
         return list(self._logs)
 
     def tidy(self) -> None:
-        """Nobody asks for what is so old; and a node may have very many logs."""
+        """Forget marks that are too old to matter: a node may have very many logs."""
         over = self._now() - KEPT_S
         self._logs = {log: marks for log, marks in self._logs.items() if marks.noted_at > over}
 
     def forget(self, log: LogId) -> None:
         self._logs.pop(log, None)
-        self._older.discard(log)
+        if self.is_short(log):
+            self._searched.add(log)
 
     def _of(self, log: LogId) -> _LogMarks:
         if log not in self._logs:
@@ -103,13 +110,13 @@ class _LogMarks:
             self._producers_forgotten = True
 
     def note_older(self, producer_id: int, sequence: int, lsn: Lsn) -> None:
-        """Older than all that are noted."""
+        """Note a batch that is older than all that are noted."""
         marks = self._by_producer.setdefault(producer_id, deque(maxlen=KEPT_OF_PRODUCER))
         if len(marks) < KEPT_OF_PRODUCER and (sequence, lsn) not in marks:
             marks.appendleft((sequence, lsn))
 
     def find(self, producer_id: int, sequence: int) -> tuple[list[Lsn], bool]:
-        """And whether these are all."""
+        """Return where the batch was to be stored, and whether these are all places."""
         marks = self._by_producer.get(producer_id)
         if marks is None:
             return [], not self._producers_forgotten

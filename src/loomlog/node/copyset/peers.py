@@ -1,8 +1,8 @@
-"""Requests to other nodes: one connection to each, with as many requests on it as there are.
+"""Requests to other nodes, over one connection to each.
 
-A node that somebody had something for stays connected: its connection is made again when it is
-lost, unless the metadata repository says that the node is away. For releases are told once, and a
-node that was started anew has to be told again.
+A node that was ever sent something stays connected: a lost connection is made again, unless the
+metadata repository says that the node is away. Releases are sent once, and a node that restarted
+needs them again.
 """
 
 from __future__ import annotations
@@ -13,44 +13,50 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, TypeAlias
 
+from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Release, Trouble
 from loomlog.errors import LoomError, Retryable, Unavailable
-from loomlog.net.connection import Connection, Frame
 from loomlog.net.endpoints import connect
-from loomlog.types import NodeId
+from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
+from loomlog.wire.link import Connection, Frame
 
 logger = logging.getLogger(__name__)
 
 OnAnswer: TypeAlias = Callable[[NodeAnswer | None], None]
 
-RETRY_FIRST_S: Final = 0.05
-RETRY_MAX_S: Final = 1.0
+RETRY: Final = Backoff(0.05, 1.0)
 
 
 class Peers:
     """The other nodes. `connected` is called for each connection that is made."""
 
-    def __init__(self, codec: Codec, connected: Callable[[NodeId], None]) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        connected: Callable[[NodeId], None],
+        stamp_of: Callable[[LogId], int],
+    ) -> None:
         self._codec = codec
         self._connected = connected
+        self._stamp_of = stamp_of
         self._nodes: dict[NodeId, _Peer] = {}
 
     def learn(self, nodes: Iterable[KnownNode]) -> None:
-        """Where they are, and whether. Those that are not named have left."""
+        """Note the addresses of nodes, and which are alive. Nodes that are not named have left."""
         known = {node.node_id: node for node in nodes}
         for node_id in {**self._nodes, **known}:
             node = known.get(node_id)
             self._peer(node_id).learn(node.address if node else "", bool(node and node.alive))
 
     def ask(self, node: NodeId, request: NodeRequest, done: OnAnswer) -> None:
-        """`done` gets the answer, never before this returns; None: there is none."""
-        self._peer(node).ask(request, done)
+        """Call `done` with the answer, never before this returns; None: there is none."""
+        self._peer(node).ask(request, self._stamp_of(request.log), done)
 
     async def request(self, node: NodeId, frame: Frame) -> Frame:
-        """Raises what the node answers, or Unavailable."""
+        """Return the answer; raises what the node answers, or Unavailable."""
         connected: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
 
         def tell(connection: Connection | None) -> None:
@@ -64,7 +70,7 @@ class Peers:
         return answer
 
     def tell(self, node: NodeId, release: Release) -> None:
-        self._peer(node).tell(release)
+        self._peer(node).tell(release, self._stamp_of(release.log))
 
     def is_connected(self, node: NodeId) -> bool:
         return self._peer(node).connection is not None
@@ -90,7 +96,7 @@ class _Peer:
         self.connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[Callable[[Connection | None], None]] = []
-        self._wanted = False  # somebody had something for it
+        self._wanted = False  # it was sent something
         self._unreachable = False  # the last attempt failed; there will be others
 
     def learn(self, address: str, alive: bool) -> None:
@@ -102,17 +108,16 @@ class _Peer:
         if came_back and self._wanted:
             self._connect_soon()
 
-    def ask(self, request: NodeRequest, done: OnAnswer) -> None:
-        """Between two attempts to connect, of which the first failed, there is no answer at once:
-        other nodes can do it."""
+    def ask(self, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
+        """Answer None at once while the node could not be connected to: other nodes can do it."""
         if self._unreachable and self._connecting is not None:
             self._wanted = True
             self._loop.call_soon(done, None)
         else:
-            self.when_connected(partial(_ask, request, done))
+            self.when_connected(partial(_ask, request, stamp, done))
 
     def when_connected(self, work: Callable[[Connection | None], None]) -> None:
-        """None: it is not possible."""
+        """Call `work` with the connection; None: there is none."""
         self._wanted = True
         if self.connection is not None:
             work(self.connection)
@@ -122,11 +127,11 @@ class _Peer:
             self._waiting.append(work)
             self._connect_soon()
 
-    def tell(self, release: Release) -> None:
-        """Lost if there is no connection: when there is one, it is told again."""
+    def tell(self, release: Release, stamp: int) -> None:
+        """Send a release; lost without a connection, since it is sent again when there is one."""
         self._wanted = True
         if self.connection is not None:
-            message, _ = request_to_wire(release)
+            message, _ = request_to_wire(release, stamp)
             self.connection.send(pb.Frame(copyset_request=message))
         elif self._address:
             self._connect_soon()
@@ -157,7 +162,7 @@ class _Peer:
             self._connecting = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
-        delay_s = RETRY_FIRST_S
+        failures = 0
         while True:
             try:
                 connection = await connect(self._address, self._codec, self)
@@ -166,15 +171,15 @@ class _Peer:
                 logger.debug("node %d: %s", self._node, error)
             except LoomError as error:
                 logger.warning("node %d refuses this one: %s", self._node, error)
-            except Exception:  # or nobody would ever try again
+            except Exception:  # or it would never be tried again
                 logger.exception("node %d: no connection can be made", self._node)
             self._unreachable = True
             self._give_up()
             if not (self._alive and self._wanted):
                 self._connecting = None
                 return
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_MAX_S)
+            await asyncio.sleep(RETRY.delay_s(failures))
+            failures += 1
         self._connecting = None
         self._unreachable = False
         if connection.closed:
@@ -189,7 +194,7 @@ class _Peer:
     # ---- Handler
 
     def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """Nodes ask nothing of who connects to them."""
+        """Ignore requests: nodes do not send any to those that connected to them."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if connection is self.connection:
@@ -198,7 +203,7 @@ class _Peer:
                 self._connect_soon()
 
 
-def _ask(request: NodeRequest, done: OnAnswer, connection: Connection | None) -> None:
+def _ask(request: NodeRequest, stamp: int, done: OnAnswer, connection: Connection | None) -> None:
     if connection is None:
         done(None)
         return
@@ -206,7 +211,7 @@ def _ask(request: NodeRequest, done: OnAnswer, connection: Connection | None) ->
     def answered(answer: Frame | LoomError, payload: memoryview) -> None:
         done(_answer_of(connection, answer, payload))
 
-    message, batch = request_to_wire(request)
+    message, batch = request_to_wire(request, stamp)
     frame = pb.Frame(copyset_request=message)
     connection.call(frame, (batch,) if len(batch) else (), answered)
 

@@ -1,4 +1,4 @@
-"""What a pipeline is: sources, decoding, a function, an output, settings.
+"""The definition of a pipeline: sources, decoding, a function, an output, settings.
 
     @pipeline("counts", source="access", decode="json", schema="path string, status int",
               output=parquet("counts.table"))
@@ -37,10 +37,28 @@ _OUTPUT_MODES: Final = ("append", "update", "complete")
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How late rows may come, by the event time in `column`."""
+    """The allowed lateness of rows, by the event time in `column`."""
 
     column: str
     delay: str  # as Spark says it, e.g. "10 minutes"
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The dead letters to process again: of one source, for one version of the output."""
+
+    pipeline: str
+    version: int
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """The part of its sources that a derived pipeline processes again."""
+
+    from_time: datetime | None = None  # of a backfill: rows at or after it
+    to_time: datetime | None = None  # and before it
+    letters: Letters | None = None  # of a replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +83,7 @@ class Pipeline:
     watermarks: Mapping[str, Watermark] = field(default_factory=dict)  # by log
     heartbeat_s: float | None = None  # a quiet source is given a heartbeat as often
     spark: Mapping[str, str] = field(default_factory=dict)
-    from_time: datetime | None = None  # of a backfill: rows at or after it
-    to_time: datetime | None = None  # and before it
-    letters_of: tuple[str, int, str] | None = None  # of a replay: pipeline, version, source
+    rerun: Rerun = Rerun()  # of pipelines that `loomlog.spark.pipelines.rerun` derives
 
     @property
     def logs(self) -> tuple[str, ...]:
@@ -80,9 +96,9 @@ class Pipeline:
         return log
 
     def summary(self) -> dict[str, Any]:
-        """What must stay the same while its progress counts."""
+        """Return what must not change while its progress is kept."""
         describe = getattr(self.output, "describe", None)
-        times = {"from_time": self.from_time, "to_time": self.to_time}
+        times = {"from_time": self.rerun.from_time, "to_time": self.rerun.to_time}
         return {
             "sources": dict(self.sources),
             "output": describe() if describe else type(self.output).__name__,
@@ -92,7 +108,7 @@ class Pipeline:
         }
 
     def renamed(self, name: str, **changes: Any) -> Pipeline:
-        """The same work with progress of its own."""
+        """Return the same pipeline with progress of its own."""
         return replace(self, name=name, **changes)
 
 

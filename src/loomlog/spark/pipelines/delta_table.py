@@ -37,6 +37,11 @@ class DeltaOutput:
         return f"delta {self.path}"
 
 
+def delta(path: str | Path) -> DeltaOutput:
+    """Return an output to a Delta table; it needs the package deltalake."""
+    return DeltaOutput(str(path))
+
+
 def commit_files(table: Path, unit: UnitId, files: list[DataFile]) -> None:
     """Add the files in one transaction, unless that was done before."""
     import pyarrow.parquet as pq

@@ -1,7 +1,6 @@
-"""Whose fault a failure is: the records', the surroundings', or the pipeline's own.
+"""Classifies failures: caused by records, by the environment, or by the pipeline itself.
 
-What may be the records' fault leads, when it is repeated, to their being put away; nothing
-else may.
+Only failures that records may have caused lead, when repeated, to dead letters.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.errors import LoomError
-from loomlog.spark.pipelines import decoding, letters
+from loomlog.spark.pipelines import dead_letters, decoder
 from loomlog.spark.pipelines.definition import ROWS, Pipeline
 from loomlog.spark.pipelines.failures import FunctionError, reason_of
 from loomlog.spark.pipelines.units import Range
@@ -36,17 +36,17 @@ class Frames:
         return self._load(self._spark.read, log, options)
 
     def parsed(self, log: str, records: DataFrame) -> DataFrame:
-        """The same, with what their values decode to."""
+        """Return the records with their decoded values."""
         pipeline = self._pipeline
-        return decoding.parsed(records, pipeline.decode[log], pipeline.schemas[log])
+        return decoder.parsed(records, pipeline.decode[log], pipeline.schemas[log])
 
     def result(self, parsed: DataFrame) -> DataFrame:
-        """What the function of a stateless pipeline makes of parsed records."""
+        """Return the result of a stateless pipeline for parsed records."""
         log = self._pipeline.log
         return self._called({log: self._columns(log, parsed)})
 
     def streaming_result(self, behind: dict[str, Glsn], ends: dict[str, Glsn]) -> DataFrame:
-        """What the function of a stateful pipeline makes of its sources, as a stream."""
+        """Return the result of a stateful pipeline for its sources, as a stream."""
         frames = {}
         for log in self._pipeline.logs:
             options: dict[str, Any] = {
@@ -62,7 +62,7 @@ class Frames:
     def _columns(self, log: str, parsed: DataFrame) -> DataFrame:
         pipeline = self._pipeline
         decode, schema = pipeline.decode[log], pipeline.schemas[log]
-        return decoding.columns(parsed, decode, schema, pipeline.watermarks.get(log))
+        return decoder.columns(parsed, decode, schema, pipeline.watermarks.get(log))
 
     def _called(self, frames: dict[str, DataFrame]) -> DataFrame:
         pipeline = self._pipeline
@@ -87,11 +87,11 @@ class Frames:
         return found
 
     def _load(self, reader: Any, log: str, options: dict[str, Any]) -> DataFrame:
-        pipeline = self._pipeline
-        if pipeline.from_time is not None:
-            options["startingTimestamp"] = pipeline.from_time.isoformat()
-        if pipeline.to_time is not None:
-            options["endingTimestamp"] = pipeline.to_time.isoformat()
+        rerun = self._pipeline.rerun
+        if rerun.from_time is not None:
+            options["startingTimestamp"] = rerun.from_time.isoformat()
+        if rerun.to_time is not None:
+            options["endingTimestamp"] = rerun.to_time.isoformat()
         given = {"cluster": self._cluster, "log": log, **options}
         frame: DataFrame = reader.format("loomlog").options(**given).load()
-        return frame if pipeline.letters_of is None else letters.opened(frame, *pipeline.letters_of)
+        return dead_letters.opened(frame, rerun.letters) if rerun.letters else frame

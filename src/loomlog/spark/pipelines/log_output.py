@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType
 
 from loomlog.client.blocking import connect_sync
-from loomlog.client.staging import Staged
+from loomlog.client.publish.stager import Staged
 from loomlog.errors import AlreadyExists, Trimmed
 from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
-from loomlog.spark.pipelines.staging import stage_rows
 from loomlog.spark.write_options import require_writable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from loomlog.client.blocking import BlockingCluster
 
+
+_FORMAT: Final = "loomlog-staging"
 _COLUMNS: Final = frozenset({"value", "key", "timestamp"})
 _REPLICAS: Final = 3  # of a log that is made here, if there are as many nodes
 
@@ -71,3 +80,60 @@ def as_records(frame: DataFrame) -> DataFrame:
         return frame.select(sf.to_json(sf.struct("*")).alias("value"))
     require_writable(frame.schema, overwrite=False)  # here, where no record is blamed for it
     return frame
+
+
+def log(name: str, streams: int = 1) -> LogOutput:
+    """Return an output to another log, which is created with `streams` streams if it is missing."""
+    return LogOutput(name, streams)
+
+
+# ---- staging: a data source whose tasks stage rows. Its commit, which Spark runs in another
+# process beside the driver, leaves a file that says what was staged.
+
+
+def register(spark: SparkSession) -> None:
+    """Make staging known to a session and those that are made from it."""
+    spark.dataSource.register(StagingSource)
+
+
+def stage_rows(frame: DataFrame, cluster: str, log: str) -> Staged:
+    """Stage all rows of a frame; its columns are `value` and, if wanted, `key` and `timestamp`."""
+    with tempfile.TemporaryDirectory(prefix="loomlog-staged-") as directory:
+        answer = Path(directory) / "staged.json"
+        options = {"cluster": cluster, "log": log, "answer": str(answer)}
+        frame.write.format(_FORMAT).options(**options).mode("append").save()
+        return Staged.from_json(json.loads(answer.read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskStaged(WriterCommitMessage):
+    staged: Staged
+
+
+class StagingSource(DataSource):
+    """The data source that Spark loads."""
+
+    @classmethod
+    def name(cls) -> str:
+        return _FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> StagingWriter:
+        return StagingWriter(self.options["cluster"], self.options["log"], self.options["answer"])
+
+
+class StagingWriter(DataSourceArrowWriter):
+    """Travels to the tasks and to the commit: it holds options, never a connection."""
+
+    def __init__(self, cluster: str, log: str, answer: str) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._answer = answer
+
+    def write(self, iterator: Iterator[Any]) -> _TaskStaged:
+        with connect_sync(self._cluster) as cluster:
+            return _TaskStaged(cluster.log(self._log).stage(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = [message.staged for message in messages if isinstance(message, _TaskStaged)]
+        whole = reduce(add, parts, Staged(self._log))
+        Path(self._answer).write_text(json.dumps(whole.to_json()))

@@ -1,9 +1,9 @@
-"""Where a pipeline's results go, in two phases.
+"""Outputs of pipelines, written in two phases.
 
-`stage` writes the rows of a unit where nobody sees them and says, as JSON, what it wrote; that is
-recorded with the unit, and then `publish` makes exactly this visible. `publish` may be called
-again, also by another process and after others: it must then change nothing. What was staged and
-not published is rubbish that nobody sees. If it is gone before, `publish` raises StagedLostError.
+`stage` writes the rows of a unit invisibly and returns JSON that describes them. The JSON is
+recorded with the unit; then `publish` makes exactly these rows visible. `publish` may be called
+again, also by another process and after later units, and must then change nothing. Staged rows
+that are never published stay invisible. If they are gone, `publish` raises StagedLostError.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Staged: TypeAlias = Any  # JSON
 
 
 class StagedLostError(LoomError):
-    """What was staged does not exist any more, and nobody has seen it: compute it again."""
+    """The staged rows are gone and were never visible: compute them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitId:
-    """Whose output it is: (`owner`, `number`) is unique for ever, and numbers grow."""
+    """Identifies a unit of output: (`owner`, `number`) is unique for ever, and numbers grow."""
 
     cluster: str
     pipeline: str
@@ -39,12 +39,12 @@ class UnitId:
         return f"{self.pipeline}-{self.life}" if self.life else self.pipeline
 
     def place(self, name: str) -> str:
-        """Where this version of an output called `name` is."""
+        """Return the place of this version of the output `name`."""
         return versioned(name, self.version)
 
 
 class Output(Protocol):
-    """Also the hook for outputs of one's own: any object with `stage` and `publish`."""
+    """The interface of outputs; users may write their own, with `stage` and `publish`."""
 
     def stage(self, frame: DataFrame, unit: UnitId) -> Staged:
         """Write the rows, invisibly; None if there is nothing to publish."""
@@ -53,7 +53,7 @@ class Output(Protocol):
         """Make what `stage` returned visible, once and for all."""
 
     def describe(self) -> str:
-        """What it is, in a few words that stay the same."""
+        """Return a short, stable description."""
 
 
 def versioned(name: str, version: int) -> str:

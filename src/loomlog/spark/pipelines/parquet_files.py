@@ -21,7 +21,7 @@ _FILES_MAX: Final = 2_000  # their names are recorded with the unit, in a regist
 
 
 class DataFile(TypedDict):
-    """One of them; `path` is relative to the table."""
+    """A file of the table; `path` is relative to it."""
 
     path: str
     bytes: int

@@ -49,6 +49,11 @@ class ParquetOutput:
         return f"parquet {self.path}"
 
 
+def parquet(path: str | Path) -> ParquetOutput:
+    """Return an output to a table of Parquet files, for `loomlog.spark.read_table`."""
+    return ParquetOutput(str(path))
+
+
 def read_table(spark: SparkSession, path: str | Path, version: int = 1) -> DataFrame:
     """All that is committed to a table of a pipeline."""
     files = table_files(path, version)
@@ -79,7 +84,7 @@ def publish_files(table: Path, owner: str, number: int, files: list[str]) -> Non
     directory.mkdir(parents=True, exist_ok=True)
     try:
         found = look(directory)
-    except FileNotFoundError:  # folded by somebody else meanwhile: so is this unit, or it is put
+    except FileNotFoundError:  # folded concurrently: with this unit, or it is put below
         found = Found()
     if number > found.units.get(owner, 0):
         _put(directory, f"{owner}-{number:08d}.unit", _lines({}, files))
@@ -88,7 +93,7 @@ def publish_files(table: Path, owner: str, number: int, files: list[str]) -> Non
 
 
 def fold(directory: Path) -> None:
-    """Make one snapshot of all there is; if somebody else does so now, theirs is as good."""
+    """Fold everything into one snapshot. A concurrent fold by another process is as good."""
     try:
         found = look(directory)
         header = {"units": found.units, "folded": found.folded + len(found.manifests)}
@@ -104,7 +109,7 @@ def fold(directory: Path) -> None:
 
 @dataclass(slots=True)
 class Found:
-    """What a directory of manifests says."""
+    """The contents of a directory of manifests."""
 
     snapshots: list[Path] = field(default_factory=list)  # only the newest counts
     manifests: list[Path] = field(default_factory=list)  # that it does not have yet
@@ -121,7 +126,7 @@ class Found:
 
 
 def look(directory: Path) -> Found:
-    """Raises FileNotFoundError when somebody folds it meanwhile."""
+    """Raises FileNotFoundError if it is folded concurrently."""
     snapshots = _snapshots(directory)
     header: Any = _header(snapshots[-1]) if snapshots else {"units": {}, "folded": 0}
     found = Found(snapshots, units=dict(header["units"]), folded=header["folded"])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from loomlog.client.blocking import BlockingCluster, connect_sync
 from loomlog.errors import Fenced, LoomError
-from loomlog.spark.pipelines import staging, units
+from loomlog.spark.pipelines import log_output, units
+from loomlog.spark.pipelines.decoder import HEARTBEAT_KEY
 from loomlog.spark.pipelines.definition import Pipeline
 from loomlog.spark.pipelines.failures import (
     Fault,
@@ -19,8 +21,6 @@ from loomlog.spark.pipelines.failures import (
     in_our_words,
     reason_of,
 )
-from loomlog.spark.pipelines.frames import Frames
-from loomlog.spark.pipelines.heartbeats import Heartbeats
 from loomlog.spark.pipelines.site import Site
 from loomlog.spark.pipelines.stateful import StatefulWork
 from loomlog.spark.pipelines.stateless import StatelessWork
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from loomlog.client.blocking import BlockingLog
+
+
 _BACKOFF_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 10.0
 _SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # wherever a site is
@@ -40,14 +43,14 @@ _WATCH_S: Final = 0.2  # how often a query is looked at
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """What somebody who watches a runner is told."""
+    """Callbacks for observers of a runner."""
 
     committed: Callable[[Unit, Progress], None] = lambda unit, progress: None
     said: Callable[[str], None] = lambda text: None
 
 
 class Runner:
-    """Runs a pipeline until it is told to stop, or is at its end."""
+    """Runs a pipeline until it is stopped or reaches its end."""
 
     def __init__(
         self,
@@ -145,11 +148,11 @@ class Runner:
             self._fenced = True
         except Exception as error:
             if not self._stop.is_set():
-                told = in_our_words(error)
-                self._note(store, told)
-                if told is error:
+                reported = in_our_words(error)
+                self._note(store, reported)
+                if reported is error:
                     raise
-                raise told from error
+                raise reported from error
         if self._fenced:
             raise Fenced(
                 f"site {self._site_name} was replaced: another one runs pipeline "
@@ -161,13 +164,7 @@ class Runner:
         """A stateless pipeline."""
         source = cluster.log(self._pipeline.log)
         work = StatelessWork(
-            self._pipeline,
-            self._address,
-            Frames(self._spark, self._pipeline, self._address),
-            source,
-            store,
-            self._told,
-            self._stop.is_set,
+            self._pipeline, self._address, self._spark, store, self._told, self._stop.is_set
         )
         last: Glsn | None = None
         failures = 0
@@ -175,7 +172,7 @@ class Runner:
             try:
                 if once and last is None:
                     last = source.tail()
-                if not work.step(last):
+                if not work.step(source, last):
                     if once or store.load().at_end:
                         return
                     self._stop.wait(self._pipeline.interval_s)
@@ -222,7 +219,7 @@ class Runner:
         return None if self._stop.is_set() else work.failure(query)
 
     def _watch(self, query: StreamingQuery, cluster: BlockingCluster) -> None:
-        """Until it ends, or we are told to stop."""
+        """Wait until the query ends or the runner is stopped."""
         beats = None
         if self._pipeline.heartbeat_s is not None:
             logs = [cluster.log(log) for log in self._pipeline.watermarks]
@@ -232,18 +229,18 @@ class Runner:
                 beats.look()
 
     def _wait_after(self, error: Exception, failures: int) -> None:
-        """For as long as makes sense; raises the error if no time would help."""
+        """Wait before a retry; raise the error if a retry would not help."""
         if self._stop.is_set() or fault_of(error) is Fault.PIPELINE:
             raise error
         self._say(reason_of(error))
         self._stop.wait(min(_BACKOFF_S * 2 ** (failures - 1), _BACKOFF_MAX_S))
 
     def _note(self, store: ProgressStore, error: Exception) -> None:
-        """For those who look at the pipeline: why it does not go on."""
+        """Record why the pipeline stopped, for its status."""
         try:
             store.change(lambda now: units.stopped(now, reason_of(error)))
         except LoomError:
-            pass  # the error itself is told in any case
+            pass  # the error itself is reported anyway
 
     def _told(self, unit: Unit, progress: Progress) -> None:
         self._committed += 1
@@ -255,8 +252,36 @@ class Runner:
 
 def _configured(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
     """The session with the pipeline's settings: it is the pipeline's, as long as it runs."""
-    staging.register(spark)
+    log_output.register(spark)
     for name, value in (_SETTINGS | dict(pipeline.spark)).items():
         if spark.conf.isModifiable(name):  # others are the whole application's
             spark.conf.set(name, value)
     return spark
+
+
+class Heartbeats:
+    """Appends records that say nothing but the time to quiet logs, so that watermarks move.
+
+    Pipelines drop them once they have moved the watermark; other readers know them by their key.
+    """
+
+    def __init__(
+        self,
+        logs: Iterable[BlockingLog],
+        every_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._seen: dict[BlockingLog, tuple[Glsn, float]] = {
+            log: (log.tail(), clock()) for log in logs
+        }
+
+    def look(self) -> None:
+        """Append a heartbeat to each log that has not grown for `every_s`."""
+        now = self._clock()
+        for log, (tail, since) in self._seen.items():
+            if log.tail() != tail:
+                self._seen[log] = log.tail(), now
+            elif now - since >= self._every_s:
+                self._seen[log] = log.append(b"", HEARTBEAT_KEY).position, now

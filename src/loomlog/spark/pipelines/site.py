@@ -15,7 +15,7 @@ from loomlog.spark.pipelines.store import register_name
 
 if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingCluster
-    from loomlog.client.blocking_registers import BlockingLease
+    from loomlog.client.blocking.handles import BlockingLease
 
 _RENEWALS: Final = 3  # within the time that the lease lasts
 
@@ -34,7 +34,7 @@ class Site:
 
     @property
     def poll_s(self) -> float:
-        """How often a standby asks."""
+        """The interval at which a standby tries to acquire the lease."""
         return self._ttl_s / _RENEWALS
 
     def try_activate(self) -> BlockingLease | None:
@@ -51,7 +51,7 @@ class Site:
         self._renewing.start()
 
     def holder(self) -> str:
-        """Who has it now, for people."""
+        """Return the current holder of the lease, for display."""
         info = self._cluster.lease(register_name(self._pipeline))
         return info.holder if info is not None else ""
 

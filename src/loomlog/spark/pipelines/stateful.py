@@ -7,19 +7,17 @@ Spark repeats is run again, so that the state moves on, but its output is what w
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.spark.pipelines import decoding, letters, units
-from loomlog.spark.pipelines.checkpoints import Checkpoint
-from loomlog.spark.pipelines.definition import Pipeline
+from loomlog.errors import Corrupt
+from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.failures import PipelineError
-from loomlog.spark.pipelines.frames import Frames
-from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.publication import Publication, commit
-from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.publication import Work
 from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
 from loomlog.types import Glsn
 
@@ -27,37 +25,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+
 _PAUSED_S: Final = 0.2  # how often a paused pipeline looks whether it still is
 
 
-class StatefulWork:
+class StatefulWork(Work):
     """The streaming query of one pipeline."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        cluster: str,
-        spark: SparkSession,
-        store: ProgressStore,
-        committed: Callable[[Unit, Progress], None],
-        stopping: Callable[[], bool],
-    ) -> None:
-        self._pipeline = pipeline
-        self._cluster = cluster
-        self._spark = spark
-        self._frames = Frames(spark, pipeline, cluster)
-        self._store = store
-        self._publication = Publication(pipeline)
-        self._committed = committed
-        self._stopping = stopping
-        self._failure: Exception | None = None
-        self._checkpoint = Checkpoint(spark, pipeline.checkpoint, store.load().generation)
+    _failure: Exception | None = None
+    _checkpoint: Checkpoint
 
     def start(self, *, once: bool) -> StreamingQuery:
         """Begin, or go on where the checkpoint is."""
         progress = self._store.load()
+        generation = progress.generation
+        self._checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint, generation)
         self._require_own(progress)
-        self._failure = None
         frame = self._frames.streaming_result(dict(progress.positions), dict(progress.ends))
         writing = (
             frame.writeStream.foreachBatch(self._batch)
@@ -101,7 +84,7 @@ class StatefulWork:
         progress = self._unpaused()
         decided = progress.unit
         if decided is not None and decided.state is not UnitState.COMMITTING:
-            progress = self._store.change(units.abandoned)  # somebody died while working on it
+            progress = self._store.change(units.abandoned)  # a runner died while it worked on it
             decided = None
         if decided is None and batch > progress.batch:
             self._publish(*self._run(frame, progress, batch))
@@ -119,7 +102,7 @@ class StatefulWork:
         return progress
 
     def _require_last(self, progress: Progress, decided: Unit | None, batch: int) -> None:
-        """What Spark repeats is the last micro-batch that we know, with the same ranges."""
+        """Raise unless Spark repeats the last known micro-batch, with the same ranges."""
         known, ends = progress.batch, dict(progress.positions)
         if decided is not None:
             known = decided.batch if decided.batch is not None else -1
@@ -155,24 +138,54 @@ class StatefulWork:
         assert progress.unit is not None
         return progress, progress.unit
 
-    def _publish(self, progress: Progress, unit: Unit) -> None:
-        after = commit(self._publication, self._store, self._id(progress, unit), unit)
-        self._committed(unit, after)
-
     def _letters(self, unit: Unit, version: int) -> DataFrame | None:
         """The records of the micro-batch that cannot be decoded: its sources are read once more
         for them."""
         name = self._pipeline.name
         found = [
-            letters.written(decoding.lost(self._parsed(log, wanted)), name, version, log)
+            dead_letters.written(decoder.lost(self._parsed(log, wanted)), name, version, log)
             for log, wanted in unit.ranges.items()
             if wanted.records and self._pipeline.decode[log] != "raw"
         ]
         return reduce(lambda one, other: one.union(other), found) if found else None
 
-    def _parsed(self, log: str, wanted: Range) -> DataFrame:
-        return self._frames.parsed(log, self._frames.records(log, wanted))
 
-    def _id(self, progress: Progress, unit: Unit) -> UnitId:
-        name, version = self._pipeline.name, progress.version
-        return UnitId(self._cluster, name, unit.number, version, progress.life)
+class Checkpoint:
+    """Spark's checkpoint of a stateful pipeline, one directory for each generation of its state.
+
+    It is read through Hadoop's file systems, as Spark does, so it may be on any storage.
+    """
+
+    def __init__(self, spark: SparkSession, directory: str, generation: int) -> None:
+        # Java may have begun in another directory.
+        place = directory if "://" in directory else str(Path(directory).absolute())
+        self.path = f"{place.rstrip('/')}/{generation}"
+        self._jvm: Any = spark.sparkContext._jvm
+        self._configuration = spark.sparkContext._jsc.hadoopConfiguration()
+
+    def query(self) -> str:
+        """The id of the query whose it is; empty if there is none yet."""
+        text = self._read("metadata")
+        return "" if text is None else str(json.loads(text)["id"])
+
+    def offsets(self, batch: int) -> dict[str, Glsn] | None:
+        """Return the last position of a micro-batch by log; None if it is not in the checkpoint."""
+        text = self._read(f"offsets/{batch}")
+        if text is None:
+            return None
+        version, _, *lines = text.splitlines()
+        if version != "v1":
+            raise Corrupt(f"{self.path}: this Spark writes offsets of a form not known: {version}")
+        found = [json.loads(line) for line in lines if line != "-"]
+        return {offset["log"]: offset["position"] for offset in found}
+
+    def _read(self, name: str) -> str | None:
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}")
+        files = path.getFileSystem(self._configuration)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()

@@ -6,19 +6,15 @@ last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 
 from loomlog.errors import Busy
-from loomlog.spark.pipelines import decoding, letters, units
-from loomlog.spark.pipelines.definition import Pipeline
+from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.failures import Fault, fault_of, reason_of
-from loomlog.spark.pipelines.frames import Frames
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.publication import Publication, commit
-from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.publication import Work
 from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
 
 if TYPE_CHECKING:
@@ -29,57 +25,35 @@ if TYPE_CHECKING:
 LENIENT_UNITS: Final = 100  # after a record that cannot be decoded: more are likely
 
 
-class StatelessWork:
+class StatelessWork(Work):
     """The units of one pipeline, one after the other."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        cluster: str,
-        frames: Frames,
-        source: BlockingLog,
-        store: ProgressStore,
-        committed: Callable[[Unit, Progress], None],
-        stopping: Callable[[], bool],
-    ) -> None:
-        self._pipeline = pipeline
-        self._cluster = cluster
-        self._frames = frames
-        self._source = source
-        self._store = store
-        self._publication = Publication(pipeline)
-        self._committed = committed
-        self._stopping = stopping
-        self._lenient = 0  # units for which undecodable records are looked for at once
+    _lenient = 0  # units for which undecodable records are looked for at once
 
-    def step(self, last: int | None = None) -> bool:
-        """Do the next thing; False if there is nothing to do, up to `last` if that is given.
+    def step(self, source: BlockingLog, last: int | None = None) -> bool:
+        """Do the next thing; False if there is nothing to do in `source`, up to `last` if given.
 
         Raises Retryable when a repetition, after a while, may help, and others when none will."""
         progress = self._store.load()
         unit = progress.unit
         if unit is None:
-            return self._create(progress, last)
+            return self._create(progress, source, last)
         if unit.state is UnitState.COMMITTING:
             self._publish(progress, unit)
         else:
             self._run(progress, unit)
         return True
 
-    def _create(self, progress: Progress, last: int | None) -> bool:
+    def _create(self, progress: Progress, source: BlockingLog, last: int | None) -> bool:
         if progress.paused or progress.at_end:
             return False
         log, most = self._pipeline.log, self._pipeline.unit_records
-        tail = self._source.tail() if last is None else last
-        found = units.next_range(progress, log, tail, most)
-        if found is None:
+        tail = source.tail() if last is None else last
+        wanted = units.next_range(progress, log, tail, most)
+        if wanted is None:
             return False
-        self._store.change(lambda now: units.created(now, {log: found}))
+        self._store.change(lambda now: units.created(now, {log: wanted}))
         return True
-
-    def _publish(self, progress: Progress, unit: Unit) -> None:
-        after = commit(self._publication, self._store, self._id(progress, unit), unit)
-        self._committed(unit, after)
 
     def _run(self, progress: Progress, unit: Unit) -> None:
         self._store.change(lambda now: units.running(now, unit.number))
@@ -94,16 +68,16 @@ class StatelessWork:
 
     def _stage(self, unit: UnitId, wanted: Range) -> dict[str, Any]:
         """Records that cannot be decoded are looked for only when there are any."""
-        parsed = self._parsed(wanted)
+        parsed = self._parsed(self._pipeline.log, wanted)
         if not self._lenient:
             try:
-                return self._publication.stage(unit, self._frames.result(decoding.strict(parsed)))
+                return self._publication.stage(unit, self._frames.result(decoder.strict(parsed)))
             except Exception as error:
-                if decoding.UNDECODABLE not in str(error):
+                if decoder.UNDECODABLE not in str(error):
                     raise
                 self._lenient = LENIENT_UNITS
         self._lenient -= 1
-        lost = self._letters(unit, decoding.lost(parsed))
+        lost = self._letters(unit, decoder.lost(parsed))
         return self._publication.stage(unit, self._frames.result(parsed), lost)
 
     def _failed(self, progress: Progress, unit: Unit, error: Exception) -> None:
@@ -127,25 +101,17 @@ class StatelessWork:
     def _put_away(self, progress: Progress, unit: Unit, reason: str) -> None:
         """The record is alone and fails; if nothing at all fails as well, it is not its fault."""
         identity, wanted = self._id(progress, unit), unit.ranges[self._pipeline.log]
-        parsed = self._parsed(wanted)
+        parsed = self._parsed(self._pipeline.log, wanted)
         try:
             self._publication.stage(identity, self._frames.result(parsed.filter(sf.lit(False))))
         except Exception as error:
             raise Busy(f"even without records unit {unit.number} fails: {reason}") from error
         self._store.change(lambda now: units.running(now, unit.number))
-        lost = self._letters(identity, decoding.all_lost(parsed, reason))
+        lost = self._letters(identity, decoder.all_lost(parsed, reason))
         staged = self._publication.stage(identity, None, lost)
         self._store.change(lambda now: units.decided(now, unit.number, staged))
 
-    def _parsed(self, wanted: Range) -> DataFrame:
-        log = self._pipeline.log
-        return self._frames.parsed(log, self._frames.records(log, wanted))
-
     def _letters(self, unit: UnitId, lost: DataFrame) -> DataFrame:
-        again = self._pipeline.letters_of
-        version, log = again[1:] if again else (unit.version, self._pipeline.log)
-        return letters.written(lost, unit.pipeline, version, log)
-
-    def _id(self, progress: Progress, unit: Unit) -> UnitId:
-        name, version = self._pipeline.name, progress.version
-        return UnitId(self._cluster, name, unit.number, version, progress.life)
+        if letters := self._pipeline.rerun.letters:
+            return dead_letters.written(lost, unit.pipeline, letters.version, letters.log)
+        return dead_letters.written(lost, unit.pipeline, unit.version, self._pipeline.log)

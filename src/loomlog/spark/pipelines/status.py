@@ -1,28 +1,30 @@
-"""How pipelines are: who runs them, how far they are, how fresh their output is.
+"""The status of pipelines: who runs them, their progress, the freshness of their output.
 
 Needs no Spark: all of it is in the metadata repository and in the logs.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.errors import LoomError, NotFound
-from loomlog.spark.pipelines import codec
-from loomlog.spark.pipelines.store import PREFIX, register_name
+from loomlog.spark.pipelines.store import PREFIX, decode, register_name
 from loomlog.spark.pipelines.units import Counters, Progress
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingCluster, BlockingLog
-    from loomlog.client.leases import LeaseInfo
+    from loomlog.client.kv.leases import LeaseInfo
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How far one of its sources is processed."""
+    """The progress in one source."""
 
     log: str
     position: Glsn  # committed up to and with
@@ -53,13 +55,13 @@ class PipelineStatus:
 
     @property
     def lag_s(self) -> float | None:
-        """Of the source that is furthest behind."""
+        """The lag of the source that is furthest behind."""
         known = [source.lag_s for source in self.sources if source.lag_s is not None]
         return max(known) if len(known) == len(self.sources) else None
 
 
 def statuses(cluster: BlockingCluster, name: str | None = None) -> list[PipelineStatus]:
-    """Of all pipelines, or of one; raises NotFound if there is no such one."""
+    """Return the status of all pipelines, or of one; raise NotFound if it does not exist."""
     found = cluster.registers(PREFIX if name is None else register_name(name))
     if name is not None:
         found = {key: value for key, value in found.items() if key == register_name(name)}
@@ -67,13 +69,13 @@ def statuses(cluster: BlockingCluster, name: str | None = None) -> list[Pipeline
             raise NotFound(f"there is no pipeline {name!r}: `loom pipeline list` shows them")
     leases = {lease.name: lease for lease in cluster.leases(PREFIX)}
     return [
-        _status(cluster, key.removeprefix(PREFIX), codec.decode(value.value), leases.get(key))
+        _status(cluster, key.removeprefix(PREFIX), decode(value.value), leases.get(key))
         for key, value in found.items()
     ]
 
 
 def as_fields(status: PipelineStatus) -> dict[str, Any]:
-    """For JSON."""
+    """Return the status for JSON."""
     return asdict(status) | {"lag_records": status.lag_records, "lag_s": status.lag_s}
 
 
@@ -131,3 +133,41 @@ def _time(log: BlockingLog, position: Glsn) -> datetime | None:
         return log.read(position).timestamp
     except LoomError:
         return None  # trimmed meanwhile
+
+
+# ---- in the text format of Prometheus, for its collector of text files
+
+_Figure = Callable[[PipelineStatus], float | None]
+
+_FIGURES: Final[tuple[tuple[str, str, str, _Figure], ...]] = (
+    ("lag_records", "gauge", "Records not processed yet.", lambda s: s.lag_records),
+    ("lag_seconds", "gauge", "Time between newest and last processed record.", lambda s: s.lag_s),
+    ("running", "gauge", "1 if a site is active.", lambda s: int(s.state == "running")),
+    ("committed_time_seconds", "gauge", "Last commit, since 1970.", lambda s: s.committed_at),
+    ("units_total", "counter", "Units committed.", lambda s: s.counters.units),
+    ("records_total", "counter", "Records committed.", lambda s: s.counters.records),
+    ("dead_letters_total", "counter", "Records put away.", lambda s: s.counters.dead_letters),
+    ("failures_total", "counter", "Units that failed.", lambda s: s.counters.failures),
+)
+
+
+def metrics_text(statuses: Iterable[PipelineStatus]) -> str:
+    found = list(statuses)
+    lines = []
+    for name, kind, meaning, figure in _FIGURES:
+        lines += [
+            f"# HELP loomlog_pipeline_{name} {meaning}",
+            f"# TYPE loomlog_pipeline_{name} {kind}",
+        ]
+        for status in found:
+            value = figure(status)
+            if value is not None:
+                lines.append(f'loomlog_pipeline_{name}{{pipeline="{status.name}"}} {value!r}')
+    return "\n".join(lines) + "\n"
+
+
+def write_metrics(path: Path, statuses: Iterable[PipelineStatus]) -> None:
+    """Replace the file in one step: a reader sees the old figures or the new ones."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(metrics_text(statuses))
+    draft.replace(path)

@@ -1,34 +1,38 @@
 """A pipeline's progress in its register: one compare-and-swap per transition.
 
-A change is a pure function of the progress. Where somebody else came between (an operator who
-pauses it, say), it is applied again to what is there now, or refuses it. A runner's changes are
+A change is a pure function of the progress. After a concurrent change (an operator
+pauses it, say), it is applied again to the new progress, or refuses it. A runner's changes are
 fenced by its lease as well: one that was replaced changes nothing more.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.client.registers import Versioned
-from loomlog.errors import Conflict, NotFound
-from loomlog.spark.pipelines import codec, units
-from loomlog.spark.pipelines.units import Progress
+from loomlog.client.kv.registers import Versioned
+from loomlog.errors import Conflict, Corrupt, NotFound, VersionMismatch
+from loomlog.spark.pipelines import units
+from loomlog.spark.pipelines.units import Counters, Progress, Range, Unit, UnitState
+from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingCluster
-    from loomlog.client.blocking_registers import BlockingLease
+    from loomlog.client.blocking.handles import BlockingLease
+
 
 PREFIX: Final = "pipeline/"
+FORMAT: Final = 1
 _ATTEMPTS: Final = 100  # of others who come between, in a row
 
 Change = Callable[[Progress], Progress]
 
 
 def register_name(pipeline: str) -> str:
-    """Of its progress; its lease has the same name."""
+    """Return the name of a pipeline's register, which is also that of its lease."""
     return PREFIX + pipeline
 
 
@@ -42,12 +46,12 @@ class ProgressStore:
         self._known: Versioned | None = None  # what was there when this one looked last
 
     def fence(self, lease: BlockingLease) -> None:
-        """From now on changes are those of this lease's holder."""
+        """Make all later changes as the holder of this lease."""
         self._lease = lease
 
     def find(self) -> Progress | None:
         self._known = self._register.get()
-        return None if self._known is None else codec.decode(self._known.value)
+        return None if self._known is None else decode(self._known.value)
 
     def load(self) -> Progress:
         found = self.find()
@@ -56,7 +60,7 @@ class ProgressStore:
         return found
 
     def create(self, progress: Progress) -> Progress:
-        """With a life of its own, unless it is there already: then what is there."""
+        """Create the progress, or return what is there."""
         progress = replace(progress, life=secrets.token_hex(4))
         try:
             self._swap(progress, 0)
@@ -70,7 +74,7 @@ class ProgressStore:
             known = self._known or self._register.get()
             if known is None:
                 raise self._missing()
-            after = change(self._taken_over(codec.decode(known.value)))
+            after = change(self._taken_over(decode(known.value)))
             try:
                 self._swap(after, known.version)
             except Conflict:
@@ -88,6 +92,56 @@ class ProgressStore:
 
     def _swap(self, progress: Progress, expected: int) -> None:
         self._known = None  # unless it goes well
-        value = codec.encode(progress)
+        value = encode(progress)
         version = self._register.swap(value, expected, lease=self._lease)
         self._known = Versioned(value, version)
+
+
+# ---- as bytes
+
+
+def encode(progress: Progress) -> bytes:
+    return json.dumps({"format": FORMAT, **asdict(progress)}, separators=(",", ":")).encode()
+
+
+def decode(value: bytes) -> Progress:
+    try:
+        fields = json.loads(value)
+        if fields.pop("format") != FORMAT:
+            raise VersionMismatch("the pipeline's progress is of a newer loomlog: update this one")
+        unit = fields.pop("unit")
+        pieces = tuple(Range(*piece) for piece in fields.pop("pieces"))
+        counters = Counters(**fields.pop("counters"))
+        return Progress(**fields, unit=unit and _unit(unit), pieces=pieces, counters=counters)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corrupt(f"the register does not hold a pipeline's progress: {error}") from None
+
+
+def _unit(fields: dict[str, Any]) -> Unit:
+    ranges = {log: Range(*found) for log, found in fields.pop("ranges").items()}
+    return Unit(**fields | {"ranges": ranges, "state": UnitState(fields["state"])})
+
+
+# ---- what operators change; runners read the progress before they begin something new
+
+
+def pause(cluster: BlockingCluster, name: str, *, wanted: bool) -> Progress:
+    """Pause or resume a pipeline: no unit starts while it is paused."""
+    return ProgressStore(cluster, name).change(lambda now: units.paused(now, wanted))
+
+
+def reset(cluster: BlockingCluster, name: str, to: Glsn | str, *, same_output: bool) -> Progress:
+    """Restart at a position of its sources, "earliest" or "latest"."""
+    store = ProgressStore(cluster, name)
+    behind = _behind(cluster, store.load().positions, to)
+    return store.change(lambda now: units.reset(now, behind, same_output=same_output))
+
+
+def _behind(
+    cluster: BlockingCluster, positions: Mapping[str, Glsn], to: Glsn | str
+) -> dict[str, Glsn]:
+    if isinstance(to, int):
+        return dict.fromkeys(positions, to - 1)
+    if to == "latest":
+        return {log: cluster.log(log).tail() for log in positions}
+    return {log: cluster.log(log).earliest() - 1 for log in positions}

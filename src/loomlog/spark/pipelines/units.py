@@ -44,7 +44,7 @@ class UnitState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is worked on now."""
+    """The unit in progress."""
 
     number: int
     ranges: Mapping[str, Range]  # by the name of the log
@@ -73,7 +73,7 @@ class Counters:
 class Progress:
     """All that is known of a pipeline."""
 
-    definition: Mapping[str, Any]  # what must not change under it: sources, output; unless `anew`
+    definition: Mapping[str, Any]  # must not change while progress is kept: sources, output, …
     positions: Mapping[str, Glsn]  # by log: committed up to and with
     ends: Mapping[str, Glsn] = field(default_factory=dict)  # by log: work ends there, if ever
     next_unit: int = 1
@@ -94,7 +94,7 @@ class Progress:
 
     @property
     def at_end(self) -> bool:
-        """Nothing is left to do, and never will be."""
+        """Whether nothing is left to do, for good."""
         reached = (self.positions[log] >= end for log, end in self.ends.items())
         return self.unit is None and bool(self.ends) and all(reached)
 
@@ -134,26 +134,26 @@ def created(progress: Progress, ranges: Mapping[str, Range], batch: int | None =
 
 
 def running(progress: Progress, number: int) -> Progress:
-    """Somebody works on it, for the first time or again."""
+    """A runner works on the unit, for the first time or again."""
     unit = _unit(progress, number, UnitState.CREATED, UnitState.RUNNING)
     return replace(progress, unit=replace(unit, state=UnitState.RUNNING))
 
 
 def decided(progress: Progress, number: int, staged: Mapping[str, Any]) -> Progress:
-    """Its output is what was staged here, for good."""
+    """The staged rows are the output of the unit, for good."""
     unit = _unit(progress, number, UnitState.RUNNING)
     unit = replace(unit, state=UnitState.COMMITTING, staged=dict(staged))
     return replace(progress, unit=unit)
 
 
 def undecided(progress: Progress, number: int) -> Progress:
-    """What was staged is lost, and nobody has seen it: it is computed again."""
+    """The staged rows are lost and were never visible: compute them again."""
     unit = _unit(progress, number, UnitState.COMMITTING)
     return replace(progress, unit=replace(unit, state=UnitState.CREATED, staged=None))
 
 
 def committed(progress: Progress, number: int, now: float, dead_letters: int = 0) -> Progress:
-    """Its output is visible."""
+    """The output of the unit is visible."""
     unit = _unit(progress, number, UnitState.COMMITTING)
     done = {log: found.last for log, found in unit.ranges.items()}
     counters = replace(
@@ -175,12 +175,12 @@ def committed(progress: Progress, number: int, now: float, dead_letters: int = 0
 
 
 def stopped(progress: Progress, error: str) -> Progress:
-    """It does not go on, for this reason."""
+    """The pipeline stopped for this reason."""
     return replace(progress, error=error)
 
 
 def failed(progress: Progress, number: int, error: str, *, counts: bool) -> Progress:
-    """It is tried again; `counts`: the failure may be its records' fault."""
+    """The unit is retried; `counts`: its records may have caused the failure."""
     unit = _unit(progress, number, UnitState.RUNNING)
     failures = unit.failures + counts
     counters = replace(progress.counters, failures=progress.counters.failures + 1)
@@ -207,14 +207,14 @@ def halved(progress: Progress, number: int) -> Progress:
 
 
 def abandoned(progress: Progress) -> Progress:
-    """The unit was not decided and will be made anew, perhaps with other ranges."""
+    """The unit was not decided; it is created again, perhaps with other ranges."""
     if progress.unit is not None and progress.unit.state is UnitState.COMMITTING:
         raise Conflict(f"unit {progress.unit.number} is decided")
     return replace(progress, unit=None)
 
 
 def paused(progress: Progress, wanted: bool) -> Progress:
-    """No new unit begins while it is paused."""
+    """Pause or resume: no unit starts while the pipeline is paused."""
     return replace(progress, paused=wanted)
 
 

@@ -7,5 +7,5 @@
     rocks_logs.py, rocks_log.py, rows.py   in RocksDB: commits and upkeep, reading, formats
     memory_logs.py  in memory, for simulations
 
-See docs/adr/0016-logsdb.md.
+See docs/design/logsdb.md.
 """

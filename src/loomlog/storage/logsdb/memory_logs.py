@@ -8,13 +8,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import islice
 
+from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import Record
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, Rewrite
-from loomlog.storage.logsdb.table import Found, TimeRange
+from loomlog.storage.logsdb.partitions import ages, share_of
+from loomlog.storage.logsdb.table import Found
 from loomlog.types import LogId
 
 
@@ -50,17 +52,9 @@ class MemoryLog:
         for at in range(bisect_right(self.firsts, last) - 1, -1, -1):
             yield self._head(at)
 
-    def find_time(self, timestamp_us: int) -> TimeRange:
-        batches = [head for head in self.scan(0, LSN_MAX) if head.kind is Kind.DATA]
-        older = list(takewhile(lambda head: head.timestamp_us < timestamp_us, batches))
-        younger = batches[len(older) :]
-        return TimeRange(
-            older[-1].last if older else self.standing.trimmed,
-            younger[0].first if younger else LSN_MAX,
-        )
-
-    def is_empty(self) -> bool:
-        return all(head.kind is not Kind.DATA for head in self.scan(0, LSN_MAX))
+    def ages(self, before_us: int) -> Ages:
+        """Return the ages as if each record had its own partition."""
+        return ages((share_of(head) for head in self.scan(0, LSN_MAX)), before_us)
 
     def apply(self, change: Change) -> None:
         match change:
@@ -139,8 +133,8 @@ class MemoryLogs:
         if self._durable is not None:
             self._logs, self._durable = self._durable, None
 
-    def expired(self, log: LogId, before_us: int) -> Lsn:
-        return self.look(log).find_time(before_us).after
+    def ages(self, log: LogId, before_us: int) -> Ages:
+        return self.look(log).ages(before_us)
 
     def tend(self, now_us: int) -> bool:
         return False

@@ -26,11 +26,12 @@ class RecentBatches(NamedTuple):
     complete: bool
 
 
-def recent_batches(stored: StoredLog, since_us: int) -> RecentBatches:
-    """Those that are not older than this; not complete if they are too many, one is damaged, or
-    some may be trimmed by now."""
+def recent_batches(stored: StoredLog, now_us: int, span_us: int) -> RecentBatches:
+    """Return the batches of the last `span_us`; incomplete if they are too many, one is damaged, or
+    some may have been trimmed. `now_us`, this node's clock, may be ahead of the clocks that stamped
+    the records: the span ends with the last record, if that is earlier."""
     batches: list[Batch] = []
-    first, complete = _first(stored, since_us)
+    first, complete = _first(stored, min(now_us, _last_us(stored, now_us)) - span_us)
     size = 0
     for head in stored.scan(first, LSN_MAX):
         if head.kind is not Kind.DATA:
@@ -49,8 +50,13 @@ def recent_batches(stored: StoredLog, since_us: int) -> RecentBatches:
     return RecentBatches(batches[::-1], complete)
 
 
+def _last_us(stored: StoredLog, otherwise: int) -> int:
+    heads = (head for head in stored.scan_back(LSN_MAX) if head.kind is Kind.DATA)
+    return next((head.timestamp_us for head in heads), otherwise)
+
+
 def _first(stored: StoredLog, since_us: int) -> tuple[Lsn, bool]:
-    """Where they begin, and whether all of them are behind it."""
+    """Return where they start, and whether all of them follow."""
     first = LSN_MAX
     for count, head in enumerate(stored.scan_back(LSN_MAX)):
         if head.kind is Kind.DATA and head.timestamp_us < since_us:

@@ -10,22 +10,21 @@ from typing import NamedTuple
 
 from rocksdict import Rdict
 
-from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
+from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import Record
 from loomlog.core.copyset.storage import LogStanding
 from loomlog.errors import Corrupt
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.files import File
 from loomlog.storage.logsdb import rows
-from loomlog.storage.logsdb.partitions import Beginnings, PartitionId, Share, expired, runs
-from loomlog.storage.logsdb.table import TimeRange
+from loomlog.storage.logsdb.partitions import Beginnings, PartitionId, Share, runs
 from loomlog.storage.rocks import Cursor
 from loomlog.types import Buffer, LogId
 
 
 class LogEntry(NamedTuple):
-    """What is known of a log without a look at the disk; replaced as a whole by a commit."""
+    """The state of a log in memory; a commit replaces it as a whole."""
 
     standing: LogStanding = LogStanding()
     shares: Mapping[PartitionId, Share] = {}
@@ -49,7 +48,7 @@ class LogRows:
         self._open_file = open_file
 
     def batch(self, head: rows.Head) -> Buffer | None:
-        """As it is there; nobody has checked it. None: it is not."""
+        """Return the stored batch unverified; None if it is missing."""
         if not head.size:
             return b""
         if head.is_in_a_row:
@@ -67,7 +66,7 @@ class LogRows:
             raise Corrupt(f"a batch cannot be read: {error}") from error
 
     def covering_or_after(self, lsn: Lsn) -> Iterator[rows.Head]:
-        """From the head of the copy that covers `lsn` on, or that comes next."""
+        """Yield heads from the copy that covers `lsn`, or the next one, on."""
         before = self._head(self._cursor.seek_back(self._key(lsn)))
         if before is not None and before.record.last >= lsn:
             yield before
@@ -78,7 +77,7 @@ class LogRows:
             head = self._head(self._cursor.next())
 
     def before(self, last: Lsn) -> Iterator[rows.Head]:
-        """Those that begin at `last` or before, the last one first."""
+        """Yield the heads that start at or before `last`, in descending order."""
         head = self._head(self._cursor.seek_back(self._key(last)))
         while head is not None:
             yield head
@@ -135,7 +134,7 @@ class RocksLog:
         return next(self.scan_back(last), None)
 
     def load(self, head: Record) -> Record:
-        """As it was found by a scan."""
+        """Load the entry of a log as a scan found it."""
         found, stored = self._found[head.first]
         batch = found.batch(stored)
         try:
@@ -165,31 +164,6 @@ class RocksLog:
                 if head.record.last <= self._trimmed:
                     return
                 yield head.record
-
-    def find_time(self, timestamp_us: int) -> TimeRange:
-        after, until = self._partitions_before(timestamp_us), LSN_MAX
-        low, high = after + 1, self._entry.last
-        while low <= high:
-            middle = (low + high) // 2
-            head = self._first_batch(middle, high)
-            if head is None:
-                high = middle - 1
-            elif head.timestamp_us < timestamp_us:
-                after, low = head.last, head.last + 1
-            else:
-                until, high = head.first, min(middle, head.first) - 1
-        return TimeRange(after, until)
-
-    def is_empty(self) -> bool:
-        return self._first_batch(0, LSN_MAX) is None
-
-    def _partitions_before(self, timestamp_us: int) -> Lsn:
-        """Where those end that are over by then: nothing in them has to be looked at."""
-        over = self._partitions.beginnings.over_by(timestamp_us)
-        return max(self._trimmed, expired(self._entry.shares.items(), over))
-
-    def _first_batch(self, first: Lsn, last: Lsn) -> Record | None:
-        return next((head for head in self.scan(first, last) if head.kind is Kind.DATA), None)
 
     def _ahead(self, partition: PartitionId, lsn: Lsn) -> Iterator[tuple[rows.Head, LogRows]]:
         found = self._rows_in(partition)

@@ -1,12 +1,12 @@
 """A LogsTable in RocksDB: one column family for each partition, one for all the rest.
 
-One log of writes serves all column families, so a commit is one synced write, whatever partitions
-it reaches. To drop a partition is to unlink its files.
+One write-ahead log serves all column families, so a commit is one synced write, whatever partitions
+it touches. Dropping a partition unlinks its files.
 
-What is known of logs without their records (standings, shares) is in memory, too: no commit reads
-the disk to learn it. An entry is replaced as a whole by the commit. Somebody who looks has a cursor
-for each partition, made when it was first looked at: so copies may be newer than the entry, but
-none is missed. Should a commit take something away meanwhile, `ask` notices and looks again.
+The state of logs without their records (standings, shares) is also in memory, so no commit reads
+the disk for it. A commit replaces an entry as a whole. A reader has a cursor for each partition,
+created when it first looks there: copies may be newer than the entry, but none is missed. If a
+commit removes something meanwhile, `ask` notices and retries.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Final
 
 from rocksdict import ColumnFamily, Options, Rdict
 
+from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.lsn import Lsn, words
 from loomlog.core.copyset.storage import Change, LogStanding
 from loomlog.errors import Corrupt
@@ -30,16 +31,16 @@ from loomlog.storage import rocks
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.logsdb import rows
+from loomlog.storage.logsdb.commit import ChangedLog, Writing
 from loomlog.storage.logsdb.partitions import (
     Beginnings,
     PartitionId,
     PartitionSettings,
     Share,
-    expired,
+    ages,
 )
 from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions, RocksLog
 from loomlog.storage.logsdb.table import Found
-from loomlog.storage.logsdb.writing import ChangedLog, Writing
 from loomlog.types import LogId
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ _FIRST: Final = 1  # partition
 _DAMAGE_TOLD_MAX: Final = 1000  # copies; then it is known that the disk is bad
 
 # Which blob files a compaction looks through for what can go. A partition is written once: nothing
-# can, unless logs were trimmed or deleted, and then `compact` is told.
+# can, unless logs were trimmed or deleted; then `compact` handles it.
 _COLLECT_ALL: Final = {"blob_garbage_collection_age_cutoff": "1.0"}
 _COLLECT_NONE: Final = {"blob_garbage_collection_age_cutoff": "0.0"}
 
@@ -70,7 +71,7 @@ def _family_name(partition: PartitionId) -> str:
 
 @dataclass
 class _Use:
-    """Of a partition."""
+    """The use of a partition."""
 
     logs: int = 0
     size: int = 0  # of what they have there, in bytes
@@ -85,9 +86,18 @@ class _Use:
 
 
 class RocksLogs:
-    """Opening and closing block. `now_us` is when the first partition of an empty one begins."""
+    """Opening and closing block. `now_us` is when the first partition of an empty one begins.
+    `was_used`: it must be there."""
 
-    def __init__(self, path: str, now_us: int, settings: PartitionSettings | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        now_us: int,
+        settings: PartitionSettings | None = None,
+        *,
+        was_used: bool = False,
+    ) -> None:
+        rocks.prepare(path, was_used=was_used)
         self._settings = settings or PartitionSettings()
         self._committing = Lock()  # nobody looks while what was written is not synced yet
         names = _families(path)
@@ -96,7 +106,7 @@ class RocksLogs:
         self._entries: dict[LogId, LogEntry] = {}
         self._uses: dict[PartitionId, _Use] = {}
         self._handles: dict[PartitionId, ColumnFamily] = {}
-        self._cut: set[LogId] = set()  # trimmed since somebody looked what can be dropped
+        self._cut: set[LogId] = set()  # trimmed since the last search for droppable data
         self._drops = 0  # commits that took something away
         self._damaged: set[tuple[LogId, Lsn]] = set()  # copies of which that was told
         self._partitions = Partitions(Beginnings({}), {})
@@ -133,7 +143,7 @@ class RocksLogs:
                 return found
 
     def _note_damage(self, log: LogId, lsn: Lsn) -> None:
-        """For the operator: readers take another copy."""
+        """Log damage for the operator; readers use another copy."""
         if (log, lsn) not in self._damaged and len(self._damaged) < _DAMAGE_TOLD_MAX:
             self._damaged.add((log, lsn))
             logger.warning(
@@ -145,9 +155,8 @@ class RocksLogs:
         with self._committing:
             return rocks.Cursor(table)
 
-    def expired(self, log: LogId, before_us: int) -> Lsn:
-        over = self._partitions.beginnings.over_by(before_us)
-        return expired(self._entries.get(log, _NO_ENTRY).shares.items(), over)
+    def ages(self, log: LogId, before_us: int) -> Ages:
+        return ages(self._entries.get(log, _NO_ENTRY).shares.values(), before_us)
 
     # ---- commits
 
@@ -191,7 +200,7 @@ class RocksLogs:
 
     def tend(self, now_us: int) -> bool:
         beginnings = self._partitions.beginnings
-        use = self._uses[beginnings.newest]
+        use = self._uses[beginnings.at(now_us)]
         if use.logs and beginnings.is_over(now_us, use.size, self._settings):
             self._begin(beginnings.newest + 1, now_us)
         self._drop_trimmed()
@@ -240,7 +249,7 @@ class RocksLogs:
             self._write(writing, sync=True)
 
     def _drop(self, partition: PartitionId) -> None:
-        """With no logs in it. Should the power fail before it is gone, the next start drops it."""
+        """Drop an empty partition; after a power loss, the next start does it."""
         self._db.delete(rows.partition_key(partition))
         self._db.flush_wal(True)
         starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}

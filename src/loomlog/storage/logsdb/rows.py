@@ -5,7 +5,7 @@ In the default column family:
     standing:   "S" log(4)                 →  version(1), the numbers of a LogStanding(8 each),
                                               then epoch(8) and LNG(8) for each epoch it knows of
     end:        "E" log(4) epoch(8)        →  version(1) lng(8) last(8) seal(8) wave(8)
-    share:      "D" log(4) partition(8)    →  version(1) first(8) last(8) size(8)
+    share:      "D" log(4) partition(8)    →  version(1) first(8) last(8) size(8) latest(8)
     partition:  "P" partition(8)           →  version(1) start in microseconds(8)
 
 In one column family for each partition:
@@ -36,7 +36,7 @@ from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.storage.logsdb.partitions import PartitionId, Share
 from loomlog.types import Buffer, LogId
 
-VERSION: Final = 2
+VERSION: Final = 4
 
 STANDINGS: Final = b"S"
 ENDS: Final = b"E"
@@ -52,8 +52,8 @@ _PARTITION_KEY: Final = Struct(">cQ")
 _NUMBERS: Final = len(LogStanding._fields) - 1
 _STANDING: Final = Struct(f">B{_NUMBERS}Q")
 _LNG: Final = Struct(">QQ")
-_END: Final = Struct(">BQQQQ")
-_SHARE: Final = Struct(">BQQQ")
+_END: Final = Struct(">BQQQQ?")
+_SHARE: Final = Struct(">BQQQq")
 _PARTITION: Final = Struct(">Bq")
 _HEAD: Final = Struct(">BBIqIQQIIq")
 _NODE_BYTES: Final = 4
@@ -87,7 +87,7 @@ def log_of(key: bytes) -> LogId:
 
 
 def place_key(rows: bytes, log: LogId, place: int) -> bytes:
-    """Of a head or a batch by its LSN, an end by its epoch, a share by its partition."""
+    """Return the key of a head or batch (by LSN), an end (by epoch) or a share (by partition)."""
     return _PLACE_KEY.pack(rows, log, place)
 
 
@@ -97,7 +97,7 @@ def place_of(key: bytes) -> int:
 
 
 def after_log(rows: bytes, log: LogId) -> bytes:
-    """Behind all keys of the log."""
+    """Return a key after all keys of the log."""
     return _PLACE_KEY.pack(rows, log, (1 << 64) - 1) + b"\xff"
 
 
@@ -130,12 +130,12 @@ def unpack_standing(value: bytes) -> LogStanding:
 
 
 def pack_end(end: EpochEnd) -> bytes:
-    return _END.pack(VERSION, end.lng, end.last, end.seal, end.wave)
+    return _END.pack(VERSION, end.lng, end.last, end.seal, end.wave, end.exact)
 
 
 def unpack_end(epoch: Epoch, value: bytes) -> EpochEnd:
-    lng, last, seal, wave = _unpack(_END, value, "the end of an epoch")
-    return EpochEnd(epoch, lng, last, seal, wave)
+    lng, last, seal, wave, exact = _unpack(_END, value, "the end of an epoch")
+    return EpochEnd(epoch, lng, last, seal, wave, bool(exact))
 
 
 def pack_share(share: Share) -> bytes:
@@ -186,7 +186,7 @@ def checked_batch(head: Head, batch: Buffer | None) -> Buffer:
 
 
 def _unpack(struct: Struct, value: bytes, what: str) -> tuple[int, ...]:
-    """Without the version, which is checked."""
+    """Unpack a row after checking its version."""
     if len(value) < struct.size:
         raise _corrupt(what, value)
     version, *numbers = struct.unpack_from(value)

@@ -1,4 +1,4 @@
-"""What no honest sender asks for, and no row can hold. Pure."""
+"""Checks requests for values that no honest peer sends and no row can hold. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIME_MAX_US: Final = (1 << 63) - 1
 
 
 def nonsense(request: NodeRequest) -> str | None:
-    """What is wrong with a request that would change something; None: nothing is."""
+    """Return what is wrong with a request that changes something; None if nothing is."""
     match request:
         case Store(_, record) | Amend(_, record) if not _is_record(record):
             return f"no record can be at {words(record.first)}, or none of this kind"

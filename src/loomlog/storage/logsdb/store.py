@@ -18,8 +18,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from loomlog.core.copyset.landmarks import Ages
+from loomlog.core.copyset.lsn import LSN_MAX
 from loomlog.core.copyset.messages import (
     Amend,
+    Begin,
     Clean,
     Forget,
     NodeAnswer,
@@ -32,17 +35,17 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
+from loomlog.core.copyset.record import Record
 from loomlog.core.copyset.storage import Change, LogStanding, decide, look_up
 from loomlog.errors import LoomError
 from loomlog.limits import (
-    COPYSET_FREE_BYTES_MIN,
     COPYSET_LOOK_UPS_MAX,
     COPYSET_WAITING_BYTES_MAX,
 )
 from loomlog.storage.files import Worker
 from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
 from loomlog.storage.logsdb.sanity import nonsense
-from loomlog.storage.logsdb.table import LogsTable, StoredLog, TimeRange
+from loomlog.storage.logsdb.table import LogsTable, StoredLog
 from loomlog.storage.logsdb.uncommitted import UncommittedLog
 from loomlog.types import LogId, NodeId
 
@@ -51,7 +54,7 @@ logger = logging.getLogger(__name__)
 Answered: TypeAlias = Callable[[NodeAnswer], None]
 Found = TypeVar("Found")
 
-_CHANGING = Store | Amend | Release | Seal | Clean | Purge | Trim | Forget
+_CHANGING = Begin | Store | Amend | Release | Seal | Clean | Purge | Trim | Forget
 
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
@@ -74,16 +77,20 @@ class LogsStore:
         commits: Worker,
         look_ups: Worker,
         upkeep: Worker,
-        free_bytes: Callable[[], int],
+        is_full: Callable[[], bool],
         *,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
         sync: bool = True,
     ) -> None:
+        """`is_full`: whether only what frees space should be taken. `on_failure` is called when a
+        commit fails."""
         self._me = me
         self._table = table
         self._commits = commits
         self._look_ups = look_ups
         self._upkeep = upkeep
-        self._free_bytes = free_bytes
+        self._is_full = is_full
+        self._on_failure = on_failure
         self._sync = sync
         self._waiting: list[_Waiting] = []
         self._waiting_bytes = 0
@@ -101,7 +108,7 @@ class LogsStore:
         return self._table.logs()
 
     def standing(self, log: LogId) -> LogStanding:
-        """As of the last commit."""
+        """Return the standing as of the last commit."""
         return self._table.standing(log)
 
     def stored_bytes(self, log: LogId) -> int:
@@ -114,27 +121,30 @@ class LogsStore:
         else:
             self._look(request.log, lambda log: look_up(request, log.standing, log, self._me), done)
 
-    def find_time(
-        self, log: LogId, timestamp_us: int, done: Callable[[TimeRange | Refused], None]
-    ) -> None:
-        self._look(log, lambda stored: stored.find_time(timestamp_us), done)
-
-    def is_empty(self, log: LogId, done: Callable[[bool | Refused], None]) -> None:
-        self._look(log, lambda stored: stored.is_empty(), done)
-
     def recent(
-        self, log: LogId, since_us: int, done: Callable[[RecentBatches | Refused], None]
+        self,
+        log: LogId,
+        now_us: int,
+        span_us: int,
+        done: Callable[[RecentBatches | Refused], None],
     ) -> None:
-        """The batches that are not older, as far as these are not too many."""
-        self._look(log, lambda stored: recent_batches(stored, since_us), done)
+        """The batches of the last `span_us`, as far as these are not too many."""
+        self._look(log, lambda stored: recent_batches(stored, now_us, span_us), done)
 
-    def expired(self, log: LogId, before_us: int, done: Callable[[int | Refused], None]) -> None:
-        """Where the log may be trimmed, if nothing is kept that is older: LogsTable.expired."""
-        self._look(log, lambda _: self._table.expired(log, before_us), done)
+    def ages(self, log: LogId, before_us: int, done: Callable[[Ages | Refused], None]) -> None:
+        """Call `done` with the copies that are older than a time (LogsTable.ages)."""
+        self._look(log, lambda _: self._table.ages(log, before_us), done)
+
+    def last_copy(self, log: LogId, done: Callable[[Record | Refused | None], None]) -> None:
+        """Find the copy with the highest LSN."""
+        self._look(log, lambda stored: stored.last_head(LSN_MAX), done)
 
     # ---- commits
 
     def _enqueue(self, asked: _Waiting) -> None:
+        if self._failed is not None:
+            asked.done(self._failed)
+            return
         size = _bytes_of(asked.request)
         if (reason := nonsense(asked.request)) is not None:
             asked.done(Refused(Trouble.DISABLED, reason))
@@ -157,9 +167,9 @@ class LogsStore:
         )
 
     def _commit(self, group: list[_Waiting], answers: list[NodeAnswer]) -> None:
-        """In the worker."""
+        """Runs in the worker."""
         if self._failed is None:
-            view = _Uncommitted(self._table, self._me, self._free_bytes())
+            view = _Uncommitted(self._table, self._me, is_full=self._is_full())
             answers += (view.decide(asked.request) for asked in group)
             if view.changes:
                 self._table.commit(view.changes, sync=self._sync and view.is_urgent)
@@ -168,16 +178,23 @@ class LogsStore:
         self, group: list[_Waiting], answers: list[NodeAnswer], error: BaseException | None
     ) -> None:
         if error is not None:
-            self._fail(error)
+            self._commit_failed(error)
         self._under_way = False
         self._start()
         failed = self._failed
         for index, asked in enumerate(group):
             asked.done(failed or answers[index])
 
-    def _fail(self, error: BaseException) -> None:
-        logger.error("a commit failed; restart this node when its disk is well: %s", error)
-        self._failed = self._failed or _disk_failed(error)
+    def _commit_failed(self, error: BaseException) -> None:
+        self.fail(error)
+        self._on_failure(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuse everything from now on."""
+        if self._failed is None:
+            # Not the error itself: its traceback would keep the table open.
+            logger.error("copies cannot be written any more: %s", str(error))
+            self._failed = _disk_failed(error)
 
     # ---- look-ups
 
@@ -187,6 +204,9 @@ class LogsStore:
         question: Callable[[StoredLog], Found],
         done: Callable[[Found | Refused], None],
     ) -> None:
+        if self._failed is not None:
+            done(self._failed)
+            return
         if self._looking >= COPYSET_LOOK_UPS_MAX:
             done(_BUSY)
             return
@@ -206,7 +226,7 @@ class LogsStore:
     # ---- upkeep
 
     def tend(self, now_us: int) -> None:
-        """To be called every few seconds: partitions begin and go."""
+        """Called every few seconds to create and drop partitions."""
         if self._tending or self._failed is not None:
             return
         self._tending = True
@@ -217,7 +237,7 @@ class LogsStore:
 
         def finished(error: BaseException | None) -> None:
             if error is not None:
-                self._fail(error)
+                self._commit_failed(error)
             elif more[0]:
                 self._tend(now_us)  # behind what waits by now
             else:
@@ -227,7 +247,7 @@ class LogsStore:
         self._commits.run([lambda: more.append(self._table.tend(now_us))], finished)
 
     def stop(self) -> None:
-        """Before the workers finish."""
+        """Called before the workers finish."""
         if self._compacting:
             self._table.interrupt()
 
@@ -256,12 +276,12 @@ def _disk_failed(error: BaseException) -> Refused:
 class _Uncommitted:
     """A table and the changes that a commit is going to make, in their order."""
 
-    def __init__(self, table: LogsTable, me: NodeId, free_bytes: int) -> None:
+    def __init__(self, table: LogsTable, me: NodeId, *, is_full: bool) -> None:
         self.changes: list[tuple[LogId, Change]] = []
-        self.is_urgent = False  # somebody waits for a change to be durable
+        self.is_urgent = False  # a caller waits for a change to be durable
         self._table = table
         self._me = me
-        self._is_full = free_bytes < COPYSET_FREE_BYTES_MIN
+        self._is_full = is_full
         self._logs: dict[LogId, UncommittedLog] = {}
 
     def decide(self, request: NodeRequest) -> NodeAnswer:

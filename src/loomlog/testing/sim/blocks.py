@@ -3,6 +3,9 @@
 Sparse: pages that were never written cost nothing. Since the last sync the file remembers its
 old pages and every change in order; `crash` goes back to the old pages and then keeps, loses or
 tears each change at random, as a page cache and a disk with sectors may.
+
+After a failed sync (`fail_sync`) the pages that it should have written count as clean, as on Linux:
+readers see them, and no later sync writes them, unless they are changed again.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class Blocks:
         self._pages: dict[int, bytearray] = {}
         self._synced_size = 0
         self._synced_pages: dict[int, bytes | None] = {}  # those changed since, as they were
+        self._dropped: set[int] = set()  # pages that a failed sync left behind
         self._changes: list[tuple[int, bytes] | int] = []  # a write at an offset, or a new size
 
     def read(self, size: int, offset: int) -> bytearray:
@@ -51,9 +55,12 @@ class Blocks:
         self._cut(size, remember=True)
 
     def sync(self) -> None:
-        self._synced_pages.clear()
+        self._synced_pages = {n: self._synced_pages[n] for n in self._dropped}
         self._synced_size = self.size
         self._changes.clear()
+
+    def fail_sync(self) -> None:
+        self._dropped.update(self._synced_pages)
 
     def crash(self, random: Random) -> None:
         """Lose power: every change since the last sync is kept, lost or torn."""
@@ -66,6 +73,7 @@ class Blocks:
         self.size = self._synced_size
         for change in changes:
             self._maybe_redo(change, random)
+        self._dropped.clear()
         self.sync()
 
     def _maybe_redo(self, change: tuple[int, bytes] | int, random: Random) -> None:
@@ -128,6 +136,7 @@ class Blocks:
         return page
 
     def _remember(self, number: int, remember: bool) -> None:
+        self._dropped.discard(number)
         if remember and number not in self._synced_pages:
             page = self._pages.get(number)
             self._synced_pages[number] = None if page is None else bytes(page)

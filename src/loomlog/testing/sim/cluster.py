@@ -18,21 +18,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Unpack
 from unittest.mock import patch
 
 from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
+from loomlog.client.settings import ClientOptions
 from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
 from loomlog.core.ordered import repair
-from loomlog.errors import LoomError, Retryable
+from loomlog.errors import LoomError, Retryable, RolledBack
 from loomlog.metadata import MetadataRepository
 from loomlog.node import StorageNode
 from loomlog.testing.sim.host import Main, Process
-from loomlog.testing.sim.logs_table import SimLogs
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.store import SharedStore
-from loomlog.testing.sim.table import SimTable
+from loomlog.testing.sim.table import SimLogs, SimTable
 from loomlog.types import SyncMode
 
 CLUSTER_ID = "sim"
@@ -80,7 +80,7 @@ BOUNDS = Bounds(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What kind of cluster, and of log in it."""
+    """The kind of cluster, and of the log in it."""
 
     nodes: int
     streams: int
@@ -94,10 +94,11 @@ class Shape:
     metadata: int = 1  # repositories
     spare_metadata: int = 0  # that are not started with the others, and no members yet
     leader_silence_s: float = 2.0
+    retention_interval_s: float = limits.RETENTION_INTERVAL_S
 
     @classmethod
     def draw(cls, random: Random, *, power_losses: bool) -> Shape:
-        """One of all shapes; power losses are survived with sync=always only."""
+        """Draw one of all shapes; with power losses, only those with sync=always."""
         nodes = random.choice((3, 4, 4, 5))
         careless = not power_losses and random.random() < 0.4
         return cls(
@@ -106,11 +107,11 @@ class Shape:
             replicas=random.choice((1, 2, 2, 2, 3, 3, 3)),
             storage=StorageSettings(
                 sync=SyncMode.INTERVAL if careless else SyncMode.ALWAYS,
-                segment_bytes=random.choice((2048, 4096, 16384)),
-                commit_segment_bytes=random.choice((1280, 2048, 8192)),
+                data_file_bytes=random.choice((2048, 4096, 16384)),
+                commit_file_bytes=random.choice((1280, 2048, 8192)),
                 index_interval_bytes=random.choice((256, 1024)),
                 commit_sync_delay_s=random.choice((0.005, 0.05)),
-                spare_segments_max=random.choice((0, 1, 2)),
+                spare_files_max=random.choice((0, 1, 2)),
             ),
             round_file_bytes=random.choice((1024, 4096, 65536)),
             failure_detection_s=random.choice((0.4, 0.8, 2.0)),
@@ -172,7 +173,9 @@ class SimCluster:
                 files.sync_directory("/")
             host.start(main)
 
-    async def connect(self, process: Process, name: str = "", **settings: Any) -> Cluster:
+    async def connect(
+        self, process: Process, name: str = "", **settings: Unpack[ClientOptions]
+    ) -> Cluster:
         """A client of the cluster; waits for the metadata repository if it must. Several in one
         process need names: their producer ids come from it."""
         rng = Random(f"{self.sim.world.seed} {process.host.name}{name} {len(process.host.lives)}")
@@ -182,7 +185,7 @@ class SimCluster:
         while True:
             try:
                 return await connect(addresses, rng=rng, clock=lambda: time.time(), **settings)
-            except Retryable:
+            except (Retryable, RolledBack):
                 await asyncio.sleep(CONNECT_AGAIN_S)
 
     async def _serve_metadata(self, process: Process) -> None:
@@ -202,11 +205,12 @@ class SimCluster:
                 member_id=number,
                 peers=peers if self.shape.metadata > 1 else {},
                 leader_silence_s=self.shape.leader_silence_s,
+                retention_interval_s=self.shape.retention_interval_s,
             ),
             files=process.files,
             worker=process.worker(),
             store=self.store,
-            rng=Random(f"{self.sim.world.seed} vmr"),
+            rng=Random(f"{self.sim.world.seed} {name} {len(process.host.lives)}"),
             round_file_bytes=self.shape.round_file_bytes,
         )
         await repository.start()
@@ -226,8 +230,10 @@ class SimCluster:
             ),
             files=process.files,
             new_worker=process.worker,
-            open_table=partial(SimTable, process.files),
-            open_logs=partial(SimLogs, process.files),
+            open_store={
+                "chained": partial(SimTable, process.files),
+                "copyset": partial(SimLogs, process.files),
+            },
             rng=Random(f"{self.sim.world.seed} {name} {len(process.host.lives)}"),
         )
         try:

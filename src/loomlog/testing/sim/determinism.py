@@ -54,6 +54,9 @@ def _replacements(world: World) -> list[tuple[Any, str, Callable[..., Any]]]:
         return loop.time() if isinstance(loop, SimLoop) else world.now
 
     def wall() -> float:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, SimLoop) and loop.wall_error_s is not None:
+            return WALL_CLOCK_START_S + world.now + loop.wall_error_s
         return WALL_CLOCK_START_S + monotonic()
 
     return [

@@ -9,17 +9,20 @@ earlier. What POSIX does not promise is not kept: a synced file in an unsynced d
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import os
 import posixpath
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from loomlog.storage.files import Finished, Step
+from loomlog.storage.chained.memory_table import MemoryTable
+from loomlog.storage.files import Finished, Space, Step, UnsyncedError
 from loomlog.storage.logsdb.memory_logs import MemoryLogs
-from loomlog.storage.memory_table import MemoryTable
 from loomlog.testing.sim.blocks import Blocks
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.world import World
@@ -27,7 +30,7 @@ from loomlog.types import Buffer
 
 
 class Directory:
-    """One life of a directory: made anew under the same name it is another one."""
+    """One incarnation of a directory; created again under the same name it is another one."""
 
     __slots__ = ()
 
@@ -38,12 +41,12 @@ Node = Blocks | Directory | MemoryTable | MemoryLogs
 
 @dataclass(slots=True)
 class DiskSettings:
-    """How a disk behaves. May be changed during a run."""
+    """The behaviour of a disk, which may change during a run."""
 
-    step_delay_s: float = 0.0002  # of a worker's step: up to so much ...
-    tail_delay_s: float = 0.02  # ... or so much ...
+    step_delay_s: float = 0.0002  # the longest step of a worker, usually ...
+    tail_delay_s: float = 0.02  # ... sometimes ...
     tail_probability: float = 0.01
-    stall_s: float = 0.3  # ... or, rarely, so much
+    stall_s: float = 0.3  # ... and rarely
     stall_probability: float = 0.0005
     cache_miss_probability: float = 0.1  # of read_cached
     error: int | None = None  # an errno that writes, allocations and syncs fail with
@@ -60,10 +63,14 @@ class _Change:
 
 
 _GONE = "gone"
+copyreg.pickle(memoryview, lambda view: (memoryview, (bytes(view),)))  # for deepcopy
+DiskImage: TypeAlias = tuple[
+    dict[str, Node], dict[str, tuple[Node, Directory]], list[_Change]
+]  # what is there, what would survive a power loss, and what leads from that to this
 
 
 class SimDisk:
-    """What is stored on one host."""
+    """The storage of one host."""
 
     def __init__(self, world: World, host: str, settings: DiskSettings | None = None) -> None:
         self.settings = settings or DiskSettings()
@@ -90,6 +97,15 @@ class SimDisk:
                 strike, self._strike = self._strike, None
                 strike()
 
+    def fail_after(self, changes: int, number: int) -> None:
+        """Fail the so manieth change from now with this errno, and no other."""
+
+        def fail() -> None:
+            self.failed = True
+            raise _os_error(number, self._host)
+
+        self.strike_after(changes, fail)
+
     def mount(self) -> SimFiles:
         self.unmount()
         self._mount = SimFiles(self)
@@ -100,6 +116,17 @@ class SimDisk:
         if self._mount is not None:
             self._mount.stale = True
             self._mount = None
+
+    def copy(self) -> DiskImage:
+        """Copy what is on it, for `restore`."""
+        return deepcopy((self._nodes, self._synced, self._changes))
+
+    def restore(self, image: DiskImage | None) -> None:
+        """Let it be as it was when it was copied; None: empty. No process may use it."""
+        self.unmount()
+        root = Directory()
+        empty: DiskImage = {"/": root}, {"/": (root, root)}, []
+        self._nodes, self._synced, self._changes = deepcopy(image) if image else empty
 
     def crash(self) -> None:
         """Lose power."""
@@ -140,7 +167,7 @@ class SimDisk:
         self._changes.append(_Change(entries, directories, parents, removed))
 
     def _settle(self, change: _Change) -> None:
-        """It survives a power loss."""
+        """Make a change survive a power loss."""
         for path, node in change.entries:
             if not isinstance(node, str):
                 self._synced[path] = (node, change.parents[path])
@@ -178,6 +205,10 @@ class SimDisk:
         if self.settings.error is not None:
             self.failed = True
             raise _os_error(self.settings.error, path)
+
+    def lets_through(self) -> bool:
+        """Whether a commit of a table that failed is there all the same."""
+        return self._world.chance(0.5)
 
     def misses_cache(self) -> bool:
         return self._world.chance(self.settings.cache_miss_probability)
@@ -233,6 +264,13 @@ class SimFiles:
 
     def exists(self, path: str) -> bool:
         return self.disk.holds(self.check(path))
+
+    def inode(self, path: str) -> int:
+        return id(self.disk.find(self.check(path)))
+
+    def space(self, path: str) -> Space:
+        free = 0 if self.disk.settings.error == errno.ENOSPC else sys.maxsize
+        return Space(free, sys.maxsize)
 
     def make_directory(self, path: str) -> None:
         path = self.check(path)
@@ -301,10 +339,14 @@ class SimFile:
         self._closed = False
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
-        self._change("write", offset)
-        for buffer in buffers:
-            self._blocks.write(buffer, offset)
-            offset += memoryview(buffer).nbytes
+        data = b"".join(buffers)
+        try:
+            self._change("write", offset)
+        except OSError:
+            if not self._files.stale:  # a full disk takes what fits
+                self._blocks.write(data[: len(data) // 2], offset)
+            raise
+        self._blocks.write(data, offset)
 
     def read(self, size: int, offset: int) -> bytearray:
         self._check()
@@ -328,7 +370,11 @@ class SimFile:
         self._blocks.resize(size)
 
     def sync(self) -> None:
-        self._change("sync", self._blocks.size)
+        try:
+            self._change("sync", self._blocks.size)
+        except OSError as error:
+            self._blocks.fail_sync()
+            raise UnsyncedError(*error.args) from error
         self._blocks.sync()
 
     def close(self) -> None:

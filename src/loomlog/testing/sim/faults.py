@@ -19,14 +19,15 @@ from loomlog.testing.sim.simulation import Simulation
 STALLING_DISK = DiskSettings(stall_probability=0.2)
 SLOW_FACTOR_MAX = 100.0
 CLOCK_JUMP_MAX_S = 5.0
+_BAD = (errno.EIO, errno.EROFS)
 PACES = (1.0, 1.0, 0.1)  # of faults: how soon after another, and how long
-STRIKE_TURNS_MAX = 100  # a process is stopped at once, or so many turns of its loop later ...
-STRIKE_CHANGES_MAX = 12  # ... or so many changes of its disk later: in the midst of something
+STRIKE_TURNS_MAX = 100  # a process is stopped at once, after some turns of its loop ...
+STRIKE_CHANGES_MAX = 12  # ... or after some changes of its disk, in the middle of an operation
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Which faults, how often, how long."""
+    """The kinds of faults, how often they occur and how long they last."""
 
     kinds: tuple[str, ...]
     every_s: float = 0.4  # on average
@@ -45,7 +46,7 @@ FAULTS: Mapping[str, FaultPlan] = {
     "kills": FaultPlan(("kill",)),
     "crashes": FaultPlan(("crash", "crash", "crash", "blackout")),
     "pauses": FaultPlan(("pause", "clock", "stall", "slow host")),
-    "disks": FaultPlan(("full disk", "full disk", "stall", "kill", "crash")),
+    "disks": FaultPlan(("full disk", "bad disk", "hiccup", "hiccup", "stall", "kill", "crash")),
     "all": FaultPlan(
         (
             *("reset", "partition", "rift", "one way", "slow", "slow host"),
@@ -89,7 +90,9 @@ class Nemesis:
             "pause": lambda: self._victim().pause(self._duration_s()),
             "clock": lambda: self._victim().jump_clock(self._random.uniform(0, CLOCK_JUMP_MAX_S)),
             "stall": self._stall,
-            "full disk": self._fill_disk,
+            "full disk": lambda: self._break_disk(errno.ENOSPC),
+            "bad disk": lambda: self._break_disk(self._random.choice(_BAD)),
+            "hiccup": self._hiccup,
         }
 
     def start(self) -> None:
@@ -98,7 +101,7 @@ class Nemesis:
             self._next()
 
     def stop(self) -> None:
-        """No more faults; what is broken is mended and what is down is started."""
+        """Stop faults: repair what is broken and start what is down."""
         self._active = False
         self._sim.network.heal()
         for a, b in self._pairs():
@@ -106,10 +109,6 @@ class Nemesis:
         for name in self._servers:
             self._sim.host(name).strike_after(None)
             self._mend_disk(name)
-            if self._sim.host(
-                name
-            ).disk.failed:  # what has only one replica gets over it no other way
-                self._sim.host(name).kill()
             self._restart(name)
 
     def _next(self) -> None:
@@ -206,14 +205,21 @@ class Nemesis:
         host.disk.settings = STALLING_DISK
         self._sim.world.after(self._duration_s(), self._mend_disk, host.name)
 
-    def _fill_disk(self) -> None:
-        """One at a time: somebody has to take over."""
+    def _hiccup(self) -> None:
+        """A single change of a disk fails."""
+        if self._nodes:
+            disk = self._sim.host(self._random.choice(self._nodes)).disk
+            number = self._random.choice((errno.ENOSPC, *_BAD))
+            disk.fail_after(self._random.randint(1, STRIKE_CHANGES_MAX), number)
+
+    def _break_disk(self, number: int) -> None:
+        """Break one disk at a time: another host has to take over."""
         disks = [self._sim.host(name).disk for name in self._nodes]
         if disks and not any(disk.settings.error for disk in disks):
             name = self._random.choice(self._nodes)
             healthy = self._healthy_disks[name]
-            self._sim.host(name).disk.settings = replace(healthy, error=errno.ENOSPC)
-            self._sim.world.note(name, "disk full")
+            self._sim.host(name).disk.settings = replace(healthy, error=number)
+            self._sim.world.note(name, "disk broken", number)
             self._sim.world.after(self._duration_s(), self._empty_disk, name)
 
     def _empty_disk(self, name: str) -> None:

@@ -11,7 +11,7 @@ from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.net import Network
 from loomlog.testing.sim.world import World
 
-CLOCK_OFFSET_MAX_S = 100.0  # clocks of different hosts differ by up to so much
+CLOCK_OFFSET_MAX_S = 100.0  # the largest difference between clocks of different hosts
 
 Main = Callable[["Process"], Awaitable[Any]]
 
@@ -66,6 +66,7 @@ class Host:
         self.process: Process | None = None
         self.lives: list[Process] = []
         self._clock_offset_s = world.random.uniform(0.0, CLOCK_OFFSET_MAX_S)
+        self._wall_error_s: float | None = None
         network.set_up(name, True)
 
     @property
@@ -79,6 +80,7 @@ class Host:
         self.world.note(self.name, "start")
         self.network.set_up(self.name, True)
         loop = SimLoop(self.world, self.network, self.name, self._clock_offset_s)  # type: ignore[abstract]
+        loop.wall_error_s = self._wall_error_s
         self.process = Process(self, loop, main)
         self.lives.append(self.process)
         return self.process
@@ -125,6 +127,14 @@ class Host:
         self.world.note(self.name, "pause", seconds)
         if self.process is not None:
             self.process.loop.pause(seconds)
+
+    def set_wall_clock(self, error_s: float) -> None:
+        """Set how far time.time() is ahead on this host (negative: behind), also after a restart.
+        The monotonic clock does not change."""
+        self.world.note(self.name, "wall clock", error_s)
+        self._wall_error_s = error_s
+        if self.process is not None:
+            self.process.loop.wall_error_s = error_s
 
     def jump_clock(self, seconds: float) -> None:
         self.world.note(self.name, "clock jumps", seconds)

@@ -1,8 +1,8 @@
-"""What simulated servers write into their logs: told to the trace; an error fails the simulation.
+"""Copies log lines of simulated servers to the trace; an error fails the simulation.
 
 Servers answer an exception that they did not expect with an error frame and a line in their log;
-a test that only looked at answers would take such a bug for bad luck. Only a host whose disk
-failed may complain.
+a test that only looked at answers would miss such a bug. Only a host whose disk failed may log
+errors.
 """
 
 from __future__ import annotations

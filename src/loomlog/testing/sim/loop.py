@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
-TURN_DELAY_S = 20e-6  # a turn comes up to so much after it was asked for ...
+TURN_DELAY_S = 20e-6  # the longest delay of a turn, usually ...
 LONG_TURN_DELAY_S = 1e-3  # ... and one in a hundred up to this: another process had the core
 CLOCK_RESOLUTION_S = 1e-9  # a timer this close is due; keeps rounding from looping
 CANCELLED_TIMERS_MIN = 256  # below this, cancelled timers are not worth sweeping
@@ -44,6 +44,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._host_bytes = host.encode()
         self.killed = False
         self.clock_offset_s = clock_offset_s
+        self.wall_error_s: float | None = None  # of time.time(); None: it goes with this clock
         self._network = network
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -68,7 +69,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._wake()
 
     def pause(self, seconds: float) -> None:
-        """Nothing runs here for a while, as in a stopped process; then all goes on."""
+        """Suspend the process for a while."""
         self._paused_until = max(self._paused_until, self.world.now + seconds)
 
     def strike_after(self, turns: int, strike: Callable[[], None] | None) -> None:
@@ -262,7 +263,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 _close(self._orphans.pop().get_coro())
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """What the process is doing, for people; in no particular order."""
+        """Return the tasks of the process, for display, in no particular order."""
         return self._orphans if self.killed else list(asyncio.all_tasks(self))
 
     def is_running(self) -> bool:

@@ -29,7 +29,7 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 @dataclass(slots=True)
 class NetworkSettings:
-    """How the network behaves when nothing is broken. May be changed during a run."""
+    """The behaviour of a healthy network, which may change during a run."""
 
     delay_s: float = 0.0001  # one way between hosts: this to five times this ...
     tail_delay_s: float = 0.02  # ... and now and then up to so much more

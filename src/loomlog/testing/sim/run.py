@@ -39,7 +39,7 @@ It raises what it finds wrong by itself; the history is checked by the caller.""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to run: a seed, and what was not left to it."""
+    """A seed, and the choices that are not left to it."""
 
     seed: int
     workload: str | None = None
@@ -55,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one seed went."""
+    """The outcome of one seed."""
 
     choice: Choice
     workload: str

@@ -30,13 +30,14 @@ from loomlog.testing.sim.world import STEPS_MAX, SimulationError, Trace, World
 
 
 class Simulation:
-    """Everything that a run needs. Use it as a context manager."""
+    """The world, network and hosts of a run. Use it as a context manager."""
 
     def __init__(self, seed: int, *, trace: Trace | None = None) -> None:
         self.world = World(seed, trace=trace)
         self.network = Network(self.world)
         self.hosts: dict[str, Host] = {}
         self._cleanup = ExitStack()
+        self.excused: set[str] = set()  # hosts that have reason to log errors
 
     def host(self, name: str) -> Host:
         """The host of that name; made when first asked for."""
@@ -59,16 +60,17 @@ class Simulation:
             raise
 
     def describe(self) -> str:
-        """What every process is doing."""
+        """Return what every process is doing."""
         return "\n".join(line for host in self.hosts.values() for line in _doing(host))
 
     def __enter__(self) -> Simulation:
         self._cleanup.enter_context(deterministic(self.world))
-        self._cleanup.enter_context(watched_logs(self.world, self._has_bad_disk))
+        self._cleanup.enter_context(watched_logs(self.world, self._may_complain))
         return self
 
-    def _has_bad_disk(self, host: str) -> bool:
-        return host in self.hosts and self.hosts[host].disk.failed
+    def _may_complain(self, host: str) -> bool:
+        has_bad_disk = host in self.hosts and self.hosts[host].disk.failed
+        return has_bad_disk or host in self.excused
 
     def __exit__(
         self,
@@ -108,7 +110,7 @@ def _doing(host: Host) -> list[str]:
 
 
 def _waits(awaited: Any) -> Iterator[str]:
-    """Where a coroutine stands, from the outside in."""
+    """Yield the frames of a coroutine, outermost first."""
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
         yield f"{frame.f_code.co_qualname}:{frame.f_lineno}"
         awaited = awaited.cr_await

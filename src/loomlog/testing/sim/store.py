@@ -7,16 +7,24 @@ read or written, and a write that was under way may or may not have happened, or
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from loomlog.errors import LoomError, SwapUnknown, Unavailable
-from loomlog.metadata.memory import MemoryStore
-from loomlog.metadata.store import Fence, Versioned
+from loomlog.metadata.store.contract import Fence, Versioned
+from loomlog.metadata.store.memory import MemoryStore
 from loomlog.testing.sim.world import World
 
 DELAY_MAX_S = 0.002
-ANSWER_S = 0.3  # a store that is away is waited for so long
+ANSWER_S = 0.3  # how long clients wait for a store that is away
 LATE = 0.3  # of the writes that find it away: those that happen later all the same ...
 LATE_MAX_S = 0.5  # ... within this
+
+
+class Copy(NamedTuple):
+    """All that was in a store."""
+
+    items: dict[str, Versioned]
+    version: int
 
 
 class SharedStore(MemoryStore):
@@ -39,10 +47,18 @@ class SharedStore(MemoryStore):
         self._delay_max_s = DELAY_MAX_S * factor
 
     def come_back(self) -> None:
-        """And be as fast as before."""
+        """Make the store reachable again, as fast as before."""
         self._world.note("store", "well")
         self._away = False
         self._delay_max_s = DELAY_MAX_S
+
+    def copy(self) -> Copy:
+        return Copy(dict(self._items), self._version)
+
+    def restore(self, copy: Copy) -> None:
+        """Go back in time; nobody may use it in this moment."""
+        self._world.note("store", "restored", copy.version)
+        self._items, self._version = dict(copy.items), copy.version
 
     # ---- MetaStore
 

@@ -30,7 +30,7 @@ _IO_CONTEXT = Context()  # network callbacks belong to nobody's context
 
 
 class Ending(Enum):
-    """What comes behind the last byte of a pipe."""
+    """How a pipe ends."""
 
     FIN = "fin"
     RESET = "reset"
@@ -101,7 +101,7 @@ class Pipe:
         return max(0, len(self.buffer) - self.window_bytes)
 
     def end(self, ending: Ending, *, tear: bool = False) -> None:
-        """Nothing more is written; with `tear`, some of what was written is lost as well."""
+        """End the pipe; with `tear`, lose some of what was written."""
         if tear:
             del self.buffer[self._world.random.randint(0, len(self.buffer)) :]
         if self.ending is not Ending.RESET and not (ending is Ending.FIN and self.finished):
@@ -221,7 +221,7 @@ class SimTransport(asyncio.Transport):
 
     @property
     def wants_data(self) -> bool:
-        """False holds the incoming pipe. An end that is lost takes data, to bounce it."""
+        """Whether the incoming pipe may deliver. An end that is lost takes data, to bounce it."""
         if self.lost:
             return True
         return self._protocol is not None and self._reading and not self._closing
@@ -331,7 +331,7 @@ class SimTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """What was written still goes out; nothing more is read."""
+        """Stop reading; bytes that were written are still delivered."""
         if not self._closing:
             self._closing = True
             self._finish_closing()

@@ -27,7 +27,7 @@ class SimulationError(Exception):
 
 
 class Stalled(SimulationError):  # noqa: N818 - it says what happened
-    """Nothing is scheduled any more and what was waited for has not come."""
+    """Nothing is scheduled, but the simulation has not ended."""
 
 
 class Overdue(SimulationError):  # noqa: N818
@@ -35,7 +35,7 @@ class Overdue(SimulationError):  # noqa: N818
 
 
 class Runaway(SimulationError):  # noqa: N818
-    """Too many steps: somebody spins."""
+    """The simulation took too many steps: a task spins."""
 
 
 class Failed(SimulationError):  # noqa: N818
@@ -79,7 +79,7 @@ class World:
         return self._trace is not None
 
     def tell(self, who: str, text: str) -> None:
-        """For people who read the trace; not part of what happened."""
+        """Add a remark to the trace for people; it is not part of the run."""
         if self._trace is not None:
             self._trace(f"{self.now:12.6f} {who:<10} {text}")
 

@@ -1,4 +1,4 @@
-"""Spec 2, "Append" and "Read": head to tail, one round trip at the tail, chain completion."""
+"""Append and read down a chain: one round trip at the tail, chain completion."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import pytest
 from chained_rig import Chains, batch
 
 from loomlog.batch import CODEC_NONE, assign_position, build
-from loomlog.core.chained.appending import Appended, Overtaken, append
+from loomlog.core.chained.append import Appended, Overtaken, append
 from loomlog.core.chained.block import Block, block_of, junk
-from loomlog.core.chained.filling import fill
-from loomlog.core.chained.messages import Ask, Found, Read, Remove, Seal, Ticket, Write
+from loomlog.core.chained.fill import fill
+from loomlog.core.chained.messages import Found, Read, Remove, Seal, Ticket, Write
 from loomlog.core.chained.outcomes import Interrupted, NotWritten, Trimmed
-from loomlog.core.chained.reading import find_end, find_tail, read, read_at
+from loomlog.core.chained.read import find_end, find_tail, read, read_at
 from loomlog.core.chained.reconfigure import Goal
-from loomlog.core.chained.resolving import resolve
-from loomlog.core.chained.trimming import trim
+from loomlog.core.chained.resolve import resolve
+from loomlog.core.chained.trim import trim
+from loomlog.core.requests import Ask
 from loomlog.errors import Corrupt
 
 
@@ -257,7 +258,17 @@ def test_a_seal_goes_only_forward() -> None:
     replica = log.projection.chains[0][0]
     log.replica_answers(replica, Seal(5))
     log.replica_answers(replica, Seal(3))
-    assert log.tables[1].look(replica).standing == (5, 0)
+    assert log.tables[1].look(replica).standing == (5, 0, 0)
+
+
+def test_replicas_know_the_last_epoch_that_they_were_written_in() -> None:
+    log = Chains()
+    before = list(log.projection.replicas)
+    log.appended()
+    log.reconfigured(Goal(leaving=frozenset([1])))
+    log.appended()
+    standings = [log.tables[replica.node_id].look(replica).standing for replica in before]
+    assert [each and (each.epoch, each.written) for each in standings] == [(2, 1), (2, 2), (2, 2)]
 
 
 # ---- the tail

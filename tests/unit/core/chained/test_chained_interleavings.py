@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 import pytest
 from chained_rig import Chains, batch
 
-from loomlog.core.chained.appending import Appended, append
-from loomlog.core.chained.filling import decide, decide_at
-from loomlog.core.chained.messages import Answer, Ask, Found, Lost, Steps, Ticket, Write
+from loomlog.core.chained.append import Appended, append
+from loomlog.core.chained.fill import decide, decide_at
+from loomlog.core.chained.messages import Answer, ChainedAsk, Found, Steps, Ticket, Write
 from loomlog.core.chained.projection import Replica
-from loomlog.core.chained.reading import read
+from loomlog.core.chained.read import read
 from loomlog.core.chained.reconfigure import Goal, reconfigure
+from loomlog.core.requests import Ask, Lost
 from loomlog.types import NodeId
 
 TICKET = Ticket(1, 2, 1)
@@ -46,7 +47,7 @@ class Process:
     role: Role
     outcome: object = None
     running: bool = True
-    _asks: list[Ask] = field(default_factory=list)
+    _asks: list[ChainedAsk] = field(default_factory=list)
     _answers: list[Answer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class Process:
             answers = self._answers
             self._go_on(lambda: self._steps.send(answers))
 
-    def _go_on(self, go_on: Callable[[], list[Ask]]) -> None:
+    def _go_on(self, go_on: Callable[[], list[ChainedAsk]]) -> None:
         try:
             self._asks, self._answers = go_on(), []
         except StopIteration as ended:

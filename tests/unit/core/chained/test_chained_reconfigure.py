@@ -1,30 +1,21 @@
-"""Spec 2, "Reconfiguration": head, middle or tail fails; two at once; a replacement; the end."""
+"""Reconfiguration: head, middle or tail fails; two at once; a replacement; the end."""
 
 from __future__ import annotations
 
 import pytest
 from chained_rig import Chains, batch
 
-from loomlog.core.chained.appending import append
+from loomlog.core.chained.append import append
 from loomlog.core.chained.block import junk
-from loomlog.core.chained.filling import decide, decide_at, fill
-from loomlog.core.chained.joining import Newcomer, catch_up, create
-from loomlog.core.chained.messages import (
-    Ask,
-    Copy,
-    Create,
-    Found,
-    Lost,
-    Refused,
-    Seal,
-    Service,
-    Swap,
-)
+from loomlog.core.chained.fill import decide, decide_at, fill
+from loomlog.core.chained.join import Newcomer, catch_up, create
+from loomlog.core.chained.messages import Copy, Create, Found, Refused, Remove, Seal, Swap
 from loomlog.core.chained.outcomes import Interrupted, NotWritten, Trimmed
 from loomlog.core.chained.projection import Replica, first_projection
-from loomlog.core.chained.reading import find_end, read, read_at
+from loomlog.core.chained.read import find_end, read, read_at
 from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, reconfigure
-from loomlog.core.chained.trimming import trim
+from loomlog.core.chained.trim import trim
+from loomlog.core.requests import Ask, Lost, Service
 from loomlog.errors import InvalidArgument
 
 
@@ -236,7 +227,7 @@ def test_a_newcomer_to_a_trimmed_log_is_trimmed() -> None:
     log.reconfigured()
     projection = log.reconfigured(Goal(newcomer=newcomer(log)))
     assert [block.first for block in log.on(4)] == [3, 5]
-    assert log.tables[4].look(projection.chains[0][-1]).standing == (3, 3)
+    assert log.tables[4].look(projection.chains[0][-1]).standing == (3, 3, 0)
 
 
 def test_only_the_replica_that_is_unfit_leaves_its_node() -> None:
@@ -297,3 +288,90 @@ def test_a_closed_log_is_read_and_filled_and_takes_nothing() -> None:
 def test_a_log_needs_nodes() -> None:
     with pytest.raises(InvalidArgument):
         first_projection(1, [[1], []], birth=1, sequencer=1)
+
+
+def lose(log: Chains, chain: int = 0) -> Replica:
+    """Empty all replicas of a chain; give the one with which it begins anew."""
+    for replica in log.projection.chains[chain]:
+        log.replica_answers(replica, Remove())
+    return Replica(1, 1, chain, 88)
+
+
+def lost_by(log: Chains, last: int) -> set[int]:
+    """The positions up to this one that are lost for who reads them one by one."""
+    found = [log.run(decide_at(log.projection, position)) for position in range(1, last + 1)]
+    blocks = [outcome.block for outcome in found if isinstance(outcome, Found)]
+    return {p for p, block in enumerate(blocks, 1) if log.projection.is_lost(block)}
+
+
+def test_what_a_chain_lost_is_lost_for_good_and_the_rest_is_read() -> None:
+    log = Chains(chains=2)
+    blocks = [log.appended(count, count) for count in (1, 2, 3, 1, 2, 1)]
+    gone = {p for b in blocks if b.first % 2 == 1 for p in range(b.first, b.end)}
+    assert 0 < len(gone) < 10
+    projection = log.reconfigured(Goal(fresh=(lose(log, 1),)))
+    assert projection.lost == (0, projection.start)
+    assert lost_by(log, 10) == gone
+    for block in blocks:
+        if block.first % 2 == 0:
+            assert log.run(read_at(projection, block.last)) == Found(block)
+    log.appended()
+    log.reconfigured()
+    assert log.projection.lost == projection.lost
+    assert lost_by(log, 10) == gone
+
+
+def test_a_hole_before_what_was_lost_does_not_hide_it() -> None:
+    log = Chains(chains=2)
+    log.appended(2)  # at 1
+    log.ticket(1)  # a hole at 3, on the same chain
+    log.appended(3)  # at 4, on the other
+    log.appended()  # at 7
+    log.reconfigured(Goal(fresh=(lose(log, 0),)))
+    assert lost_by(log, 7) == {4, 5, 6}
+
+
+def test_nothing_of_a_chain_that_was_lost_is_handed_out_again() -> None:
+    log = Chains()
+    log.appended(5)
+    goal = Goal(fresh=(lose(log),))
+    ending = log.run(reconfigure(log.projection, goal, 2, lambda: 6))
+    assert isinstance(ending, Reconfigured)
+    assert (ending.projection.start, ending.projection.lost) == (6, (6,))
+
+
+def test_a_chain_that_begins_anew_gets_what_older_copies_have_left() -> None:
+    log = Chains()
+    block = log.appended(2)
+    lost = log.appended(2, 2)
+    for node in (1, 2, 3):
+        [replica] = [r for r in log.projection.replicas if r.node_id == node]
+        log.replica_answers(replica, Remove())
+        log.replica_answers(replica, Create())
+        if node > 1:
+            log.replica_answers(replica, Copy(block))
+    goal = Goal(fresh=(Replica(1, 1, 0, 88),))
+    ending = log.run(reconfigure(log.projection, goal, 2, lambda: lost.end))
+    assert isinstance(ending, Reconfigured)
+    assert log.run(read_at(ending.projection, 2)) == Found(block)
+    assert lost_by(log, 4) == {3, 4}
+
+
+def test_no_chain_begins_anew_before_all_have_said_what_they_have_left() -> None:
+    log = Chains()
+    log.appended()
+    goal = Goal(fresh=(lose(log),))
+    log.silent = {2}
+    ending = log.run(reconfigure(log.projection, goal, 2, lambda: 2))
+    assert ending == Interrupted("what node 2 has left of chain 0 is not known yet")
+    removed = goal._replace(leaving=frozenset([2]))
+    assert isinstance(log.run(reconfigure(log.projection, removed, 2, lambda: 2)), Reconfigured)
+
+
+def test_what_a_closed_chain_lost_is_lost_up_to_its_end() -> None:
+    log = Chains()
+    log.appended(3)
+    closed = log.reconfigured(Goal(close=True))
+    projection = log.reconfigured(Goal(fresh=(lose(log),)))
+    assert (projection.start, projection.closed, projection.lost) == (closed.start, True, (4,))
+    assert lost_by(log, 3) == {1, 2, 3}

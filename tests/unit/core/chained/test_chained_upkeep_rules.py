@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from loomlog.core.chained.projection import Replica, first_projection
-from loomlog.core.chained.upkeep import Join, Loglet, NewEpoch, Wait, decide
+from loomlog.core.chained.upkeep import ChainsStanding, Join, NewEpoch, Wait, decide
 from loomlog.types import NodeId
 
 
@@ -20,12 +20,14 @@ class Nodes:
         leaving: AbstractSet[NodeId] = frozenset(),
         awaited: AbstractSet[NodeId] = frozenset(),
         spares: dict[int, NodeId] | None = None,
+        fresh: NodeId | None = None,
     ) -> None:
         self._silent = silent | awaited
         self._late = late
         self._leaving = leaving
         self._awaited = awaited
         self._spares = spares or {}
+        self._fresh = fresh
 
     def reachable(self, node: NodeId) -> bool:
         return node not in self._silent and node not in self._late
@@ -42,10 +44,13 @@ class Nodes:
     def spare(self, chain: int) -> NodeId | None:
         return self._spares.get(chain)
 
+    def fresh(self, chain: int) -> NodeId | None:
+        return self._fresh
 
-def loglet(*chains: list[NodeId], **changes: object) -> Loglet:
+
+def loglet(*chains: list[NodeId], **changes: object) -> ChainsStanding:
     projection = first_projection(1, list(chains), birth=1, sequencer=1)
-    return Loglet(projection, 3)._replace(**changes)  # type: ignore[arg-type]
+    return ChainsStanding(projection, 3)._replace(**changes)  # type: ignore[arg-type]
 
 
 def test_nothing_is_to_be_done_while_all_is_well() -> None:
@@ -72,7 +77,12 @@ def test_a_chain_without_anybody_waits() -> None:
     waiting = Wait("nobody has all of chain 1: start node 3 or 4")
     assert decide(loglet([1, 2], [3, 4]), Nodes(silent={3, 4})) == waiting
     unfit = frozenset([Replica(3, 1, 1, 1), Replica(4, 1, 1, 1)])
-    assert decide(loglet([1, 2], [3, 4], unfit=unfit), Nodes()) == waiting
+    there = decide(loglet([1, 2], [3, 4], unfit=unfit), Nodes())
+    assert isinstance(there, Wait)
+    assert "what node 3 and node 4 had of it is lost" in there.reason
+    assert decide(loglet([1, 2], [3, 4], unfit=unfit), Nodes(silent={4})) == Wait(
+        "nobody has all of chain 1: start node 4"
+    )
 
 
 def test_a_new_epoch_comes_before_all_else() -> None:
@@ -116,3 +126,29 @@ def test_a_node_leaves_when_others_took_its_place_in_all_its_chains() -> None:
     assert decide(loglet([1, 2, 3, 5], [1, 3, 4, 5]), emptied) == NewEpoch(
         "node 1 is emptied", frozenset([1])
     )
+
+
+def test_a_chain_of_which_all_replicas_are_lost_begins_anew() -> None:
+    lost = frozenset([Replica(3, 1, 1, 1), Replica(4, 1, 1, 1)])
+    half = loglet([1, 2], [3, 4], unfit=lost, lost=lost)
+    reason = "node 3 is there without its blocks"
+    assert decide(half, Nodes(fresh=3)) == NewEpoch(reason, unfit=lost, fresh=((1, 3),))
+    assert decide(half, Nodes()) == Wait(
+        "chain 1 is lost, and there is no node where it can begin again"
+    )
+
+
+def test_a_chain_waits_for_the_one_node_that_may_have_it() -> None:
+    lost = frozenset([Replica(3, 1, 1, 1)])
+    away = loglet([1, 2], [3, 4], unfit=lost, lost=lost)
+    waiting = Wait("nobody has all of chain 1: start node 4")
+    assert decide(away, Nodes(silent={4}, fresh=3)) == waiting
+    late = Wait("node 4 is expected back in a moment")
+    assert decide(away, Nodes(late={4}, fresh=3)) == late
+
+
+def test_a_node_that_was_removed_is_not_waited_for() -> None:
+    lost = frozenset([Replica(1, 1, 0, 1), Replica(2, 1, 0, 1)])
+    removed = decide(loglet([1, 2], unfit=lost, lost=lost), Nodes(silent={2}, fresh=3))
+    reason = "node 1 is there without its blocks"
+    assert removed == NewEpoch(reason, frozenset([2]), lost, ((0, 3),))

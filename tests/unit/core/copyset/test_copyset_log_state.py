@@ -10,17 +10,20 @@ from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import (
     awaited,
     can_be_recovered,
+    finish,
     first_state,
     has_shrunk,
     holders,
     is_recovered,
     next_nodeset,
+    note_tail,
     set_clean,
     take_epoch,
     trim,
+    uncertain,
 )
-from loomlog.core.copyset.lsn import make
-from loomlog.core.copyset.messages import LogState, SetClean
+from loomlog.core.copyset.lsn import OFFSET_MAX, make
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Finish, LogState, SetClean
 
 LOG = 7
 
@@ -37,8 +40,9 @@ def started(epochs: int = 1, *, start: int = 1) -> LogState:
     return state
 
 
-def clean(state: LogState, epoch: int, offset: int) -> LogState:
-    return set_clean(state, SetClean(LOG, state.epoch, epoch, make(epoch, offset)))
+def clean(state: LogState, epoch: int, offset: int, *, exact: bool = True) -> LogState:
+    end = EpochEnd(epoch, 0, offset, seal=state.epoch - 1, wave=1, exact=exact)
+    return set_clean(state, SetClean(LOG, state.epoch, end))
 
 
 @pytest.mark.parametrize(("start", "first"), [(1, 1), (1000, 1), (make(4, 9), 5)])
@@ -71,7 +75,8 @@ def test_closed_is_for_good() -> None:
 
 def test_only_the_newest_epoch_cleans_and_only_what_is_before_it() -> None:
     state = started(3)
-    assert set_clean(state, SetClean(LOG, 2, 1, make(1, 5))) == state
+    end = EpochEnd(1, 0, 5, seal=1, wave=1)
+    assert set_clean(state, SetClean(LOG, 2, end)) == state
     assert clean(state, 3, 5) == state
     cleaned = clean(state, 1, 5)
     assert (cleaned.last_clean, cleaned.tail) == (1, make(1, 5))
@@ -80,7 +85,43 @@ def test_only_the_newest_epoch_cleans_and_only_what_is_before_it() -> None:
 
 def test_an_empty_epoch_does_not_lower_the_tail() -> None:
     state = replace(started(2), tail=make(1, 5))
-    assert set_clean(state, SetClean(LOG, 2, 1, 0)).tail == make(1, 5)
+    assert clean(state, 1, 0).tail == make(1, 5)
+
+
+def test_where_every_recovered_epoch_ended_is_remembered_until_it_is_trimmed() -> None:
+    state = clean(clean(clean(started(4), 1, 5), 2, 0), 3, 7)
+    ends = [state.end_of(epoch) for epoch in (1, 2, 3, 4)]
+    assert [end and end.last for end in ends] == [5, 0, 7, None]
+    assert [end.epoch for end in trim(state, make(2, 1)).ends] == [3]
+
+
+def test_where_the_end_of_an_epoch_is_not_known_all_of_it_may_have_been_acknowledged() -> None:
+    state = clean(started(2), 1, 5, exact=False)
+    assert state.tail == make(1, OFFSET_MAX)
+    assert uncertain(state) == [1]
+    assert uncertain(trim(state, make(2, 0))) == []
+    empty = clean(started(2), 1, 0, exact=False)
+    assert uncertain(empty) == [1]
+
+
+def test_what_a_sequencer_says_last_counts_for_good() -> None:
+    state = note_tail(started(2), make(1, 5))
+    assert state.told_of(1) == Acknowledged(1, 5, final=False)
+    assert note_tail(state, make(1, 4)) == state
+    state = finish(state, Finish(LOG, 1, 7))
+    assert state.told_of(1) == Acknowledged(1, 7, final=True)
+    assert note_tail(state, make(1, 9)) == state
+    assert finish(state, Finish(LOG, 1, 9)) == state
+    late = clean(state, 1, 2, exact=False).end_of(1)
+    assert late is not None
+    assert (late.last, late.exact) == (7, True), "it was told while the epoch was recovered"
+    assert clean(state, 1, 7).told == ()
+    assert finish(clean(state, 1, 7), Finish(LOG, 1, 9)).told == ()
+
+
+def test_nothing_is_believed_of_epochs_that_nobody_took() -> None:
+    assert note_tail(started(2), make(3, 1)) == started(2)
+    assert note_tail(started(2), 0) == started(2)
 
 
 def test_nodesets_of_which_all_is_trimmed_are_forgotten() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, lsns, metadata, state
 
-from loomlog.core.copyset.authority import Authority
+from loomlog.core.copyset.epoch_metadata import Authority
 from loomlog.core.copyset.lsn import last_of, make
 from loomlog.core.copyset.reader_words import Deliver, GapKind, ReadSettings
 
@@ -209,7 +209,7 @@ def test_what_is_here_already_is_delivered_before_a_rewind() -> None:
 
 def test_a_node_that_may_miss_records_is_known_as_down() -> None:
     rig = ReaderRig(THREE)
-    rig.answer(1, up_to=3, underreplicated=True)
+    rig.answer(1, up_to=3, lost_through=1)
     assert rig.request(2).known_down == {1}
     rig.do(rig.reader.told_authorities({2: Authority.UNAVAILABLE}, rig.now))
     assert rig.request(3).known_down == {1, 2}
@@ -298,7 +298,9 @@ def test_a_closed_log_ends_with_its_last_record() -> None:
 
 def test_a_log_that_is_being_closed_has_no_end_yet() -> None:
     rig = ReaderRig(THREE)
-    rig.tell(state(metadata(1, 2, 3), epoch=3, last_clean=1, tail=at(1), closed=True))
-    rig.answer(1, data(at(1)), up_to=last_of(1), ends=(end(1, 1),))
+    rig.tell(
+        state(metadata(1, 2, 3), epoch=3, last_clean=1, tail=at(1), closed=True, ends=(end(1, 1),))
+    )
+    rig.answer(1, data(at(1)), up_to=last_of(1))
     assert rig.delivered == [lsns(1, 1)]
     assert not rig.finished

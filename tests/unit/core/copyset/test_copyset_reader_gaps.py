@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, hole, lsns, metadata, state
 
-from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
+from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata, Member
 from loomlog.core.copyset.lsn import last_of, make
-from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.messages import EpochEnd, LogState
 from loomlog.core.copyset.reader_source import Finding, Source, find_nothing
-from loomlog.core.copyset.reader_words import GapKind
+from loomlog.core.copyset.reader_words import Gap, GapKind
 
 THREE = state(metadata(1, 2, 3))
 
@@ -67,7 +66,7 @@ def test_the_finding_reaches_as_far_as_all_have_looked() -> None:
 
 def test_a_node_that_may_miss_records_does_not_count() -> None:
     found = sources(1, 2, 3)
-    found[0].underreplicated = True
+    found[0].lost_through = 1
     assert find(found) is None
     assert find(sources(1, 2, 3, node1=Authority.UNDERREPLICATED)) is None
 
@@ -97,8 +96,7 @@ def test_a_node_that_is_unavailable_is_waited_for() -> None:
 def test_with_no_node_left_only_the_metadata_says_that_there_was_something() -> None:
     gone = {f"node{node}": Authority.EMPTY for node in range(1, 6)}
     assert find(sources(**gone)) is None
-    expected = Finding(last_of(1), at_once=False, is_from_nobody=True)
-    assert find(sources(**gone), decided=last_of(1)) == expected
+    assert find(sources(**gone), decided=last_of(1)) == Finding(last_of(1), at_once=False)
 
 
 # ---- what kind of gap it is
@@ -179,13 +177,13 @@ def test_what_is_left_of_a_bridge_that_was_overwritten_is_a_hole() -> None:
 
 
 def test_who_knows_the_end_of_an_epoch_needs_no_bridge() -> None:
-    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2))
-    rig.answer(1, data(at(1)), up_to=last_of(1), ends=(end(1, 1),))
+    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2, last_clean=1, ends=(end(1, 1),)))
+    rig.answer(1, data(at(1)), up_to=last_of(1))
     assert rig.gaps == [(at(2), last_of(1), GapKind.BRIDGE)]
 
 
 def test_an_epoch_that_the_metadata_knows_as_empty_is_passed_at_once() -> None:
-    known = state(metadata(1, 2, 3), epoch=4, last_clean=3, tail=at(1))
+    known = state(metadata(1, 2, 3), epoch=4, last_clean=3, ends=(end(1, 1),))
     rig = ReaderRig(known, first=at(2))
     assert [kind for _, _, kind in rig.gaps] == [GapKind.BRIDGE] * 3
     assert rig.reader.head == make(4, 1)
@@ -198,22 +196,53 @@ def test_what_is_before_the_first_epoch_is_a_bridge() -> None:
     ]
 
 
-def test_an_epoch_of_which_nobody_knows_anything_was_empty() -> None:
+def recovered(*ends: EpochEnd) -> LogState:
+    """Epoch 1 is, and epoch 2 goes on."""
+    return state(metadata(1, 2, 3), epoch=2, last_clean=1, ends=ends)
+
+
+def test_nodes_do_not_know_where_an_epoch_ends_so_the_epoch_store_is_asked() -> None:
     rig = all_send_all(state(metadata(1, 2, 3), epoch=2))
     for node in (1, 2, 3):
         rig.answer(node, data(make(2, 1)), up_to=make(2, 1))
+    assert (rig.gaps, rig.wanted) == ([], [1, 1])
+    rig.tell(recovered())
     assert rig.gaps == [(at(1), last_of(1), GapKind.BRIDGE)]
     assert rig.delivered == [lsns(1, 1, epoch=2)]
 
 
-def test_the_last_records_of_an_epoch_are_lost_if_somebody_knows_that_it_ended_later() -> None:
+def test_the_epoch_store_is_not_asked_all_the_time_whether_an_epoch_has_ended() -> None:
     rig = all_send_all(state(metadata(1, 2, 3), epoch=2))
     for node in (1, 2, 3):
-        rig.answer(node, up_to=make(2, 1), ends=(end(1, 5),))
+        rig.answer(node, up_to=make(2, 1))
+    for _ in range(10):
+        rig.tell(state(metadata(1, 2, 3), epoch=2))
+    assert rig.wanted == [1, 1]
+    rig.pass_time(1)
+    assert rig.wanted == [1, 1, 1]
+
+
+def test_the_last_records_of_an_epoch_are_lost_if_it_is_known_to_have_ended_later() -> None:
+    rig = all_send_all(recovered(end(1, 5)))
+    for node in (1, 2, 3):
+        rig.answer(node, up_to=make(2, 1))
     assert rig.gaps == [
         (at(1), at(5), GapKind.DATALOSS),
         (at(6), last_of(1), GapKind.BRIDGE),
     ]
+
+
+def test_where_nobody_knows_the_end_of_an_epoch_its_last_records_are_lost() -> None:
+    rig = ReaderRig(recovered(end(1, 2, exact=False)))
+    rig.answer(1, data(at(1), 2), up_to=last_of(1))
+    assert rig.delivered == [lsns(1, 2)]
+    assert rig.seen[1:] == [Gap(at(3), last_of(1), GapKind.DATALOSS, exact=False)]
+
+
+def test_a_node_counts_for_epochs_that_began_after_it_lost_its_disk() -> None:
+    source = Source(1, START, lost_through=1)
+    assert [source.counts_at(lsn) for lsn in (at(9), make(2, 1))] == [False, True]
+    assert [source.may_miss_records(lsn) for lsn in (at(9), make(2, 1))] == [True, False]
 
 
 def test_where_reading_ends_inside_an_epoch_its_end_is_no_loss() -> None:
@@ -221,18 +250,19 @@ def test_where_reading_ends_inside_an_epoch_its_end_is_no_loss() -> None:
     assert rig.request(1).until == last_of(1)  # farther than wanted, to see which it is
     for node in (1, 2, 3):
         rig.answer(node, up_to=last_of(1))
+    rig.tell(recovered())
     assert rig.gaps == [(at(1), at(8), GapKind.BRIDGE)]
     assert rig.finished
 
 
 def test_when_all_nodes_of_an_epoch_are_gone_it_is_a_loss() -> None:
-    known = state(metadata(1, 2, 3), epoch=3, last_clean=2, tail=make(2, 9))
+    known = recovered(end(1, 9))
     rig = ReaderRig(known)
     gone = dict.fromkeys((1, 2, 3), Authority.EMPTY)
     rig.do(rig.reader.told_authorities(gone, rig.now))
     for _ in range(3):
         rig.pass_grace()
-    assert rig.gaps[0] == (at(1), last_of(1), GapKind.DATALOSS)
+    assert rig.gaps[0] == (at(1), at(9), GapKind.DATALOSS)
 
 
 @pytest.mark.parametrize("is_told_by_metadata", [False, True])
@@ -268,7 +298,7 @@ def test_a_gap_is_split_at_the_trim_point() -> None:
 def test_nothing_is_concluded_from_answers_from_before_records_were_copied_again() -> None:
     rig = all_send_all()
     for node in (1, 2):
-        rig.answer(node, up_to=3, underreplicated=node == 1)
+        rig.answer(node, up_to=3, lost_through=1 if node == 1 else 0)
     rig.do(rig.reader.told_authorities({1: Authority.EMPTY}, rig.now))
     assert rig.request(2).first == START
     rig.answer(2, data(at(1), 3), up_to=3)

@@ -6,16 +6,16 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from copyset_recovery_rig import LOG, NOW_US, Rig
+from copyset_recovery_rig import LOG, NOW_US, Hook, RecoveryRig
 
-from loomlog.core.copyset.asking import Answer, Ask, Lost, Round
-from loomlog.core.copyset.authority import Authority
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
+from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata, Member
+from loomlog.core.copyset.log_state import finish, note_tail
 from loomlog.core.copyset.lsn import OFFSET_MAX, make
 from loomlog.core.copyset.messages import (
     Amend,
     Clean,
     Digest,
+    Finish,
     NotHere,
     Preempted,
     Refused,
@@ -28,16 +28,18 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.record import Kind, Record
 from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
+from loomlog.core.copyset.requests import Answer, CopysetAsk, Round
+from loomlog.core.requests import Lost
 
 DATA, HOLE, BRIDGE = Kind.DATA, Kind.HOLE, Kind.BRIDGE
 
 
-def is_recovered(rig: Rig) -> bool:
+def is_recovered(rig: RecoveryRig) -> bool:
     return isinstance(rig.recover(), Recovered) and rig.state.last_clean == rig.state.epoch - 1
 
 
 def test_records_are_completed_and_what_is_missing_is_marked() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.write(1, 1, 2, 3)
     rig.write(2, 2, 3, 4, lng=1)
     rig.write(4, 1, count=2, copyset=(1, 2, 3), lng=1)
@@ -55,7 +57,7 @@ def test_records_are_completed_and_what_is_missing_is_marked() -> None:
 
 
 def test_only_who_lacks_a_record_gets_its_batch() -> None:
-    rig = Rig(count=3)
+    rig = RecoveryRig(count=3)
     rig.write(1, 1, 2, 3)
     rig.write(2, 1)
     assert is_recovered(rig)
@@ -66,7 +68,7 @@ def test_only_who_lacks_a_record_gets_its_batch() -> None:
 
 
 def test_an_epoch_of_which_nothing_is_there_is_clean_without_a_mark() -> None:
-    rig = Rig(epoch=4)
+    rig = RecoveryRig(epoch=4)
     assert is_recovered(rig)
     assert rig.state.tail == 0
     assert not rig.requests(Digest)
@@ -74,7 +76,7 @@ def test_an_epoch_of_which_nothing_is_there_is_clean_without_a_mark() -> None:
 
 
 def test_epochs_are_recovered_in_order_each_with_its_own_nodes() -> None:
-    rig = Rig(count=5, replication=2, epoch=4)
+    rig = RecoveryRig(count=5, replication=2, epoch=4)
     later = EpochMetadata(2, tuple(Member(n) for n in (3, 4, 5)), 2)
     rig.state = replace(rig.state, history=(rig.metadata, later))
     rig.write(1, 1)
@@ -87,7 +89,7 @@ def test_epochs_are_recovered_in_order_each_with_its_own_nodes() -> None:
 
 
 def test_what_an_f_majority_does_not_have_was_not_complete() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.write(1, 1, 2, 3)
     rig.write(2, 4, copyset=(2, 3, 4))
     rig.down = {4}
@@ -98,7 +100,7 @@ def test_what_an_f_majority_does_not_have_was_not_complete() -> None:
 
 
 def test_the_nodes_of_a_location_that_is_lost_are_not_waited_for() -> None:
-    rig = Rig(racks="abcab")
+    rig = RecoveryRig(racks="abcab")
     rig.write(1, 1, 2, 3)
     rig.write(2, 3, copyset=(1, 2, 3))
     rig.write(3, 1, copyset=(1, 3, 5))
@@ -110,7 +112,7 @@ def test_the_nodes_of_a_location_that_is_lost_are_not_waited_for() -> None:
 
 
 def test_what_is_completed_is_in_as_many_locations_as_there_are() -> None:
-    rig = Rig(racks="aaabc")
+    rig = RecoveryRig(racks="aaabc")
     rig.write(1, 1, copyset=(1, 4, 5))
     assert is_recovered(rig)
     assert rig.copies(1).keys() == {1, 4, 5}
@@ -119,7 +121,7 @@ def test_what_is_completed_is_in_as_many_locations_as_there_are() -> None:
 @pytest.mark.parametrize("down", [{2, 3, 4}, {3, 4}])
 def test_too_few_nodes_are_waited_for(down: set[int]) -> None:
     """One of four could not know all; two of four would, and cannot hold a copyset."""
-    rig = Rig()
+    rig = RecoveryRig()
     rig.write(1, 1, 2, 3)
     rig.down = down
     assert isinstance(rig.recover(), Interrupted)
@@ -130,7 +132,7 @@ def test_too_few_nodes_are_waited_for(down: set[int]) -> None:
 
 
 def test_when_nobody_else_will_come_loss_stays_visible() -> None:
-    rig = Rig(count=5)
+    rig = RecoveryRig(count=5)
     rig.write(3, 1, copyset=(1, 2, 3), count=2)
     rig.write(6, 2, copyset=(1, 2, 3))
     rig.down = {3, 4, 5}
@@ -139,11 +141,94 @@ def test_when_nobody_else_will_come_loss_stays_visible() -> None:
     assert isinstance(ending, Recovered)
     expected = [(3, 4, DATA), (6, 6, DATA)]
     assert rig.pieces(1) == rig.pieces(2) == expected
-    assert rig.state.tail == make(1, 6)
+    [end] = rig.state.ends
+    assert (end.last, end.exact) == (6, False)
+    assert rig.state.tail == make(1, OFFSET_MAX)
+
+
+def lost_two_of_three() -> RecoveryRig:
+    """Two copies of everything; of what was stored at 1 and 2, one copy is left."""
+    rig = RecoveryRig(count=3, replication=2)
+    rig.write(1, 1, 2)
+    rig.write(2, 1, 3)
+    rig.write(3, 1, 3)
+    for node in (1, 3):
+        rig.lose_disk(node)
+    return rig
+
+
+def have_lost(rig: RecoveryRig, *nodes: int) -> Hook:
+    def hook(ask: CopysetAsk) -> Answer | None:
+        if ask.target not in nodes or not isinstance(ask.request, Seal):
+            return None
+        answer = rig.nodes[ask.target].answer(ask.request)
+        return replace(answer, lost_through=1) if isinstance(answer, SealedAt) else answer
+
+    return hook
+
+
+def test_where_too_few_are_left_to_tell_the_end_of_an_epoch_is_not_known() -> None:
+    rig = lost_two_of_three()
+    assert isinstance(rig.recover(have_lost(rig, 1, 3)), Recovered)
+    [end] = rig.state.ends
+    assert (end.last, end.exact) == (1, False)
+    assert BRIDGE not in {kind for _, _, kind in rig.pieces(2)}
+
+
+def test_a_sequencer_that_ended_has_told_where_its_epoch_ends() -> None:
+    rig = lost_two_of_three()
+    rig.state = finish(rig.state, Finish(LOG, 1, 3))
+    assert isinstance(rig.recover(have_lost(rig, 1, 3)), Recovered)
+    [end] = rig.state.ends
+    assert (end.last, end.exact) == (3, True)
+
+
+def test_what_a_sequencer_told_on_the_way_is_no_end() -> None:
+    rig = lost_two_of_three()
+    rig.state = note_tail(rig.state, make(1, 2))
+    assert isinstance(rig.recover(have_lost(rig, 1, 3)), Recovered)
+    [end] = rig.state.ends
+    assert (end.last, end.exact) == (2, False)
+
+
+def test_nodes_that_lack_what_was_acknowledged_are_not_believed_that_nothing_is_lost() -> None:
+    rig = lost_two_of_three()
+    rig.state = note_tail(rig.state, make(1, 2))
+    assert isinstance(rig.recover(), Recovered)
+    [end] = rig.state.ends
+    assert (end.last, end.exact) == (2, False)
+
+
+def test_a_bridge_that_is_left_of_an_earlier_recovery_is_the_end() -> None:
+    rig = RecoveryRig(count=3, replication=2)
+    rig.write(1, 1, 2)
+    steps = Recovery(LOG, 2).attempt({}, NOW_US)
+    asked = next(steps)
+    while not isinstance(asked.asks[0].request, SetClean):
+        asked = steps.send(rig.answer(asked))
+    rig.next_sequencer()
+    keeper, *lost = sorted(rig.copies(2))
+    others = [node for node in rig.nodes if node != keeper]
+    for node in others:
+        rig.lose_disk(node)
+    assert lost
+    assert isinstance(rig.recover(have_lost(rig, *others)), Recovered)
+    [end] = rig.state.ends
+    assert (end.last, end.exact) == (1, True)
+
+
+def test_a_node_counts_for_epochs_that_began_after_it_lost_its_disk() -> None:
+    rig = RecoveryRig(count=3, replication=2, epoch=3)
+    rig.write(1, 1, 2, epoch=2)
+    assert isinstance(rig.recover(have_lost(rig, 1, 3)), Recovered)
+    assert [(end.epoch, end.last, end.exact) for end in rig.state.ends] == [
+        (1, 0, False),
+        (2, 1, True),
+    ]
 
 
 def test_empty_nodes_are_no_loss() -> None:
-    rig = Rig(count=5)
+    rig = RecoveryRig(count=5)
     rig.write(3, 1, copyset=(1, 2, 3))
     rig.down = {4, 5}
     empty = dict.fromkeys((4, 5), Authority.EMPTY)
@@ -152,25 +237,25 @@ def test_empty_nodes_are_no_loss() -> None:
 
 
 def test_a_node_knows_first_that_it_lost_something() -> None:
-    rig = Rig(count=3, replication=2)
+    rig = RecoveryRig(count=3, replication=2)
     rig.write(1, 1, 2)
     rig.lose_disk(1)
 
-    def hook(ask: Ask) -> Answer | None:
+    def hook(ask: CopysetAsk) -> Answer | None:
         if ask.target == 1 and isinstance(ask.request, Seal):
             answer = rig.nodes[1].answer(ask.request)
             assert isinstance(answer, SealedAt)
-            return replace(answer, underreplicated=True)
+            return replace(answer, lost_through=1)
         return Lost() if ask.target == 2 else None
 
     assert isinstance(rig.recover(hook), Interrupted)
 
 
 def test_a_disk_that_is_lost_after_the_seal_is_no_evidence() -> None:
-    rig = Rig(count=3, replication=2)
+    rig = RecoveryRig(count=3, replication=2)
     rig.write(1, 1, 2)
 
-    def hook(ask: Ask) -> Answer | None:
+    def hook(ask: CopysetAsk) -> Answer | None:
         if ask.target == 1 and isinstance(ask.request, Digest):
             rig.lose_disk(1)
             rig.nodes[1].answer(Seal(LOG, 1, wave=0))  # as a node does that lost its disk
@@ -184,13 +269,13 @@ def test_a_disk_that_is_lost_after_the_seal_is_no_evidence() -> None:
 
 
 def test_a_node_that_takes_nothing_is_left_out_the_next_time() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.write(1, 1)
     recovery = Recovery(LOG, 2)
 
     full: list[object] = []
 
-    def hook(ask: Ask) -> Answer | None:
+    def hook(ask: CopysetAsk) -> Answer | None:
         if not isinstance(ask.request, Store):
             return None
         full[:] = full or [ask.target]
@@ -202,7 +287,7 @@ def test_a_node_that_takes_nothing_is_left_out_the_next_time() -> None:
 
 
 def test_a_higher_seal_preempts() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.write(1, 1)
     rig.nodes[3].answer(Seal(LOG, 5))
     assert rig.recover() == Preempted(5)
@@ -210,18 +295,18 @@ def test_a_higher_seal_preempts() -> None:
 
 
 def test_a_newer_epoch_in_the_store_preempts() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.state = replace(rig.state, epoch=7)
     assert rig.drive(Recovery(LOG, 2).attempt({}, NOW_US)) == Preempted(6)
     assert not rig.requests(Seal)
 
 
 def test_nothing_is_repeated_when_only_the_last_answer_was_lost() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     rig.write(1, 1)
     recovery = Recovery(LOG, 2)
 
-    def unheard(ask: Ask) -> Answer | None:
+    def unheard(ask: CopysetAsk) -> Answer | None:
         if not isinstance(ask.request, SetClean):
             return None
         rig.answer(Round([ask]))
@@ -235,12 +320,12 @@ def test_nothing_is_repeated_when_only_the_last_answer_was_lost() -> None:
 
 def test_a_late_store_of_an_older_attempt_does_not_count() -> None:
     """The first attempt saw nothing and made a mark; the second one finds a record there."""
-    rig = Rig(count=4, replication=2)
+    rig = RecoveryRig(count=4, replication=2)
     rig.write(1, 1, copyset=(1, 2))
     rig.write(2, 3, 4)
     late: list[tuple[int, Store]] = []
 
-    def first(ask: Ask) -> Answer | None:
+    def first(ask: CopysetAsk) -> Answer | None:
         if isinstance(ask.request, Store) and isinstance(ask.target, int):
             late.append((ask.target, ask.request))
             return Lost()
@@ -256,7 +341,7 @@ def test_a_late_store_of_an_older_attempt_does_not_count() -> None:
     assert kinds == {DATA}
 
 
-def story(rig: Rig) -> list[Record]:
+def story(rig: RecoveryRig) -> list[Record]:
     """Complete at 1 and 2, of which 1 is known; begun at 4 and 7."""
     known = rig.write(1, 1, 2, 3)
     complete = rig.write(2, 2, 3, 4, lng=1)
@@ -272,7 +357,7 @@ def test_a_recovery_that_dies_is_repeated_by_the_next(
     rounds: int, down: int, down_later: int
 ) -> None:
     """Wherever it dies, whoever is away before and after."""
-    rig = Rig()
+    rig = RecoveryRig()
     acknowledged = story(rig)
     rig.down = {down}
     steps = Recovery(LOG, 2).attempt({}, NOW_US)
@@ -298,7 +383,7 @@ def test_a_recovery_that_dies_is_repeated_by_the_next(
 @pytest.mark.parametrize("holder", range(1, 7))
 def test_what_a_mark_made_void_is_overwritten_when_it_comes_up_again(holder: int) -> None:
     """The first one did not see the record, left a mark, and died."""
-    rig = Rig(count=6, replication=2)
+    rig = RecoveryRig(count=6, replication=2)
     rig.write(2, holder, copyset=(holder, 7 - holder))
     rig.write(4, *(node for node in rig.nodes if node != holder))
     rig.down = {holder}
@@ -313,7 +398,7 @@ def test_what_a_mark_made_void_is_overwritten_when_it_comes_up_again(holder: int
     assert agree(rig, set(rig.nodes))
 
 
-def agree(rig: Rig, nodes: set[int]) -> bool:
+def agree(rig: RecoveryRig, nodes: set[int]) -> bool:
     """Whether all that these nodes have is the same, wherever two of them have something."""
     found = {piece for node in nodes for piece in rig.pieces(node)}
     pairs = combinations(sorted(found), 2)
@@ -321,7 +406,7 @@ def agree(rig: Rig, nodes: set[int]) -> bool:
 
 
 def test_a_recovery_repeated_by_a_later_sequencer_comes_to_the_same_end() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     story(rig)
     steps = Recovery(LOG, 2).attempt({}, NOW_US)
     asked = next(steps)
@@ -334,7 +419,7 @@ def test_a_recovery_repeated_by_a_later_sequencer_comes_to_the_same_end() -> Non
 
 
 def test_what_is_trimmed_is_not_recovered() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     story(rig)
     for node in (1, 2):
         rig.nodes[node].answer(Trim(LOG, make(1, 4)))
@@ -345,10 +430,10 @@ def test_what_is_trimmed_is_not_recovered() -> None:
 
 
 def test_a_trim_after_the_seal_hides_nothing_that_was_there() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     story(rig)
 
-    def trim_first(ask: Ask) -> Answer | None:
+    def trim_first(ask: CopysetAsk) -> Answer | None:
         if isinstance(ask.request, Digest) and ask.target == 2:
             for node in (2, 3, 4):
                 rig.nodes[node].answer(Trim(LOG, make(1, 7)))
@@ -362,7 +447,7 @@ def test_a_trim_after_the_seal_hides_nothing_that_was_there() -> None:
 
 
 def test_an_epoch_that_is_trimmed_as_a_whole_is_clean_at_once() -> None:
-    rig = Rig()
+    rig = RecoveryRig()
     story(rig)
     rig.state = replace(rig.state, trimmed=make(2, 0))
     assert is_recovered(rig)
@@ -371,11 +456,11 @@ def test_an_epoch_that_is_trimmed_as_a_whole_is_clean_at_once() -> None:
 
 
 def test_a_node_that_forgot_its_seal_is_not_told_that_all_is_clean() -> None:
-    rig = Rig(count=3)
+    rig = RecoveryRig(count=3)
     rig.write(1, 1)
     lost: list[int] = []
 
-    def hook(ask: Ask) -> Answer | None:
+    def hook(ask: CopysetAsk) -> Answer | None:
         if isinstance(ask.request, Clean) and not lost:
             lost.append(2)
             rig.lose_disk(2)

@@ -10,6 +10,7 @@ import pytest
 
 from loomlog.core.copyset.effects import (
     Acknowledge,
+    Contradicted,
     Drained,
     Effect,
     LeaveOpen,
@@ -26,6 +27,7 @@ from loomlog.core.copyset.messages import (
     Amend,
     NodeAnswer,
     NotHere,
+    Occupied,
     Preempted,
     Refused,
     Release,
@@ -57,7 +59,7 @@ def acknowledged(token: str, offset: int, count: int = 1) -> Acknowledge:
     return Acknowledge(token, make(EPOCH, offset), make(EPOCH, offset + count - 1), 7)
 
 
-class Rig:
+class SequencerRig:
     """A sequencer, and what it has sent and not been answered."""
 
     def __init__(self, *, fenced: bool = True, recovered: bool = True) -> None:
@@ -116,7 +118,7 @@ class Rig:
 
 
 def test_a_record_goes_to_a_copyset_and_is_acknowledged_once_all_have_it() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     assert rig.append("a", count=3) == []
     assert len(rig.sent) == 3
     record = record_of(rig.sent[0])
@@ -132,7 +134,7 @@ def test_a_record_goes_to_a_copyset_and_is_acknowledged_once_all_have_it() -> No
 
 
 def test_acknowledgements_may_overtake_and_lng_does_not() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     rig.append("b")
     assert of_kind(Acknowledge, rig.store_all(2)) == [acknowledged("b", 2)]
@@ -147,7 +149,7 @@ def test_acknowledgements_may_overtake_and_lng_does_not() -> None:
 
 
 def test_too_many_records_or_bytes_under_way_are_refused() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     for token in "abcd":
         rig.append(token)
     assert rig.append("e") == [Reject("e", Rejection.BUSY)]
@@ -155,7 +157,7 @@ def test_too_many_records_or_bytes_under_way_are_refused() -> None:
     assert rig.append("e") == [Reject("e", Rejection.BUSY)]  # the window begins above LNG
     rig.store_all(1)
     assert rig.append("e") == []
-    rig = Rig()
+    rig = SequencerRig()
     assert rig.append("large", batch=bytes(200)) == []
     assert rig.append("small") == [Reject("small", Rejection.BUSY)]
     rig.store_all(1)
@@ -163,21 +165,21 @@ def test_too_many_records_or_bytes_under_way_are_refused() -> None:
 
 
 def test_without_enough_nodes_nothing_begins() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.exclusions.down = frozenset({1, 2, 3})
     assert rig.append("a") == [Reject("a", Rejection.UNAVAILABLE)]
     assert rig.sequencer.next_lsn == make(EPOCH, 1)
 
 
-def test_times_grow_with_lsns() -> None:
-    rig = Rig()
+def test_a_clock_that_was_ahead_does_not_stamp_what_comes_later() -> None:
+    rig = SequencerRig()
     rig.sequencer.append(b"", 1, "a", 100, rig.now)
     rig.heed(rig.sequencer.append(b"", 1, "b", 50, rig.now))
-    assert record_of(rig.sent[0]).timestamp_us == 100
+    assert record_of(rig.sent[0]).timestamp_us == 50
 
 
 def test_a_used_up_epoch_needs_another_one() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a", count=OFFSET_LAST - 1)
     assert rig.append("b", count=2) == [Reject("b", Rejection.OFFSETS_USED_UP), Reactivate()]
     assert rig.append("c") == [Reject("c", Rejection.STEPPED_DOWN)]
@@ -188,7 +190,7 @@ def test_a_used_up_epoch_needs_another_one() -> None:
 
 
 def test_a_refusal_starts_another_wave_without_that_node() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     holder, refusing, third = rig.sent
     rig.answer(holder)
@@ -204,7 +206,7 @@ def test_a_refusal_starts_another_wave_without_that_node() -> None:
 
 
 def test_answers_of_an_older_wave_do_not_count() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     first = list(rig.sent)
     rig.answer(first[0])
@@ -217,7 +219,7 @@ def test_answers_of_an_older_wave_do_not_count() -> None:
 
 
 def test_a_node_that_lost_its_copy_gets_the_batch_again_in_the_same_wave() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     rig.answer(rig.sent[0])
     rig.answer(rig.sent[0], Refused(Trouble.DISABLED))
@@ -230,7 +232,7 @@ def test_a_node_that_lost_its_copy_gets_the_batch_again_in_the_same_wave() -> No
 
 
 def test_silent_nodes_are_left_out_of_the_next_waves() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     silent = rig.sent[2].node
     rig.answer(rig.sent[0])
@@ -244,7 +246,7 @@ def test_silent_nodes_are_left_out_of_the_next_waves() -> None:
 
 
 def test_waves_get_more_time_from_one_to_the_next() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     for wave, time_s in enumerate([1.0, 2.0, 4.0], start=1):
         assert rig.newest_wave() == wave
@@ -255,7 +257,7 @@ def test_waves_get_more_time_from_one_to_the_next() -> None:
 
 
 def test_after_two_failures_waves_wait() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     for wave in (1, 2, 3):
         rig.answer(rig.of_wave(wave)[0], Refused(Trouble.OVERLOADED))
@@ -273,7 +275,7 @@ def test_after_two_failures_waves_wait() -> None:
 
 
 def test_a_wave_waits_for_nodes_and_goes_on_when_they_are_back() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     rig.exclusions.down = frozenset({1, 2, 3})
     rig.answer(rig.sent[0], None)
@@ -292,7 +294,7 @@ def test_a_wave_waits_for_nodes_and_goes_on_when_they_are_back() -> None:
 
 
 def test_what_is_stored_in_time_needs_no_tick_of_its_own() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     for token in "abc":
         rig.append(token)
         rig.now += 0.125
@@ -308,7 +310,7 @@ def test_what_is_stored_in_time_needs_no_tick_of_its_own() -> None:
 
 
 def test_a_release_goes_to_those_who_have_the_record_and_later_to_all() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     copyset = {send.node for send in rig.sent}
     rig.store_all(1)
@@ -324,7 +326,7 @@ def test_a_release_goes_to_those_who_have_the_record_and_later_to_all() -> None:
 
 
 def test_nothing_is_released_before_the_epochs_below_are_recovered() -> None:
-    rig = Rig(recovered=False)
+    rig = SequencerRig(recovered=False)
     rig.append("a")
     assert rig.store_all(1) == [acknowledged("a", 1)]
     rig.wait(100.0)
@@ -336,13 +338,13 @@ def test_nothing_is_released_before_the_epochs_below_are_recovered() -> None:
 
 
 def test_an_epoch_without_records_releases_those_before_it() -> None:
-    rig = Rig(recovered=False)
+    rig = SequencerRig(recovered=False)
     rig.heed(rig.sequencer.recovered_up_to(EPOCH - 1, rig.now))
     assert {lsn for _, lsn in rig.released} == {make(EPOCH, 0)}
 
 
 def test_a_node_that_returns_is_told_again() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.heed(rig.sequencer.returned(3))
     rig.heed(rig.sequencer.returned(77))
     assert rig.released == [(3, make(EPOCH, 0))]
@@ -352,7 +354,7 @@ def test_a_node_that_returns_is_told_again() -> None:
 
 
 def test_nothing_is_acknowledged_before_older_sequencers_are_fenced() -> None:
-    rig = Rig(fenced=False)
+    rig = SequencerRig(fenced=False)
     for token in "abcd":
         rig.append(token)
     assert rig.store_all(2) == rig.store_all(1) == []
@@ -366,7 +368,7 @@ def test_nothing_is_acknowledged_before_older_sequencers_are_fenced() -> None:
 
 
 def test_recovered_epochs_have_no_sequencers() -> None:
-    rig = Rig(fenced=False)
+    rig = SequencerRig(fenced=False)
     rig.append("a")
     rig.store_all(1)
     effects = rig.heed(rig.sequencer.recovered_up_to(EPOCH - 1, rig.now))
@@ -374,7 +376,7 @@ def test_recovered_epochs_have_no_sequencers() -> None:
 
 
 def test_what_is_held_stays_open_when_a_later_sequencer_is_there() -> None:
-    rig = Rig(fenced=False)
+    rig = SequencerRig(fenced=False)
     rig.append("a")
     rig.store_all(1)
     assert rig.sequencer.preempted(EPOCH) == [LeaveOpen("a", make(EPOCH, 1)), StepDown(EPOCH)]
@@ -382,7 +384,7 @@ def test_what_is_held_stays_open_when_a_later_sequencer_is_there() -> None:
 
 
 def test_draining_waits_for_the_fence() -> None:
-    rig = Rig(fenced=False)
+    rig = SequencerRig(fenced=False)
     rig.append("a")
     rig.store_all(1)
     assert rig.heed(rig.sequencer.drain(rig.now)) == []
@@ -394,7 +396,7 @@ def test_draining_waits_for_the_fence() -> None:
 
 @pytest.mark.parametrize("seal", [EPOCH, EPOCH + 3])
 def test_whoever_is_preempted_acknowledges_nothing_any_more(seal: int) -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     rig.append("b")
     rig.store_all(2)
@@ -412,14 +414,14 @@ def test_whoever_is_preempted_acknowledges_nothing_any_more(seal: int) -> None:
 
 
 def test_seals_of_older_epochs_do_not_matter() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     assert rig.sequencer.preempted(EPOCH - 1) == []
     assert rig.store_all(1) == [acknowledged("a", 1)]
 
 
 def test_a_draining_sequencer_finishes_what_is_under_way() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     assert rig.heed(rig.sequencer.drain(rig.now)) == []
     assert rig.append("b") == [Reject("b", Rejection.STEPPED_DOWN)]
@@ -433,10 +435,42 @@ def test_a_draining_sequencer_finishes_what_is_under_way() -> None:
 
 
 def test_draining_does_not_take_long() -> None:
-    rig = Rig()
+    rig = SequencerRig()
     assert rig.sequencer.drain(rig.now) == [Drained()]
-    rig = Rig()
+    rig = SequencerRig()
     rig.append("a")
     rig.heed(rig.sequencer.drain(rig.now))
     assert rig.wait(1.9) == []
     assert rig.wait(0.1) == [LeaveOpen("a", make(EPOCH, 1)), Drained()]
+
+
+# ---- an epoch that was taken twice
+
+
+def test_an_occupied_position_ends_the_sequencer() -> None:
+    rig = SequencerRig()
+    rig.append("a")
+    rig.append("b")
+    first, *_ = rig.sent
+    ends = rig.answer(first, Occupied(make(EPOCH, 1)))
+    assert of_kind(LeaveOpen, ends) == [
+        LeaveOpen("a", make(EPOCH, 1)),
+        LeaveOpen("b", make(EPOCH, 2)),
+    ]
+    assert ends[-1] == Contradicted(first.node, make(EPOCH, 1))
+    assert rig.store_all(2) == []
+
+
+def test_copies_of_its_epoch_that_it_did_not_store_end_the_sequencer() -> None:
+    rig = SequencerRig(fenced=False)
+    rig.append("a", count=2)
+    assert rig.heed(rig.sequencer.found(3, make(EPOCH, 2))) == []  # its own
+    rig.store_all(1)
+    ends = rig.heed(rig.sequencer.found(3, make(EPOCH, 3)))
+    assert ends == [LeaveOpen("a", make(EPOCH, 1)), Contradicted(3, make(EPOCH, 3))]
+    assert rig.sequencer.fenced() == []
+
+
+def test_copies_of_a_later_epoch_are_its_successors() -> None:
+    rig = SequencerRig(fenced=False)
+    assert rig.sequencer.found(3, make(EPOCH + 2, 1)) == [StepDown(EPOCH + 1)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
+import pytest
+
 from loomlog.core.copyset.lsn import OFFSET_MAX, Lsn, make
 from loomlog.core.copyset.messages import (
     Amend,
@@ -15,8 +17,8 @@ from loomlog.core.copyset.messages import (
     EpochEnd,
     EpochState,
     Forget,
-    GetEnd,
     NotHere,
+    Occupied,
     Preempted,
     Purge,
     Read,
@@ -186,7 +188,8 @@ def test_a_seal_tells_what_is_here_of_the_epochs_to_recover() -> None:
     node.store(record(3, 1), record(5, 1), record(5, 4, 2, lng=2), record(7, 1))
     node.answer(Release(LOG, make(7, 9)))
     answer = node.answer(Seal(LOG, 6))
-    assert answer == SealedAt(2, 0, [EpochState(3, 0, 1), EpochState(5, 2, 5)])
+    epochs = [EpochState(3, 0, 1), EpochState(5, 2, 5)]
+    assert answer == SealedAt(2, 0, epochs, newer=make(7, 1))
     assert node.answer(Seal(LOG, 5)) == Preempted(6)
     assert node.answer(Seal(LOG, 6)) == answer
 
@@ -231,8 +234,8 @@ def test_clean_is_for_the_one_who_sealed_and_newer_ends_stay() -> None:
     node.answer(Seal(LOG, 5, 2))
     assert node.answer(Clean(LOG, 5, end(1, 0, 2, seal=5, wave=2))) == Done()
     assert node.answer(Clean(LOG, 5, end(1, 0, 1, seal=5, wave=1))) == NotHere()
-    assert node.answer(GetEnd(LOG, 1)) == end(1, 0, 2, seal=5, wave=2)
-    assert node.answer(GetEnd(LOG, 2)) == NotHere()
+    assert node.records(LOG).end_of(1) == end(1, 0, 2, seal=5, wave=2)
+    assert node.records(LOG).end_of(2) is None
     assert node.answer(Clean(LOG, 4, end(1, 0, 1, seal=4))) == Preempted(5)
 
 
@@ -285,7 +288,7 @@ def test_a_node_that_was_away_deletes_its_leftovers() -> None:
     node.answer(Purge(LOG, end(1, 3, 5, seal=1)))
     assert [copy.offset for copy in node.copies] == [1, 2, 3]
     assert node.standing.last_clean == 1
-    assert node.answer(GetEnd(LOG, 1)) == end(1, 3, 5, seal=1)
+    assert node.records(LOG).end_of(1) == end(1, 3, 5, seal=1)
     assert node.answer(Store(LOG, record(1, 8))) == Preempted(1)
 
 
@@ -387,3 +390,38 @@ def test_a_log_that_is_forgotten_leaves_nothing() -> None:
     assert node.answer(Forget(LOG)) == Done()
     assert node.copies == []
     assert node.standing == LogStanding()
+
+
+# ---- an epoch that was taken twice
+
+
+@pytest.mark.parametrize("wave", [1, 2, 3])
+def test_another_record_at_an_occupied_position_is_refused(wave: int) -> None:
+    node = Node()
+    node.store(record(5, 1, wave=2))
+    other = record(5, 1, wave=wave)._replace(batch=b"another one")
+    assert node.answer(Store(LOG, other)) == Occupied(make(5, 1))
+    assert node.copies == [record(5, 1, wave=2)]
+
+
+@pytest.mark.parametrize("other", [record(5, 1, 3), record(5, 3, 2), record(5, 2, 1)])
+def test_a_record_that_overlaps_another_one_is_refused(other: Record) -> None:
+    node = Node()
+    node.store(record(5, 2, 2))
+    assert node.answer(Store(LOG, other)) == Occupied(other.first)
+    assert node.copies == [record(5, 2, 2)]
+
+
+def test_the_same_record_is_stored_again_in_any_wave() -> None:
+    node = Node()
+    node.store(record(5, 1, wave=2), record(5, 1, wave=1), record(5, 1, wave=2))
+    assert node.copies == [record(5, 1, wave=2)]
+    node.store(record(5, 1, wave=3, copyset=(2, 4, 5)))
+    assert node.copies == [record(5, 1, wave=3, copyset=(2, 4, 5))]
+
+
+def test_a_seal_tells_of_copies_of_later_epochs() -> None:
+    node = Node()
+    node.store(record(5, 1), record(6, 3, 2))
+    assert node.answer(Seal(LOG, 5)) == SealedAt(0, 0, [EpochState(5, 0, 1)], newer=make(6, 4))
+    assert node.answer(Seal(LOG, 6)).newer == 0  # type: ignore[union-attr]

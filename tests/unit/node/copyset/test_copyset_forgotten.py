@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from copyset_rig import LOG, PATIENCE_S, CopysetRig
+from copyset_rig import LOG, PATIENCE_S, STAMP, CopysetRig
 
 from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Forget
 from loomlog.errors import NotLeader, Sealed
+from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import request_to_wire
 
@@ -20,21 +21,21 @@ async def test_nobody_tries_to_learn_how_epochs_of_a_deleted_log_ended(tmp_path:
     async with CopysetRig(tmp_path, nodes=2) as rig:
         node = rig.favourites[-1]
         await rig.append()
-        catching_up = rig.nodes[node]._copysets._catching_up
-        catching_up.missed(LOG, make(5, 0))
+        service = copyset_on(rig.nodes[node])
+        service._catch_up.missed(LOG, make(5, 0))
         await forget(rig, node)
         async with asyncio.timeout(PATIENCE_S):
-            while any("_purge" in repr(task) for task in rig.nodes[node]._copysets._tasks):  # noqa: ASYNC110
+            while any("_purge" in repr(task) for task in service._tasks):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
 async def test_one_task_asks_who_is_alive_however_often_logs_come_and_go(tmp_path: Path) -> None:
     async with CopysetRig(tmp_path, nodes=2) as rig:
-        copysets = rig.nodes[rig.favourites[0]]._copysets
+        service = copyset_on(rig.nodes[rig.favourites[0]])
         for _ in range(3):
             await rig.append()
             await forget(rig, rig.favourites[0])
-        assert sum("_refresh" in repr(task) for task in copysets._tasks) == 1
+        assert sum("_refresh" in repr(task) for task in service._tasks) == 1
 
 
 async def test_nobody_recovers_a_deleted_log(tmp_path: Path) -> None:
@@ -46,14 +47,14 @@ async def test_nobody_recovers_a_deleted_log(tmp_path: Path) -> None:
         rig.epochs.state = replace(rig.epochs.state, epoch=2, sequencer=second, closed=True)
         order = pb.Frame(recover_copyset=pb.RecoverCopyset(state=rig.epochs.to_wire()))
         recovering = asyncio.ensure_future(rig.epochs.connections[second].request(order))
-        copysets = rig.nodes[second]._copysets
+        service = copyset_on(rig.nodes[second])
         async with asyncio.timeout(PATIENCE_S):
-            while not copysets._recoveries:  # noqa: ASYNC110 - nobody tells
+            while not service._recoveries:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
             await forget(rig, second)
             with pytest.raises(Sealed):
                 await recovering
-        assert not copysets._recoveries
+        assert not service._recoveries
 
 
 async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(
@@ -66,14 +67,14 @@ async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(
             await rig.append(second)
         question = pb.FindCopysetBatch(loglet_id=LOG + 1, producer_id=1, sequence=1)
         await rig.ask(second, pb.Frame(find_copyset_batch=question))
-        copysets = rig.nodes[second]._copysets
-        assert LOG + 1 not in copysets._honest._marks._logs
+        service = copyset_on(rig.nodes[second])
+        assert LOG + 1 not in service._copies.marks._logs
         async with asyncio.timeout(PATIENCE_S):
-            while copysets._hosts:  # noqa: ASYNC110 - nobody tells
+            while service._slots:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
-        assert rig.nodes[first]._copysets.tails() == {LOG: make(1, 1)}
+        assert copyset_on(rig.nodes[first]).tails() == {LOG: make(1, 1)}
 
 
 async def forget(rig: CopysetRig, node: int) -> None:
-    message, _ = request_to_wire(Forget(LOG))
+    message, _ = request_to_wire(Forget(LOG), STAMP)
     await rig.epochs.connections[node].request(pb.Frame(copyset_request=message))

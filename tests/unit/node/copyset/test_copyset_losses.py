@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from copyset_rig import LOG, CopysetRig
 
 from loomlog.core.copyset.lsn import make
-from loomlog.core.copyset.messages import GetEnd, Preempted, Refused, Seal, SealedAt, Store
+from loomlog.core.copyset.messages import Preempted, Refused, Seal, SealedAt, Store
 from loomlog.core.copyset.record import Kind, Record
+from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -22,15 +24,14 @@ async def test_a_node_that_lost_its_disk_says_so(tmp_path: Path, what: str) -> N
         await rig.stop(third)
         rig.wipe(third, what)
         await rig.start(third)
-        assert (await rig.shown(third)).underreplicated
+        assert (await rig.shown(third)).lost_through == 1
         sealed = await rig.copies(third, Seal(LOG, 0, wave=0))
         assert isinstance(sealed, SealedAt)
-        assert sealed.underreplicated
-        assert isinstance(await rig.copies(third, GetEnd(LOG, 1)), Refused)
-        assert not (await rig.shown(second)).underreplicated
+        assert sealed.lost_through == 1
+        assert not (await rig.shown(second)).lost_through
         await rig.stop(third)
         await rig.start(third)
-        assert (await rig.shown(third)).underreplicated, "it forgot that it forgot"
+        assert (await rig.shown(third)).lost_through == 1, "it forgot that it forgot"
 
 
 async def test_it_takes_nothing_of_sequencers_that_were_replaced(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ async def test_a_node_that_kept_its_copies_goes_on_as_before(tmp_path: Path) -> 
         for node in rig.favourites:
             await rig.stop(node)
             await rig.start(node)
-            assert not (await rig.shown(node)).underreplicated
+            assert not (await rig.shown(node)).lost_through
         placed.append(await rig.append())
         await rig.shows(placed)
 
@@ -83,9 +84,36 @@ async def test_a_node_whose_copies_cannot_be_opened_refuses_and_others_go_on(
         current.write_text("no manifest\n")
         await rig.start(third)
         assert isinstance(await rig.copies(third, Seal(LOG, 0, wave=0)), Refused)
-        assert isinstance(await rig.copies(third, GetEnd(LOG, 1)), Refused)
         placed += [await rig.append() for _ in range(10)]
         assert len(set(placed)) == 20
+
+
+@pytest.mark.parametrize("left", ["nothing", "all but CURRENT"])
+async def test_copies_that_were_emptied_are_not_taken_for_new_ones(
+    tmp_path: Path, left: str
+) -> None:
+    async with CopysetRig(tmp_path, nodes=3, replication=2) as rig:
+        third = rig.favourites[-1]
+        await rig.append()
+        await rig.stop(third)
+        copies = next(rig.path(third).rglob("logs"))
+        if left == "nothing":
+            shutil.rmtree(copies)
+            copies.mkdir()
+        else:
+            (copies / "CURRENT").unlink()
+        kept = sorted(copies.iterdir())
+        await rig.start(third)
+        assert isinstance(await rig.copies(third, Seal(LOG, 0, wave=0)), Refused)
+        assert sorted(copies.iterdir()) == kept
+        (condition,) = rig.epochs.registrations[third].conditions.conditions
+        assert f"{copies}/CURRENT is missing" in condition
+        copies.rename(tmp_path / "moved away")
+        copyset_on(rig.nodes[third])._copies.volume.volume_changed()
+        assert isinstance(await rig.copies(third, Seal(LOG, 0, wave=0)), Refused), "not told yet"
+        await rig.stop(third)
+        await rig.start(third)
+        assert (await rig.shown(third)).lost_through == 1
 
 
 async def test_a_node_whose_copies_cannot_be_opened_does_not_know_what_it_was_given(
@@ -96,8 +124,21 @@ async def test_a_node_whose_copies_cannot_be_opened_does_not_know_what_it_was_gi
         for sequence in range(1, 11):
             await rig.append(producer_id=5, sequence=sequence)
         await rig.stop(third)
-        next(rig.path(third).rglob("logs/CURRENT")).write_text("no manifest\n")
+        current = next(rig.path(third).rglob("logs/CURRENT"))
+        manifest = current.read_text()
+        current.write_text("no manifest\n")
         await rig.start(third)
-        question = pb.FindCopysetBatch(loglet_id=LOG, producer_id=5, sequence=1)
-        answer = await rig.ask(third, pb.Frame(find_copyset_batch=question))
-        assert not answer.copyset_batch.certain
+        assert not (await find_batch(rig, third, 1)).certain
+
+        current.write_text(manifest)
+        volume = copyset_on(rig.nodes[third])._copies.volume
+        volume.volume_changed()
+        assert await volume.opened() is not None
+        found = [await find_batch(rig, third, sequence) for sequence in range(1, 11)]
+        assert all(each.certain for each in found)
+        assert any(each.lsns for each in found), "what it was given before it was restarted"
+
+
+async def find_batch(rig: CopysetRig, node: int, sequence: int) -> pb.CopysetBatch:
+    question = pb.FindCopysetBatch(loglet_id=LOG, producer_id=5, sequence=sequence)
+    return (await rig.ask(node, pb.Frame(find_copyset_batch=question))).copyset_batch

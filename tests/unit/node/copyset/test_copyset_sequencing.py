@@ -14,6 +14,7 @@ from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Delivered, Read
 from loomlog.errors import AppendUnknown, NotLeader, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.epoch_store import Known
+from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb
 
 pytestmark = pytest.mark.timeout(60)
@@ -109,7 +110,7 @@ async def test_an_append_that_too_few_nodes_are_there_for_says_whom_to_start(
         await rig.append()
         for node in (second, third):
             await rig.stop(node)
-        exclusions = rig.nodes[first]._copysets._exclusions
+        exclusions = copyset_on(rig.nodes[first])._exclusions
         async with asyncio.timeout(10):
             while exclusions.down != {second, third}:  # noqa: ASYNC110 - it asks once a second
                 await asyncio.sleep(0.01)
@@ -173,11 +174,11 @@ async def test_an_order_that_is_late_begins_no_epoch_again(tmp_path: Path) -> No
         await connection.request(order)
         assert await rig.append(second) == make(2, 1)
         rig.epochs.state = replace(rig.epochs.state, epoch=3, sequencer=third)
-        copysets = rig.nodes[second]._copysets
+        service = copyset_on(rig.nodes[second])
         async with asyncio.timeout(10):
-            while copysets.tails():  # noqa: ASYNC110 - it asks who sequences, once a second
+            while service._slots[LOG].sequencer is not None:  # noqa: ASYNC110 - it asks who sequences, once a second
                 await asyncio.sleep(0.01)
-        assert copysets._host(LOG).begin(Known(LOG, STREAM, taken, {}, 0.0)) is None
+        assert service._slot(LOG).begin(Known(LOG, STREAM, taken, {}, 0.0)) is None
         with pytest.raises(Sealed):
             await connection.request(order)
         assert await rig.append(second) == make(4, 1)

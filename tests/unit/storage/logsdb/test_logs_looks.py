@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logsdb_rig import LOG, SMALL, Rig, record
+from logsdb_rig import LOG, SMALL, LogsRig, record
 
 from loomlog.core.copyset.lsn import LSN_MAX, make
 from loomlog.core.copyset.messages import EpochEnd
@@ -45,7 +45,7 @@ def heads(log: RocksLog) -> list[Record]:
 
 def test_what_is_not_synced_yet_is_not_seen(logs: RocksLogs) -> None:
     """A recovery would count on it, and a power loss would take it away."""
-    Rig(logs).put(record(1))
+    LogsRig(logs).put(record(1))
     slow = SlowSync(logs._db)
     logs._db = slow  # type: ignore[assignment]
     changes: list[tuple[int, Change]] = [(LOG, Put(record(2))), (LOG, EpochEnd(1, 2, 2, 2, 1))]
@@ -71,7 +71,7 @@ def test_what_is_not_synced_yet_is_not_seen(logs: RocksLogs) -> None:
 
 
 def test_who_began_to_look_does_not_see_what_comes_later(logs: RocksLogs) -> None:
-    rig = Rig(logs)
+    rig = LogsRig(logs)
     stored = [record(offset, batch=b"%d" % offset) for offset in range(1, 4)]
     rig.put(*stored)
     log = logs.look(LOG)
@@ -83,7 +83,7 @@ def test_who_began_to_look_does_not_see_what_comes_later(logs: RocksLogs) -> Non
 
 def test_scans_and_loads_do_not_disturb_each_other(logs: RocksLogs) -> None:
     stored = [record(offset, batch=b"%d" % offset) for offset in range(1, 10)]
-    Rig(logs).put(*stored)
+    LogsRig(logs).put(*stored)
     log = logs.look(LOG)
     back = log.scan_back(LSN_MAX)
     both = [(log.load(head), next(back).offset) for head in log.scan(0, LSN_MAX)]
@@ -91,7 +91,7 @@ def test_scans_and_loads_do_not_disturb_each_other(logs: RocksLogs) -> None:
 
 
 def test_a_copy_that_moves_to_another_partition_is_seen_once(logs: RocksLogs) -> None:
-    rig = Rig(logs)
+    rig = LogsRig(logs)
     rig.put(record(1, at_s=1), record(3, at_s=2))
     rig.tend(10)
     rig.put(record(2, at_s=11), record(4, at_s=12))

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from logsdb_rig import LARGE, LOG, ME, OTHER, SECOND, SMALL, Rig, record
+from logsdb_rig import LARGE, LOG, ME, OTHER, SECOND, SMALL, LogsRig, record
 from rocksdict import Options, Rdict
 
 from loomlog.core.copyset.lsn import LSN_MAX, make
@@ -32,11 +32,13 @@ from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.rows import Head
 
 
-class RocksRig(Rig):
-    def __init__(self, path: Path, settings: PartitionSettings = SMALL) -> None:
+class RocksRig(LogsRig):
+    def __init__(
+        self, path: Path, settings: PartitionSettings = SMALL, *, begin_s: int = 0
+    ) -> None:
         self.path = path
         self.settings = settings
-        self.logs = RocksLogs(str(path), 0, settings)
+        self.logs = RocksLogs(str(path), begin_s * SECOND, settings)
         super().__init__(self.logs)
 
     @property
@@ -74,7 +76,7 @@ def rig(tmp_path: Path) -> Iterator[RocksRig]:
     opened.logs.close()
 
 
-def read(rig: Rig, first: int, bytes_max: int = MIB) -> Delivered:
+def read(rig: LogsRig, first: int, bytes_max: int = MIB) -> Delivered:
     found = rig.ask(Read(LOG, first, LSN_MAX, bytes_max, everything=True))
     assert isinstance(found, Delivered)
     return found
@@ -101,6 +103,45 @@ def test_a_partition_begins_when_the_last_one_is_large(rig: RocksRig) -> None:
         rig.tend(1.05 + offset / 10)
     assert rig.partitions == 2
     assert [each.offset for each in rig.read()] == [1, 2, 3, 4]
+
+
+DAY_S = 86_400
+
+
+def partition_of(rig: RocksRig, offset: int) -> int:
+    """Where the record is."""
+    log = rig.logs.look(LOG)
+    (found,) = (
+        partition
+        for partition in log._entry.shares
+        for head in log._rows_in(partition).covering_or_after(0)
+        if head.record.offset == offset
+    )
+    return found
+
+
+@pytest.mark.parametrize("first_s", [0, DAY_S])
+def test_a_clock_that_was_ahead_does_not_end_the_making_of_partitions(
+    tmp_path: Path, first_s: int
+) -> None:
+    """It was when a partition began; with the second number already when the node was new."""
+    rig = RocksRig(tmp_path / "db", begin_s=first_s)
+    rig.put(record(1, at_s=1))
+    rig.tend(DAY_S + 10)
+    rig.put(record(2, at_s=DAY_S + 11))
+    places = []
+    for at_s in range(20, 100, 20):
+        rig.tend(at_s)
+        rig.put(record(at_s, at_s=at_s + 1))
+        places.append(partition_of(rig, at_s))
+    assert len(set(places)) == 4
+    assert partition_of(rig, 2) not in places
+    assert [each.offset for each in rig.read()] == [1, 2, 20, 40, 60, 80]
+    again = rig.reopen()
+    again.tend(DAY_S + 12)
+    again.put(record(100, at_s=DAY_S + 13))
+    assert partition_of(again, 100) == partition_of(again, 2)
+    again.logs.close()
 
 
 def test_a_record_goes_where_its_time_is(rig: RocksRig) -> None:
@@ -293,10 +334,10 @@ def test_a_large_batch_takes_the_place_of_a_small_one_and_the_other_way_round(
     rig: RocksRig,
 ) -> None:
     for wave, batch in enumerate((b"tiny", LARGE, b"less", LARGE + b"!"), 1):
-        rig.put(record(1, wave=wave, batch=batch))
-        assert rig.read() == [record(1, wave=wave, batch=batch)]
-    rig.amend(record(1, wave=9))
-    assert rig.read() == [record(1, wave=9, batch=LARGE + b"!")]
+        rig.put(record(1, wave=wave, recovered=2, batch=batch))
+        assert rig.read() == [record(1, wave=wave, recovered=2, batch=batch)]
+    rig.amend(record(1, wave=9, recovered=2))
+    assert rig.read() == [record(1, wave=9, recovered=2, batch=LARGE + b"!")]
 
 
 def test_a_file_that_was_to_be_removed_is_removed_at_the_next_start(rig: RocksRig) -> None:
@@ -316,22 +357,34 @@ def test_a_file_that_was_to_be_removed_is_removed_at_the_next_start(rig: RocksRi
 
 def test_partitions_older_than_a_time_can_be_trimmed(rig: RocksRig) -> None:
     rig.fill(5)
-    expired = [rig.logs.expired(LOG, at_s * SECOND) for at_s in (5, 10, 19, 20, 39, 40, 1000)]
-    assert expired == [make(1, at) if at else 0 for at in (0, 3, 3, 6, 9, 12, 12)]
-    rig.put(record(2, wave=2, at_s=45))
-    assert rig.logs.expired(LOG, 40 * SECOND) == make(1, 1)
-    assert rig.logs.expired(OTHER, 40 * SECOND) == 0
+    older = [rig.logs.ages(LOG, at_s * SECOND).older for at_s in (2, 3, 12, 13, 33, 42, 43)]
+    assert older == [make(1, at) if at else 0 for at in (0, 3, 3, 6, 12, 12, 15)]
+    rig.put(record(2, wave=2, recovered=2, at_s=45))
+    assert rig.logs.ages(LOG, 43 * SECOND) == (make(1, 1), make(1, 2))
+    assert rig.logs.ages(OTHER, 40 * SECOND) == (0, LSN_MAX)
 
 
-def test_a_time_is_found_by_partitions(rig: RocksRig) -> None:
-    rig.fill(30)
-    for partition in range(30):
-        found = rig.logs.look(LOG).find_time((partition * 10 + 1) * SECOND)
-        assert found == (make(1, partition * 3 + 1), make(1, partition * 3 + 2))
-        found = rig.logs.look(LOG).find_time((partition * 10 + 5) * SECOND)
-        last = partition == 29
-        assert found.until == (LSN_MAX if last else make(1, partition * 3 + 4))
-        assert found.after == make(1, partition * 3 + 3)
+def test_a_record_that_is_younger_than_its_partition_is_kept(rig: RocksRig) -> None:
+    """The sequencer's clock is ahead of this node's: the partition ends before its time."""
+    rig.put(record(1, at_s=1), record(2, at_s=500))
+    rig.tend(10)
+    rig.put(record(3, at_s=11))
+    assert rig.logs.ages(LOG, 30 * SECOND) == (make(1, 0), make(1, 1))
+    again = rig.reopen()
+    assert again.logs.ages(LOG, 30 * SECOND) == (make(1, 0), make(1, 1))
+    assert again.logs.ages(LOG, 501 * SECOND) == (make(1, 3), LSN_MAX)
+    rig.logs = again.logs
+
+
+def test_a_copy_that_is_stamped_anew_is_kept_as_long_as_it_says(rig: RocksRig) -> None:
+    rig.put(record(1, at_s=1))
+    rig.amend(record(1, wave=2, at_s=70))
+    assert rig.logs.ages(LOG, 60 * SECOND) == (0, make(1, 1))
+
+
+def test_marks_keep_nothing(rig: RocksRig) -> None:
+    rig.put(record(1, at_s=1), record(2, at_s=1), record(3, at_s=99, kind=Kind.BRIDGE))
+    assert rig.logs.ages(LOG, 2 * SECOND) == (make(1, 3), LSN_MAX)
 
 
 # ---- starting again
@@ -347,7 +400,7 @@ def test_many_partitions_are_there_after_a_restart(rig: RocksRig) -> None:
     again = again.reopen()
     assert again.read() == stored[10:]
     assert again.partitions == 31
-    assert again.logs.expired(LOG, 300 * SECOND) == make(1, 30)
+    assert again.logs.ages(LOG, 300 * SECOND).older == make(1, 30)
     rig.logs = again.logs
 
 
@@ -377,7 +430,7 @@ def test_a_missing_partition_is_noticed(tmp_path: Path) -> None:
 # ---- damage
 
 
-def reopen_damaged(rig: RocksRig, files: str, at: int) -> Rig:
+def reopen_damaged(rig: RocksRig, files: str, at: int) -> LogsRig:
     """After a bit flipped in the file of the newest partition that has its batches or heads."""
     rig.logs.close()
     newest = max(rig.path.glob(files))
@@ -385,7 +438,7 @@ def reopen_damaged(rig: RocksRig, files: str, at: int) -> Rig:
     content[at] ^= 1
     newest.write_bytes(content)
     rig.logs = RocksLogs(str(rig.path), 0, rig.settings)
-    return Rig(rig.logs)
+    return LogsRig(rig.logs)
 
 
 @pytest.mark.parametrize(("where", "large_batch_bytes"), [("*.blob", MIB), ("batches/1/1", 1)])

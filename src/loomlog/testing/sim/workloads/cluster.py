@@ -21,9 +21,10 @@ from typing import Any, Protocol, TypeAlias
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.log import Log
-from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, Trimmed
-from loomlog.metadata.catalog import Catalog
+from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, RolledBack, Trimmed
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.testing.history import History
+from loomlog.testing.services import ordered_on
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
@@ -64,7 +65,7 @@ class Troublemaker(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> None:
-        """What is broken is mended."""
+        """Stop: repair what is broken."""
 
 
 def run_cluster(
@@ -77,8 +78,8 @@ def run_cluster(
     protocol: str = "ordered",
     mortals: Callable[[Run], Sequence[Troublemaker]] = lambda run: (),
 ) -> History:
-    """The story that is told above; `beside`: more hosts that do something until all is calm;
-    `protocol`: that the log begins with; `mortals`: clients that die."""
+    """Run the scenario of this module. `beside`: more hosts, which run until all is calm;
+    `protocol`: the first one of the log; `mortals`: clients that die."""
     run = Run(sim, servers, protocol)
     nemeses += tuple(mortals(run))
     random = run.random
@@ -121,7 +122,7 @@ def finish(sim: Simulation, processes: Iterable[Process], timeout_s: float) -> N
 
 
 class Run:
-    """What all hosts of one run share."""
+    """The state that all hosts of a run share."""
 
     def __init__(self, sim: Simulation, servers: SimCluster, protocol: str = "ordered") -> None:
         self.protocol = protocol
@@ -177,7 +178,7 @@ class Run:
     async def _complaints(self, cluster: Cluster) -> list[str]:
         try:
             status = await cluster.status()
-        except Retryable as error:
+        except (Retryable, RolledBack) as error:
             return [str(error)]
         streams = [stream for log in status.logs for stream in log.streams]
         active = {log.segments[-1].id for log in status.logs}
@@ -192,7 +193,7 @@ class Run:
             f"{log.name} is switched: {log.switching}" for log in status.logs if log.switching
         ]
         for name, node in self.servers.nodes.items():
-            number, held = int(name.removeprefix("vsn-")), set(node.streams.held)
+            number, held = int(name.removeprefix("vsn-")), set(ordered_on(node).held)
             wanted = {
                 s.id
                 for s in streams
@@ -224,7 +225,7 @@ class Run:
                         self._see(name, item)
                         if slow and not self.calm:
                             await asyncio.sleep(self.random.random() * 0.02)
-                except Retryable:
+                except (Retryable, RolledBack):
                     await asyncio.sleep(0.05)
 
         return main
@@ -279,7 +280,7 @@ class Run:
         while True:
             try:
                 await check_replicas_alike(stream, first, last)
-            except (Retryable, NotFound):  # it is still being moved
+            except (Retryable, RolledBack, NotFound):  # it is still being moved
                 await asyncio.sleep(0.1)
                 streams = (await log.describe()).streams
                 stream = next(found for found in streams if found.id == stream.id)
@@ -303,7 +304,7 @@ class Run:
                 self.history.trim(position)
                 try:
                     await cluster.log(LOG).trim(position)
-                except Retryable:
+                except (Retryable, RolledBack):
                     pass
 
     async def other_logs(self, process: Process) -> None:
@@ -329,7 +330,7 @@ class Run:
             await cluster.delete_log(name)
 
     async def _follow_other(self, log: Log) -> None:
-        """May find the log deleted under it."""
+        """Follow the other log, which may be deleted meanwhile."""
         async for entry in log.subscribe():
             assert entry.value == log.name.encode(), f"{entry} in {log}"
 
@@ -353,7 +354,7 @@ class Client:
                     group.create_task(self._worker(log))
 
     async def last_words(self, process: Process) -> None:
-        """After all: an append that is acknowledged."""
+        """Append once more at the end; it must be acknowledged."""
         async with await self._run.connect(process) as cluster:
             while not await self._append_many(cluster.log(LOG), 1):  # noqa: ASYNC110 - a pause between attempts
                 await asyncio.sleep(0.05)
@@ -409,7 +410,7 @@ class Client:
     # ---- reading
 
     async def _read(self, log: Log) -> None:
-        """Something that is known to be there: only a trim may have taken it."""
+        """Read an entry that is there unless it was trimmed."""
         history, tail = self._history, self._run.tail
         if tail <= history.trimmed:
             return
@@ -420,7 +421,7 @@ class Client:
             assert position <= history.trimmed, f"{position} was not trimmed"
         except NotFound:
             self._saw(position, Gap(position, position, "hole"))
-        except Retryable:
+        except (Retryable, RolledBack):
             pass
         else:
             self._saw(position, entry)
@@ -433,7 +434,7 @@ class Client:
 
 
 def check_segments(info: LogInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]) -> None:
-    """They follow each other without a gap, and every entry stands in a stream of its own one."""
+    """Check that segments are contiguous and that each entry is in a stream of its segment."""
     ends = [segment.end for segment in info.segments]
     starts = [segment.start for segment in info.segments]
     assert starts[0] <= info.head, f"{info.segments}"
@@ -445,7 +446,7 @@ def check_segments(info: LogInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]
 
 
 def _left_over(catalog: Catalog) -> list[str]:
-    """What was begun and is neither finished nor taken back."""
+    """Return records of operations that neither finished nor were undone."""
     tombstones, logs = catalog.tombstones.values(), catalog.logs.values()
     known = {stream_id for log in logs for stream_id in log.streams}
     return [

@@ -21,6 +21,7 @@ from loomlog.errors import (
     LoomError,
     NotFound,
     Retryable,
+    RolledBack,
     SwapUnknown,
 )
 from loomlog.types import NodeId
@@ -28,7 +29,15 @@ from loomlog.types import NodeId
 PAUSES_MAX_S: Final = (0.1, 0.5)
 STREAMS_MAX: Final = 5  # more would only make runs slow
 REPLICAS_MAX: Final = 4
-LEGAL: Final = (Retryable, InvalidArgument, NotFound, AlreadyExists, Conflict, SwapUnknown)
+LEGAL: Final = (
+    Retryable,
+    InvalidArgument,
+    NotFound,
+    AlreadyExists,
+    Conflict,
+    SwapUnknown,
+    RolledBack,
+)
 LEGAL_WORDS: Final = ("may or may not have been carried out", "the disk failed")
 ACTIONS: Final = (
     *("add stream", "move", "move", "move", "seal", "unseal", "flip", "flip", "flip"),
@@ -39,7 +48,7 @@ NODE_ACTIONS: Final = ("drain", "undrain", "clean up")
 
 
 class RestlessOperator:
-    """Works on one log until it is told that the faults are over."""
+    """Changes one log until the faults are over."""
 
     def __init__(self, cluster: Cluster, log: str, nodes: int, random: Random) -> None:
         self._cluster = cluster
@@ -56,7 +65,7 @@ class RestlessOperator:
             await asyncio.sleep(0.1)
 
     async def _tolerating(self, change: Awaitable[None]) -> bool:
-        """False if it was refused, or nobody knows."""
+        """Return False if the change was refused or its outcome is unknown."""
         try:
             await change
         except LEGAL:

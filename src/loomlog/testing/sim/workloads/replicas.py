@@ -12,11 +12,11 @@ from typing import Any
 from loomlog import batch
 from loomlog.client.info import StreamInfo
 from loomlog.errors import LoomError
-from loomlog.net.connection import Connection
 from loomlog.net.endpoints import connect
 from loomlog.types import Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection
 
 CREDIT_BYTES = 1 << 30
 WITHIN_S = 10.0  # a backup may still wait for its last commit

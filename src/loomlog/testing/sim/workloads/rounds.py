@@ -15,17 +15,16 @@ from random import Random
 from loomlog.core.quorum.majority import Configuration, MemberId
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import LoomError, NotLeader
-from loomlog.metadata.quorum_member import QuorumMember
-from loomlog.metadata.quorum_round_log import QuorumRoundLog
-from loomlog.net.connection import Connection, Handler
-from loomlog.net.endpoints import Server, connect
-from loomlog.net.service import Service
+from loomlog.metadata.rounds.quorum_member import QuorumMember
+from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
+from loomlog.net.endpoints import connect
 from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.types import Position
 from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Handler, Server, Service
 
 PORT = 7400
 DIRECTORY = "/vmr/rounds"
@@ -50,7 +49,7 @@ def rounds(sim: Simulation, plan: FaultPlan) -> History:
 
 
 class _Quorum:
-    """What all hosts know: who the members are, and the next epoch."""
+    """The state that all hosts share: the members and the next epoch."""
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
@@ -73,7 +72,7 @@ class _Quorum:
         self._wiped: MemberId | None = None
 
     async def next_epoch(self) -> int:
-        """As by compare-and-swap in a store that all share."""
+        """Take the next epoch, as if by compare-and-swap in a shared store."""
         await asyncio.sleep(self.random.random() * 0.002)
         self._epoch += 1
         epoch = self._epoch
@@ -218,7 +217,7 @@ class _Term:
         return done
 
     def _note(self, reader: str) -> None:
-        """What this leader found, or has by now."""
+        """Note what this leader has recovered and committed so far."""
         self._quorum.history.reader(reader)
         for place, value in enumerate(self._values, 1):
             self._quorum.history.see(reader, place, 1, place, value)

@@ -46,7 +46,10 @@ def takeovers(sim: Simulation, plan: FaultPlan) -> History:
     nemesis = Nemesis(sim, plan, servers.servers, nodes=servers.node_names)
     with shape.bounds.in_force():
         return run_cluster(
-            *(sim, servers, LeaderNemesis(servers), nemesis),
+            sim,
+            servers,
+            LeaderNemesis(servers),
+            nemesis,
             clients_max=CLIENTS_MAX,
             trouble_s=TROUBLE_S,
             beside={"members": change_members} if random.random() < CHANGING else None,

@@ -1,0 +1,105 @@
+"""Measures how long appends pause while a log is switched to another protocol.
+
+A private cluster, a log with many entries that nobody uses but a steady writer; the writer is there
+to see the pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import pairwise
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from loomlog.cli.bench import appends
+from loomlog.cli.bench.run import Progress, Target, private_cluster
+from loomlog.cli.bench.steady_writer import SteadyWriter
+
+if TYPE_CHECKING:
+    from loomlog import Cluster, Log
+    from loomlog.client.info import SegmentInfo
+
+NODES: Final = 3
+RECORD_BYTES: Final = 128
+BATCH_RECORDS: Final = 1000
+BATCHES_IN_FLIGHT: Final = 8
+PROTOCOLS: Final = (  # from each to each
+    *("ordered", "chained", "chained", "ordered", "ordered"),
+    *("copyset", "copyset", "chained", "copyset", "ordered"),
+)
+AFTERWARDS_S: Final = 1.0  # appends go on: the pause ends in this time
+SCENARIOS: Final = len(PROTOCOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One switch; times in seconds."""
+
+    protocol: str  # before
+    wanted: str  # and after
+    entries: int  # of the segment that ended, when it was asked for
+    pause_s: float  # longest time without any append acknowledged
+    asked_s: float  # from the command to its answer
+    failed_appends: int
+
+
+@dataclass(slots=True)
+class Report:
+    entries: int
+    longest_gap_before_s: float = 0.0
+    switches: list[Switch] = field(default_factory=list)
+
+
+async def measure(target: Target, entries: int, seconds: float, progress: Progress) -> Report:
+    """Measure; whatever was started or made for it is gone afterwards."""
+    async with private_cluster(target, NODES) as (_, cluster):
+        report = Report(entries)
+        log = await cluster.create_log("bench-switch", PROTOCOLS[0], 1, NODES)
+        for before, after in pairwise(PROTOCOLS):
+            progress(f"{before} to {after}", seconds)
+            filled = await _fill(log, entries)
+            await _switch(cluster, log, after, seconds, filled, report)
+        return report
+
+
+async def _fill(log: Log, entries: int) -> int:
+    """Append `entries` records and return their number."""
+    batch = min(entries, BATCH_RECORDS)
+    batches = -(-entries // batch)
+    return await appends.fill(log, RECORD_BYTES, batch, batches, BATCHES_IN_FLIGHT) // RECORD_BYTES
+
+
+async def _switch(
+    cluster: Cluster, log: Log, wanted: str, seconds: float, filled: int, report: Report
+) -> None:
+    async with SteadyWriter(log) as writer:
+        begun = perf_counter()
+        await asyncio.sleep(seconds)
+        asked = perf_counter()
+        report.longest_gap_before_s = max(
+            report.longest_gap_before_s, writer.longest_gap_s(begun, asked)
+        )
+        old = (await log.describe()).segments[-1]
+        await cluster.switch_log(log.name, protocol=wanted, **_other_settings(old, wanted))
+        answered = perf_counter()
+        await asyncio.sleep(AFTERWARDS_S)
+        await writer.all_ended(before=answered)
+        end = perf_counter()
+    report.switches.append(
+        Switch(
+            protocol=old.protocol,
+            wanted=wanted,
+            entries=filled + writer.acknowledged(begun, asked),
+            pause_s=writer.longest_gap_s(asked, end),
+            asked_s=answered - asked,
+            failed_appends=writer.failed(asked, end),
+        )
+    )
+
+
+def _other_settings(old: SegmentInfo, wanted: str) -> dict[str, int]:
+    """Than it has: else what runs already would not be switched."""
+    if wanted == "copyset":
+        return {"streams": 1, "nodeset": NODES} if old.protocol == wanted else {"streams": 1}
+    return {"streams": 3 - old.streams}

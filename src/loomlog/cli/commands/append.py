@@ -1,0 +1,160 @@
+"""`loom append`: every line of standard input becomes an entry, in the order of the lines.
+
+One batch is under way at a time, because only an awaited append is before the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loomlog import limits
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
+from loomlog.cli.console.output import say, span
+from loomlog.cli.console.standard_input import lines_as_they_come
+from loomlog.cli.processes.connection import connected
+from loomlog.errors import InvalidArgument, LoomError
+
+if TYPE_CHECKING:
+    from loomlog import Log
+    from loomlog.types import Position
+
+
+Advance = Callable[[int, int], None]  # by lines and bytes
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what was acknowledged so far."""
+
+    lines: int = 0
+    first: int = 0
+    last: int = 0
+
+    def add(self, positions: list[Position]) -> None:
+        self.first = self.first or positions[0].position
+        self.last = positions[-1].position
+        self.lines += len(positions)
+
+    def __str__(self) -> str:
+        if self.lines == 0:
+            return "nothing to append: no lines on standard input"
+        entries = "1 entry" if self.lines == 1 else f"{self.lines:,} entries"
+        return f"appended {entries} at {span(self.first, self.last)}"
+
+
+async def append(
+    log: LogName,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", show_default="no keys", help="Lines are KEY, this text, VALUE."
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="At most so many lines at once.")] = 1000,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Append each line of standard input, in order."""
+    if key_separator == "":
+        raise typer.BadParameter("must not be empty", param_hint="--key-separator")
+    tally = Tally()
+    async with connected(cluster) as client:
+        await client.log(log).earliest()  # raises NotFound before anything is read
+        try:
+            with _progress() as progress:
+                await _append_lines(client.log(log), tally, progress, batch, key_separator)
+        except LoomError as error:
+            if tally.lines:
+                raise type(error)(f"{error} (before that: {tally})") from None
+            raise
+        except asyncio.CancelledError:  # Ctrl-C: the usual end of a pipe that never ends
+            _say(log, tally, as_json=as_json)
+            raise
+    _say(log, tally, as_json=as_json)
+
+
+def _say(name: str, tally: Tally, *, as_json: bool) -> None:
+    fields = {"log": name, "count": tally.lines, "first": tally.first, "last": tally.last}
+    say(fields, str(tally), as_json=as_json)
+
+
+async def _append_lines(
+    log: Log, tally: Tally, progress: Advance, batch: int, key_separator: str | None
+) -> None:
+    separator = None if key_separator is None else os.fsencode(key_separator)
+    async for lines in lines_as_they_come(sys.stdin.fileno()):
+        for values in batches(lines, batch):
+            await _append_batch(log, tally, values, separator)
+            progress(len(values), sum(map(len, values)))
+
+
+async def _append_batch(
+    log: Log, tally: Tally, lines: list[bytes], separator: bytes | None
+) -> None:
+    if separator is None:
+        tally.add(await log.append_many(lines))
+        return
+    pairs = [split_key(line, separator, tally.lines + n) for n, line in enumerate(lines, 1)]
+    keys, values = zip(*pairs, strict=True)
+    tally.add(await log.append_many(list(values), keys=list(keys)))
+
+
+def batches(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
+    """Cut into batches of a good size; order is kept."""
+    batch: list[bytes] = []
+    batch_bytes = 0
+    for line in lines:
+        full = len(batch) >= count_max or batch_bytes + len(line) > limits.APPEND_BATCH_BYTES
+        if batch and full:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(line)
+        batch_bytes += len(line)
+    if batch:
+        yield batch
+
+
+def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]:
+    """Key and value of a line."""
+    key, found, value = line.partition(separator)
+    if not found:
+        shown = separator.decode(errors="backslashreplace")
+        raise InvalidArgument(f"line {number} has no key: there is no {shown!r} in it")
+    return key, value
+
+
+@contextmanager
+def _progress() -> Iterator[Advance]:
+    """A moving line on a terminal, while standard input is not typed by hand; else nothing."""
+    if not sys.stderr.isatty() or sys.stdin.isatty():
+        yield lambda lines, count_bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.fields[lines]:,} lines"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as rich:
+        input_bytes = os.fstat(sys.stdin.fileno()).st_size or None  # if it is a file
+        task = rich.add_task("append", total=input_bytes, lines=0)
+        shown = 0
+
+        def advance(lines: int, count_bytes: int) -> None:
+            nonlocal shown
+            shown += lines
+            rich.update(task, advance=count_bytes + lines, lines=shown)
+
+        yield advance

@@ -1,0 +1,260 @@
+"""`loom archive …`: run the job that makes an archive, and look at what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loomlog.cli.console import confirm
+from loomlog.cli.console.failures import UsageError
+from loomlog.cli.console.options import (
+    CLUSTER,
+    SPARK_MASTER,
+    Cluster,
+    Json,
+    LogName,
+    SparkMaster,
+    Yes,
+)
+from loomlog.cli.console.output import console, new_table, plain, print_json, say, size
+from loomlog.cli.console.wait import Progress, bar
+from loomlog.cli.processes.connection import connected_sync
+from loomlog.cli.processes.spark_session import start_spark
+from loomlog.errors import Corrupt, InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loomlog import BlockingCluster
+    from loomlog.archive.record import ArchiveInfo
+    from loomlog.spark.archive_job import Outcome, Report, RunTasks
+
+app = typer.Typer(help="Move old entries of a log to Parquet files; readers see no difference.")
+
+
+@app.command()
+def run(
+    log: LogName,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URI",
+            show_default="where it is already",
+            help="Where the archive is made; every reader must reach it under the same name.",
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", show_default="the last", help="The last position to archive."
+        ),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what is older, by the writers' clocks: 12h, 7d."),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="All but the last N entries.")
+    ] = None,
+    trim: Annotated[
+        bool,
+        typer.Option("--trim", help="Then check every file against the log, and trim the log."),
+    ] = False,
+    rows_per_file: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Entries in one file, at most.")
+    ] = 1_000_000,
+    spark_master: SparkMaster = SPARK_MASTER,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Archive a log; what was killed or failed is made good by the next run."""
+    from loomlog.spark import archive_job
+
+    if sum(given is not None for given in (until, older_than, keep)) > 1:
+        raise typer.BadParameter("give one of --until, --older-than and --keep")
+    extent = Extent(until=until, keep=keep, older_than_s=_seconds(older_than))
+    with connected_sync(cluster) as client, _reported() as report, _tasks(spark_master) as on:
+        outcome = archive_job.run(
+            client,
+            cluster,
+            log,
+            to=to,
+            until=extent.last(client, log),
+            rows_per_file=rows_per_file,
+            trim=trim,
+            run_tasks=on,
+            report=report,
+        )
+    if as_json:
+        print_json(asdict(outcome))
+    else:
+        _print_outcome(outcome)
+
+
+@app.command()
+def status(
+    log: Annotated[str | None, typer.Argument(metavar="[LOG]", help="Only of this log.")] = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Show where archives are and how far they reach."""
+    from loomlog.archive import record
+
+    with connected_sync(cluster) as client:
+        names = [log] if log else [info.name for info in client.logs()]
+        registers = {} if log else client.registers(record.register_name(""))
+        archives = {
+            name: info
+            for name in names
+            if log or record.register_name(name) in registers
+            if (info := client.log(name).archive()) is not None
+        }
+        heads = {name: client.log(name).head() for name in archives}
+    if as_json:
+        print_json([{"log": n, "head": heads[n]} | asdict(info) for n, info in archives.items()])
+    elif archives:
+        print_archives(archives)
+    else:
+        print("no archive yet: `loom archive run LOG --to DIR` makes one")
+
+
+@app.command("list")
+def list_files(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """List the files of a log's archive."""
+    from loomlog.archive.reader import Archive
+    from loomlog.spark import archive_job
+
+    with connected_sync(cluster) as client:
+        files = list(Archive(archive_job.existing(client, log)).files())
+    if as_json:
+        print_json([asdict(file) for file in files])
+        return
+    table = new_table("file", "first", "last", "rows", "size")
+    for file in files:
+        counts = (f"{file.first:,}", f"{file.last:,}", f"{file.rows:,}", size(file.size_bytes))
+        table.add_row(file.name, *counts)
+    console().print(table)
+
+
+@app.command()
+def verify(
+    log: LogName,
+    spark_master: SparkMaster = SPARK_MASTER,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Read every file of the archive, and compare it with the log as far as that goes back."""
+    from loomlog.spark import archive_job
+
+    with connected_sync(cluster) as client, _reported() as report, _tasks(spark_master) as on:
+        checked = archive_job.verify(client, cluster, log, run_tasks=on, report=report)
+    problems = [check.problem for check in checked if check.problem]
+    if as_json:
+        print_json([{"file": c.file.name, "problem": c.problem} for c in checked])
+    elif not problems:
+        print(f"the archive of {log} is whole; files: {len(checked)}")
+    if problems:
+        raise Corrupt("; ".join(problems))
+
+
+@app.command()
+def forget(
+    log: LogName, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """End a log's archive: its files stay, and nobody reads them as a part of the log any more."""
+    from loomlog.spark import archive_job
+
+    confirm.ask(
+        lambda: f"Forget the archive of {log}? What is only there is lost to readers.", yes=yes
+    )
+    with connected_sync(cluster) as client:
+        location = archive_job.forget(client, log).location
+    text = f"{log} has no archive any more; its files are still at {location}"
+    say({"log": log, "location": location}, text, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The part of a log to archive: at most one of these, or everything."""
+
+    until: int | None
+    keep: int | None
+    older_than_s: float | None
+
+    def last(self, cluster: BlockingCluster, log: str) -> int:
+        from loomlog.spark import archive_job
+
+        if self.until is not None:
+            return self.until
+        if self.older_than_s is not None:
+            return archive_job.older_than(cluster, log, self.older_than_s)
+        return max(0, cluster.log(log).tail() - (self.keep or 0))
+
+
+def _seconds(text: str | None) -> float | None:
+    """ "7d" -> 604800.0"""
+    from loomlog.client.read.durations import duration_s
+
+    if text is None:
+        return None
+    try:
+        return duration_s(text)
+    except InvalidArgument as error:
+        raise UsageError(f"--older-than: {error}") from error
+
+
+def print_archives(archives: dict[str, ArchiveInfo]) -> None:
+    shown = new_table("log", "archive", "first", "last", "files", "size")
+    for log, info in archives.items():
+        counts = (f"{info.first:,}", f"{info.through:,}", f"{info.files:,}", size(info.size_bytes))
+        shown.add_row(plain(log), plain(info.location), *counts)
+    console().print(shown)
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    print(
+        f"archived {outcome.rows_written:,} entries of {outcome.log} in {outcome.files_written} "
+        f"files; the archive at {outcome.location} has {outcome.first:,} to {outcome.through:,}"
+    )
+    if outcome.files_checked:
+        print(
+            f"{outcome.files_checked} files are as the log is; the log now begins at "
+            f"{outcome.head:,}"
+        )
+
+
+@contextmanager
+def _reported() -> Iterator[Report]:
+    """A bar on a terminal, on stderr."""
+    with bar() as show:
+
+        def report(what: str, done: int, total: int) -> None:
+            text = f"{what}: {done:,} of {total:,} rows" if total > 1 else what
+            show(Progress(finished=False, share=done / max(total, 1), text=text))
+
+        yield report
+
+
+@contextmanager
+def _tasks(master: str) -> Iterator[RunTasks]:
+    """Tasks on Spark, which is started with the first ones and runs until the command ends."""
+    from loomlog.spark.archive import tasks_on
+
+    sessions: list[SparkSession] = []
+
+    def run(
+        work: Callable[[Any], Any], tasks: Sequence[Any], finished: Callable[[int], None]
+    ) -> list[Any]:
+        if not sessions:
+            sessions.append(start_spark("loom archive", master))
+        return tasks_on(sessions[0])(work, tasks, finished)
+
+    try:
+        yield run
+    finally:
+        for session in sessions:
+            session.stop()

@@ -1,0 +1,82 @@
+"""`loom checkpoint …`: where readers are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
+from loomlog.cli.console.output import console, new_table, plain, print_json, say
+from loomlog.cli.console.positions import read_position_or_0
+from loomlog.cli.processes.connection import connected_sync
+from loomlog.errors import NotFound
+
+app = typer.Typer(help="Where readers are: named positions that the cluster keeps.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the checkpoint.")]
+
+
+@app.command("list")
+def list_all(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """List the checkpoints of a log."""
+    with connected_sync(cluster) as client:
+        tail, checkpoints = client.log(log).tail(), client.log(log).checkpoints()
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "position": info.position,
+                    "tail": tail,
+                    "behind": max(0, tail - info.position),
+                    "changed": info.changed.isoformat(),
+                }
+                for name, info in checkpoints.items()
+            ]
+        )
+        return
+    if not checkpoints:
+        print(f"{log} has no checkpoints: `loom tail {log} --checkpoint NAME` makes one")
+        return
+    table = new_table("checkpoint", "position", "behind", "changed")
+    for name, info in checkpoints.items():
+        behind = f"{max(0, tail - info.position):,}"
+        changed = info.changed.isoformat(" ", "seconds")
+        table.add_row(plain(name), f"{info.position:,}", behind, changed)
+    console().print(table)
+
+
+@app.command("set")
+def set_to(
+    log: LogName,
+    name: Name,
+    position: Annotated[
+        int,
+        typer.Argument(
+            parser=read_position_or_0,
+            metavar="POSITION",
+            help="The last one that the reader is done with, as 4200 or e3n17; 0: none.",
+        ),
+    ],
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Move a checkpoint, forward or back, or make it."""
+    with connected_sync(cluster) as client:
+        client.log(log).checkpoint(name).set(position, back=True)
+    fields = {"log": log, "name": name, "position": position}
+    say(fields, f"checkpoint {name} of {log} is at {position}", as_json=as_json)
+
+
+@app.command()
+def delete(log: LogName, name: Name, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Delete a checkpoint."""
+    with connected_sync(cluster) as client:
+        checkpoint = client.log(log).checkpoint(name)
+        if checkpoint.get() is None:
+            raise NotFound(
+                f"{log} has no checkpoint {name!r}: `loom checkpoint list {log}` shows them"
+            )
+        checkpoint.delete()
+    say({"deleted": name, "log": log}, f"deleted checkpoint {name} of {log}", as_json=as_json)

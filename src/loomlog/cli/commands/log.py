@@ -1,0 +1,205 @@
+"""`loom log …`: what the cluster holds, and how to change it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loomlog import protocol_names
+from loomlog.cli.commands.archive import print_archives
+from loomlog.cli.console import changes, confirm
+from loomlog.cli.console.failures import UsageError
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Nodeset, Retention, Yes
+from loomlog.cli.console.output import (
+    print_epochs,
+    print_json,
+    print_logs,
+    print_segments,
+    print_streams,
+    say,
+)
+from loomlog.cli.console.positions import read_position
+from loomlog.cli.processes.connection import connected_sync
+from loomlog.errors import Unavailable
+
+if TYPE_CHECKING:
+    from loomlog import BlockingCluster, LogInfo
+
+app = typer.Typer(help="Make, list, describe, switch, trim and delete logs.")
+
+STREAMS = typer.Option(min=1, help="More streams, more bandwidth; not of copyset.")
+REPLICAS = typer.Option(min=1, help="Nodes that hold each entry.")
+PROTOCOL = typer.Option(help="ordered, chained or copyset.")
+
+
+@app.command()
+def create(
+    log: LogName,
+    streams: Annotated[int, STREAMS] = 1,
+    replicas: Annotated[int, REPLICAS] = 3,
+    nodeset: Nodeset = None,
+    protocol: Annotated[str, PROTOCOL] = protocol_names.DEFAULT,
+    retention: Retention = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Make a log."""
+    with connected_sync(cluster) as client:
+        made = client.create_log(
+            log, protocol, streams, replicas, nodeset=nodeset, retention=retention
+        )
+        if as_json:
+            print_json(asdict(made.describe()))
+            return
+    kept = f", entries stay for {retention}" if retention else ""
+    lies = f", on any of {nodeset} nodes" if nodeset else ""
+    print(
+        f"created {log}: {protocol}, streams: {streams}, replicas of each: {replicas}{lies}{kept}"
+    )
+
+
+@app.command("list")
+def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """List all logs."""
+    with connected_sync(cluster) as client:
+        logs = client.logs()
+    if as_json:
+        print_json([asdict(info) for info in logs])
+    elif logs:
+        print_logs(logs)
+    else:
+        print("no logs yet: make one with `loom log create NAME`")
+
+
+@app.command()
+def describe(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Show a log and its streams."""
+    with connected_sync(cluster) as client:
+        info, archive = _as_far_as_known(client, log), client.log(log).archive()
+    if as_json:
+        print_json(asdict(info) | {"archive": archive and asdict(archive)})
+        return
+    print_logs([info])
+    print_segments(info)
+    print_streams([info])
+    print_epochs(info)
+    if archive is not None:
+        print_archives({log: archive})
+
+
+def _as_far_as_known(client: BlockingCluster, name: str) -> LogInfo:
+    """Describe a log; show its conditions even if its tail cannot be determined."""
+    try:
+        return client.log(name).describe()
+    except Unavailable as error:
+        for info in client.logs():
+            if info.name == name:
+                print(f"it may end further on than is shown: {error}", file=sys.stderr)
+                return replace(info, tail=None)
+        raise
+
+
+@app.command()
+def switch(
+    log: LogName,
+    protocol: Annotated[str | None, PROTOCOL] = None,
+    streams: Annotated[int | None, STREAMS] = None,
+    replicas: Annotated[int | None, REPLICAS] = None,
+    nodeset: Nodeset = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Run a log another way from now on, while it is used."""
+    with connected_sync(cluster) as client:
+        change = client.switch_log(
+            log, protocol=protocol, streams=streams, replicas=replicas, nodeset=nodeset
+        )
+    changes.say(change, as_json=as_json)
+
+
+@app.command("retention")
+def set_retention(
+    log: LogName,
+    retention: Annotated[
+        str, typer.Argument(metavar="TIME|none", help="How long entries stay: 12h, 7d, or none.")
+    ],
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Change how long entries stay; none: for ever."""
+    with connected_sync(cluster) as client:
+        info = client.log(log).set_retention(None if retention == "none" else retention)
+    stay = "for ever" if retention == "none" else f"for {retention}"
+    fields = {"log": log, "retention_s": info.retention_s}
+    say(fields, f"entries of {log} stay {stay} from now on", as_json=as_json)
+
+
+@app.command()
+def find_time(
+    log: LogName,
+    moment: Annotated[
+        str, typer.Argument(metavar="TIME", help="As 2026-11-16T03:00, in UTC unless it says so.")
+    ],
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Show the first position of a time, by the writers' clocks."""
+    wanted = parse_moment(moment)
+    time = wanted.isoformat()
+    with connected_sync(cluster) as client:
+        position = client.log(log).find_time(wanted)
+        exists = position <= client.log(log).tail()
+    text = f"{time} begins in {log} at {position}"
+    if not exists:
+        text = f"{log} has nothing from {time} on: it would begin at {position}"
+    fields = {"log": log, "time": time, "position": position, "found": exists}
+    say(fields, text, as_json=as_json)
+
+
+@app.command()
+def trim(
+    log: LogName,
+    position: Annotated[
+        int,
+        typer.Argument(
+            parser=read_position,
+            metavar="POSITION",
+            help="The last one to drop, as 4200 or e3n17.",
+        ),
+    ],
+    yes: Yes = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Drop all entries up to and with a position. Asks first on a terminal."""
+    question = f"Drop all entries of {log} up to and with position {position}?"
+    confirm.ask_at_terminal(question, yes=yes)
+    with connected_sync(cluster) as client:
+        client.log(log).trim(position)
+        head = client.log(log).head()
+    text = f"trimmed {log}: its first entry is now at {head}"
+    say({"log": log, "head": head}, text, as_json=as_json)
+
+
+@app.command()
+def delete(
+    log: LogName, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """Delete a log and all its entries."""
+    confirm.ask(lambda: f"Delete {log} and all its entries?", yes=yes)
+    with connected_sync(cluster) as client:
+        client.delete_log(log)
+    say({"deleted": log}, f"deleted {log}", as_json=as_json)
+
+
+def parse_moment(text: str) -> datetime:
+    """Parse an ISO 8601 time; UTC unless it names a zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no time: write it as 2026-11-16T03:00") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

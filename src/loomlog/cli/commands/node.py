@@ -1,0 +1,176 @@
+"""`loom node …`: the storage nodes of a cluster, and what an operator does with them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loomlog.cli.console import changes, confirm
+from loomlog.cli.console.command import Invocation, command
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, Node, Yes
+from loomlog.cli.console.output import copied, print_json, print_nodes
+from loomlog.cli.console.wait import Progress
+from loomlog.cli.processes.connection import connected_sync
+from loomlog.errors import NotFound
+
+if TYPE_CHECKING:
+    from loomlog import ClusterStatus
+    from loomlog.client.info import NodeInfo, StreamInfo
+    from loomlog.types import NodeId
+
+app = typer.Typer(help="List, drain, replace, remove and clean up storage nodes.")
+
+
+@app.command("list")
+def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """List all storage nodes."""
+    with connected_sync(cluster) as client:
+        nodes = client.status().nodes
+    if as_json:
+        print_json([asdict(node) for node in nodes])
+    elif nodes:
+        print_nodes(nodes)
+    else:
+        print("no nodes yet: start one with `vsn start`")
+
+
+@command(app)
+def drain(node: Node, yes: Yes = False, *, how: Invocation) -> None:
+    """Move everything away from a node and give it nothing new."""
+    with connected_sync(how.cluster) as client:
+        confirm.ask(lambda: _drain_question(client.status(), node), yes=yes)
+        before = _node(client.status(), node).replicas
+        change = client.drain_node(node)
+        changes.say_and_wait(change, how, lambda: _emptied(client.status(), node, before))
+
+
+@app.command()
+def undrain(node: Node, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Use a drained node again."""
+    with connected_sync(cluster) as client:
+        changes.say(client.undrain_node(node), as_json=as_json)
+
+
+@app.command()
+def remove(
+    node: Node,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a dead node that is not empty: it is lost.")
+    ] = False,
+    yes: Yes = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Forget a node that is empty."""
+    with connected_sync(cluster) as client:
+        confirm.ask(lambda: _remove_question(client.status(), node, force=force), yes=yes)
+        changes.say(client.remove_node(node, force), as_json=as_json)
+
+
+@app.command()
+def replace(
+    node: Node, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """Let an empty node take the number of one whose data is lost."""
+    with connected_sync(cluster) as client:
+        confirm.ask(lambda: _replace_question(client.status(), node), yes=yes)
+        changes.say(client.replace_node(node), as_json=as_json)
+
+
+@app.command()
+def cleanup(
+    node: Node, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """Delete a node's data of streams that are not (any more) its own."""
+    with connected_sync(cluster) as client:
+        confirm.ask(lambda: _cleanup_question(client.status(), node), yes=yes)
+        changes.say(client.cleanup_node(node), as_json=as_json)
+
+
+# ---- what to ask before
+
+
+def _drain_question(status: ClusterStatus, node: NodeId) -> str | None:
+    """Return a question if the drain cannot finish."""
+    _node(status, node)
+    others = sum(n.alive and not n.draining for n in status.nodes if n.id != node)
+    widest = max((_copies(status, stream) for stream in _streams_on(status, node)), default=0)
+    if others >= widest:
+        return None
+    return (
+        f"Node {node} holds streams with {widest} replicas and {others} other nodes could take "
+        "them: some stay where they are until there are more nodes. Drain it all the same?"
+    )
+
+
+def _remove_question(status: ClusterStatus, node: NodeId, *, force: bool) -> str:
+    info = _node(status, node)
+    lives = "alive" if info.alive else "dead"
+    lost = (
+        " Its replicas count as lost and are made anew on other nodes."
+        if force and info.replicas
+        else ""
+    )
+    return f"Forget node {node}, which is {lives} and holds {info.replicas} replicas?{lost}"
+
+
+def _replace_question(status: ClusterStatus, node: NodeId) -> str:
+    replicas = _node(status, node).replicas
+    only = [str(s.id) for s in _streams_on(status, node) if len(s.replicas) == 1]
+    lost = f" It has the only replica of stream {', '.join(only)}: that is lost." if only else ""
+    return (
+        f"Let a node with empty volumes take the number {node}? The {replicas} replicas that "
+        f"node {node} has count as lost from then on and are copied from other nodes; its old "
+        f"volumes are refused.{lost}"
+    )
+
+
+def _cleanup_question(status: ClusterStatus, node: NodeId) -> str | None:
+    """Return a question if there is something to delete."""
+    info = _node(status, node)
+    if not info.unknown_streams:
+        return None
+    streams = ", ".join(map(str, info.unknown_streams))
+    return f"Delete the data of stream {streams} on node {node} for good?"
+
+
+# ---- waiting
+
+
+def _emptied(status: ClusterStatus, node: NodeId, before: int) -> Progress:
+    """Return how many replicas have moved away; one that is being copied counts in part."""
+    left = [stream for stream in _streams_on(status, node) if not stream.stays]
+    if not left:
+        kept = _node(status, node).replicas
+        stays = f"nothing else comes; copies of {kept} segments that have ended stay there"
+        return Progress(True, 1.0, stays if kept else "empty")
+    moving = [stream for stream in left if stream.joining is not None]
+    moved = max(0, before - len(left)) + sum(copied(stream) for stream in moving)
+    waiting = next((f": {stream.condition}" for stream in left if stream.condition), "")
+    text = f"{len(left)} replicas left on node {node}{waiting}"
+    return Progress(False, moved / max(before, len(left)), text)
+
+
+def _node(status: ClusterStatus, number: NodeId) -> NodeInfo:
+    for node in status.nodes:
+        if node.id == number:
+            return node
+    raise NotFound(f"there is no node {number}: `loom node list` shows them")
+
+
+def _streams_on(status: ClusterStatus, node: NodeId) -> list[StreamInfo]:
+    return [
+        stream
+        for log in status.logs
+        for stream in log.streams
+        if any(replica.node == node for replica in stream.replicas)
+    ]
+
+
+def _copies(status: ClusterStatus, stream: StreamInfo) -> int:
+    """Return how many nodes have each of its entries; the stream itself may lie on more."""
+    segments = (segment for log in status.logs for segment in log.segments)
+    wanted = next(segment.replicas for segment in segments if segment.id == stream.segment)
+    return min(wanted, len(stream.replicas))

@@ -1,0 +1,362 @@
+"""`loom pipeline …`: run pipelines, look at them, and change what they do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loomlog.cli.console import confirm
+from loomlog.cli.console import pipeline_output as show
+from loomlog.cli.console.failures import UsageError
+from loomlog.cli.console.options import CLUSTER, SPARK_MASTER, Cluster, Json, SparkMaster, Yes
+from loomlog.cli.console.output import bytes_field, print_json, say
+from loomlog.cli.processes.connection import connected_sync
+from loomlog.cli.processes.spark_session import start_spark, stop_spark
+from loomlog.errors import LoomError, NotFound, Retryable
+
+if TYPE_CHECKING:
+    from loomlog import BlockingCluster
+    from loomlog.spark import Pipeline, Runner
+    from loomlog.spark.pipelines.units import Progress, Unit
+
+app = typer.Typer(help="Run pipelines: logs in, a table or a log out, each record exactly once.")
+letters_app = typer.Typer(help="Records that pipelines could not process.")
+app.add_typer(letters_app, name="dead-letters")
+
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A definition: Python (.py) or SQL in TOML (.toml).")
+]
+PipelineName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
+Which = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Which one, if FILE defines several.")
+]
+Site = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default="the host's name",
+        help="One site is active, others stand by; one of the same name is replaced at once.",
+    ),
+]
+MetricsFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Keep figures there, in the text format of Prometheus."),
+]
+
+
+@app.command()
+def run(
+    file: File,
+    name: Which = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Only what is in the sources now, then end.")
+    ] = False,
+    site: Site = None,
+    spark_master: SparkMaster = SPARK_MASTER,
+    metrics_file: MetricsFile = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Run a pipeline until Ctrl-C; it goes on where any run of it ended."""
+    how = _Run(cluster, site, spark_master, metrics_file, as_json)
+    _run(how, _load(file, name), once=once)
+
+
+@app.command("list")
+def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """List all pipelines that ever ran here."""
+    _show(cluster, None, None, as_json=as_json)
+
+
+@app.command()
+def status(
+    name: PipelineName,
+    metrics_file: MetricsFile = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Show a pipeline: who runs it, how far it is, how far behind."""
+    _show(cluster, name, metrics_file, as_json=as_json)
+
+
+@app.command()
+def pause(name: PipelineName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Begin no new unit until it is resumed, whoever runs it."""
+    _pause(cluster, name, wanted=True, as_json=as_json)
+
+
+@app.command()
+def resume(name: PipelineName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Go on after a pause."""
+    _pause(cluster, name, wanted=False, as_json=as_json)
+
+
+@app.command()
+def reset(
+    name: PipelineName,
+    to: Annotated[
+        str, typer.Option(metavar="POSITION", help="earliest, latest or the first to process.")
+    ] = "earliest",
+    same_output: Annotated[
+        bool,
+        typer.Option(
+            "--same-output",
+            help="Go on writing where it writes now, not into a new version of the output.",
+        ),
+    ] = False,
+    yes: Yes = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Restart at another position, without state."""
+    from loomlog.spark.pipelines import store
+
+    confirm.ask(lambda: f"Reset {name} to {to}? Its state is given up.", yes=yes)
+    if to not in ("earliest", "latest") and not (to.isascii() and to.isdigit() and int(to)):
+        raise UsageError(f"--to {to}: give earliest, latest or a position from 1 on")
+    with connected_sync(cluster) as client:
+        start = int(to) if to.isdigit() else to
+        progress = store.reset(client, name, start, same_output=same_output)
+    behind = ", ".join(f"{log} at {at + 1}" for log, at in progress.positions.items())
+    text = f"reset {name}: goes on with {behind}, into version {progress.version}"
+    positions = dict(progress.positions)
+    fields = {"pipeline": name, "positions": positions, "version": progress.version}
+    say(fields, text, as_json=as_json)
+
+
+@app.command()
+def backfill(
+    file: File,
+    first: Annotated[
+        int | None, typer.Option("--from", min=1, metavar="N", help="First position.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--to", min=1, metavar="N", help="Last position.")
+    ] = None,
+    from_time: Annotated[
+        datetime | None, typer.Option(metavar="TIME", help="Only records at or after it (UTC).")
+    ] = None,
+    to_time: Annotated[
+        datetime | None, typer.Option(metavar="TIME", help="Only records before it (UTC).")
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="N", help="Go on with the backfill into this version."),
+    ] = None,
+    name: Which = None,
+    site: Site = None,
+    spark_master: SparkMaster = SPARK_MASTER,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Process a part of the sources again, into a new version of the output."""
+    if version is not None and any(v is not None for v in (first, last, from_time, to_time)):
+        raise typer.BadParameter("the backfill has its extent already", param_hint="--version")
+    pipeline = _load(file, name)
+    from loomlog.spark.pipelines import rerun
+
+    with connected_sync(cluster) as client:
+        if version is not None:
+            derived = rerun.continued(client, pipeline, version)
+        else:
+            extent = rerun.Extent(first, last, _utc(from_time), _utc(to_time))
+            derived = rerun.backfill(client, pipeline, extent)
+    _run(_Run(cluster, site, spark_master, None, as_json), derived, once=True)
+
+
+@letters_app.command("list")
+def list_letters(
+    name: PipelineName,
+    count_max: Annotated[
+        int, typer.Option("--max", "-n", min=1, metavar="N", help="The newest N of them.")
+    ] = 100,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="LOG", show_default="that of the pipeline", help="Where they are."),
+    ] = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Show records that a pipeline could not process, and why."""
+    from loomlog.spark.pipelines.store import ProgressStore
+
+    with connected_sync(cluster) as client:
+        default = ProgressStore(client, name).load().definition.get("dead_letters")
+        letters = list(_letters(client, log or default or f"{name}.dead-letters", count_max))
+    if as_json:
+        print_json(letters)
+    elif letters:
+        show.print_letters(letters)
+    else:
+        print(f"{name} has no dead letters")
+
+
+@letters_app.command("replay")
+def replay_letters(
+    file: File,
+    name: Which = None,
+    site: Site = None,
+    spark_master: SparkMaster = SPARK_MASTER,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Process dead letters again, with the pipeline as it is now."""
+    pipeline = _load(file, name)
+    from loomlog.spark.pipelines import rerun
+
+    with connected_sync(cluster) as client:
+        replays = rerun.replays(client, pipeline)
+    if not replays:
+        print(f"there are no dead letters in {pipeline.dead_letters}")
+    for derived in replays:
+        _run(_Run(cluster, site, spark_master, None, as_json), derived, once=True)
+
+
+def _show(cluster: str, name: str | None, metrics_file: Path | None, *, as_json: bool) -> None:
+    from loomlog.spark.pipelines.status import as_fields, statuses, write_metrics
+
+    with connected_sync(cluster) as client:
+        pipelines = statuses(client, name)
+    if metrics_file is not None:
+        write_metrics(metrics_file, pipelines)
+    if as_json:
+        fields = [as_fields(each) for each in pipelines]
+        print_json(fields if name is None else fields[0])
+    elif pipelines:
+        show.print_pipelines(pipelines)
+        if name is not None:
+            show.print_details(pipelines[0])
+    else:
+        print("no pipelines yet: run one with `loom pipeline run FILE`")
+
+
+def _pause(cluster: str, name: str, *, wanted: bool, as_json: bool) -> None:
+    from loomlog.spark.pipelines import store
+
+    with connected_sync(cluster) as client:
+        progress = store.pause(client, name, wanted=wanted)
+    under_way = f"; unit {progress.unit.number} is finished first" if progress.unit else ""
+    text = f"paused {name}{under_way}" if wanted else f"resumed {name}"
+    say({"pipeline": name, "paused": progress.paused}, text, as_json=as_json)
+
+
+def _letters(cluster: BlockingCluster, name: str, count_max: int) -> Iterator[dict[str, Any]]:
+    log = cluster.log(name)
+    try:
+        first, last = log.earliest(), log.tail()
+    except NotFound:
+        return
+    first = max(first, last - count_max + 1)
+    if first > last:
+        return
+    for entry in log.subscribe(first, last):
+        letter = json.loads(entry.value)
+        value = base64.b64decode(letter.pop("value"))
+        yield {"letter": entry.position, **letter, **bytes_field("value", value)}
+
+
+def _load(file: Path, name: str | None) -> Pipeline:
+    try:
+        from loomlog.spark.pipelines.loader import load
+    except ImportError as error:
+        raise LoomError(f"PySpark is missing ({error}): pip install 'loomlog[spark]'") from None
+    return load(file, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The options of a run."""
+
+    address: str
+    site: str | None
+    spark_master: str
+    metrics_file: Path | None
+    as_json: bool
+
+
+def _run(how: _Run, pipeline: Pipeline, *, once: bool) -> None:
+    from loomlog.spark import Runner
+    from loomlog.spark.pipelines.runner import Listener
+
+    output = show.RunOutput(pipeline.name, as_json=how.as_json)
+    with connected_sync(how.address):
+        pass  # before Spark takes its time
+    spark = start_spark(
+        f"loom pipeline {pipeline.name}", how.spark_master, _settings(how, pipeline)
+    )
+    try:
+        with written_metrics(how.address, pipeline.name, how.metrics_file) as note:
+
+            def committed(unit: Unit, progress: Progress) -> None:
+                output.committed(unit, progress)
+                note()
+
+            listener = Listener(committed=committed, said=output.said)
+            runner = Runner(pipeline, how.address, spark, site=how.site, listener=listener)
+            with stopped_by_signals(runner):
+                output.ended(runner.run(once=once))
+    finally:
+        stop_spark(spark)
+
+
+def _settings(how: _Run, pipeline: Pipeline) -> dict[str, str]:
+    """Spark's default of 200 tasks after a shuffle is for clusters."""
+    local = how.spark_master.startswith("local")
+    partitions = {"spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2))}
+    return (partitions if local else {}) | dict(pipeline.spark)
+
+
+@contextmanager
+def written_metrics(address: str, name: str, path: Path | None) -> Iterator[Callable[[], None]]:
+    """Yield what to call when the figures of a pipeline have changed. They are written once more
+    at the end, when the pipeline no longer runs."""
+    if path is None:
+        yield lambda: None
+        return
+    from loomlog.spark.pipelines.status import statuses, write_metrics
+
+    with connected_sync(address) as cluster:
+
+        def write() -> None:
+            write_metrics(path, statuses(cluster, name))
+
+        try:
+            yield write
+        finally:
+            with suppress(Retryable, NotFound):  # must not hide why the run failed
+                write()
+
+
+@contextmanager
+def stopped_by_signals(runner: Runner) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the runner; from a thread, for Spark does not like to be called from
+    a signal handler."""
+    stopping: list[threading.Thread] = []
+
+    def stop(*_: Any) -> None:
+        stopping.append(threading.Thread(target=runner.stop, daemon=True))
+        stopping[-1].start()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for thread in stopping:
+            thread.join()  # it talks to Spark, which is stopped next
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -1,0 +1,203 @@
+"""`loom stream …`: the log streams of a cluster, and what an operator does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loomlog.cli.console import changes, confirm
+from loomlog.cli.console.command import Invocation, command
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Stream, Yes
+from loomlog.cli.console.output import copied, print_json, print_scrubs, print_streams
+from loomlog.cli.console.wait import Look, Progress, until_finished
+from loomlog.cli.processes.connection import connected_sync
+from loomlog.errors import DataLoss, NotFound
+from loomlog.types import ReplicaState
+
+if TYPE_CHECKING:
+    from loomlog import BlockingCluster, Change
+    from loomlog.client.info import StreamInfo
+    from loomlog.types import StreamId
+
+app = typer.Typer(help="List, seal, add, move and check log streams.")
+
+Arrived = Callable[["StreamInfo"], bool]
+
+
+@app.command("list")
+def list_all(
+    log: Annotated[str | None, typer.Option(metavar="LOG", help="Only of this log.")] = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """List all log streams."""
+    with connected_sync(cluster) as client:
+        logs = client.logs() if log is None else [client.log(log).describe()]
+    if as_json:
+        print_json([{"log": info.name} | asdict(s) for info in logs for s in info.streams])
+    elif logs:
+        print_streams(logs)
+    else:
+        print("no streams yet: make a log with `loom log create NAME`")
+
+
+@command(app)
+def seal(stream: Stream, how: Invocation) -> None:
+    """Let a stream take no more appends until it is unsealed; it stays readable."""
+    with connected_sync(how.cluster) as client:
+        change = client.seal_stream(stream)
+        changes.say_and_wait(change, how, _until(client, stream, _is_sealed))
+
+
+@command(app)
+def unseal(stream: Stream, how: Invocation) -> None:
+    """Let a stream run again."""
+    with connected_sync(how.cluster) as client:
+        change = client.unseal_stream(stream)
+        changes.say_and_wait(change, how, _until(client, stream, _is_running))
+
+
+@command(app)
+def add(log: LogName, how: Invocation) -> None:
+    """Give a log one more stream; the log does not stop."""
+    with connected_sync(how.cluster) as client:
+        change = client.add_stream(log)
+        runs = None if change.stream is None else _until(client, change.stream, _is_running)
+        changes.say_and_wait(change, how, runs)
+
+
+@command(app)
+def move(
+    stream: Stream,
+    from_node: Annotated[
+        int, typer.Option("--from", min=1, metavar="NODE", help="Whose replica moves.")
+    ],
+    to_node: Annotated[
+        int | None,
+        typer.Option("--to", min=1, metavar="NODE", show_default="the best node", help="Where to."),
+    ] = None,
+    *,
+    how: Invocation,
+) -> None:
+    """Move a replica of a stream to another node."""
+    with connected_sync(how.cluster) as client:
+        before = _stream(client, stream)
+        change = client.move_stream(stream, from_node, to_node)
+        moved = _settled(before, lambda now: all(r.node != from_node for r in now.replicas))
+        changes.say_and_wait(change, how, _until(client, stream, moved))
+
+
+@app.command()
+def unregister(
+    stream: Stream,
+    node: Annotated[int, typer.Option(min=1, metavar="NODE", help="Whose replica leaves.")],
+    yes: Yes = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Take a replica out of a stream; its data stays on the node's disk."""
+    question = f"Take the replica on node {node} out of stream {stream}? It then has one less."
+    confirm.ask(lambda: question, yes=yes)
+    with connected_sync(cluster) as client:
+        changes.say(client.unregister_replica(stream, node), as_json=as_json)
+
+
+@command(app)
+def add_replica(
+    stream: Stream,
+    node: Annotated[
+        int | None, typer.Option(min=1, metavar="NODE", show_default="the best node", help="On it.")
+    ] = None,
+    *,
+    how: Invocation,
+) -> None:
+    """Give a stream one more replica."""
+    with connected_sync(how.cluster) as client:
+        before = _stream(client, stream)
+        change = client.add_replica(stream, node)
+        more = _settled(before, lambda now: len(now.replicas) > len(before.replicas))
+        changes.say_and_wait(change, how, _until(client, stream, more))
+
+
+@command(app)
+def scrub(stream: Stream, how: Invocation) -> None:
+    """Check all that is stored of a stream; what is corrupt is repaired from other replicas."""
+    with connected_sync(how.cluster) as client:
+        change = client.scrub_stream(stream)
+        if not how.wait:
+            changes.say(change, as_json=how.as_json)
+            return
+        if not how.as_json:
+            changes.say_begun(change)
+
+        def look() -> Progress:
+            nonlocal change
+            change = client.scrub_stream(stream, tell_only=True)
+            return _scrubbed(change)
+
+        waited_s = until_finished(look, how.timeout)
+    changes.say(change, as_json=how.as_json, waited_s=waited_s)
+    if not how.as_json:
+        print_scrubs(change.scrubs)
+    _raise_what_remains(stream, change)
+
+
+def _scrubbed(change: Change) -> Progress:
+    entries = sum(scrub.entries for scrub in change.scrubs)
+    checked = sum(scrub.checked_entries for scrub in change.scrubs)
+    return Progress(
+        finished=all(scrub.finished or scrub.error for scrub in change.scrubs),
+        share=checked / entries if entries else 1.0,
+        text=f"{checked:,} of {entries:,} entries on {len(change.scrubs)} nodes",
+    )
+
+
+def _raise_what_remains(stream: StreamId, change: Change) -> None:
+    """Raise DataLoss if something is corrupt and no replica had it whole."""
+    for scrub in change.scrubs:
+        if scrub.error:
+            raise DataLoss(f"stream {stream} on node {scrub.node}: {scrub.error}")
+        if left := scrub.corrupt_batches - scrub.repaired_batches:
+            raise DataLoss(f"{left} batches of stream {stream} stay corrupt on node {scrub.node}")
+
+
+# ---- waiting
+
+
+def _is_sealed(stream: StreamInfo) -> bool:
+    return stream.state == ReplicaState.SEALED
+
+
+def _is_running(stream: StreamInfo) -> bool:
+    return stream.state == ReplicaState.RUNNING
+
+
+def _settled(before: StreamInfo, changed: Arrived) -> Arrived:
+    """Return a test: the replicas have changed, and the stream runs again if it did before."""
+
+    def arrived(now: StreamInfo) -> bool:
+        at_rest = now.joining is None and (_is_running(now) or not _is_running(before))
+        return at_rest and changed(now)
+
+    return arrived
+
+
+def _until(client: BlockingCluster, stream: StreamId, arrived: Arrived) -> Look:
+    def look() -> Progress:
+        now = _stream(client, stream)
+        if arrived(now):
+            return Progress(True, 1.0, now.state)
+        return Progress(False, copied(now), now.condition or f"stream {stream} is {now.state}")
+
+    return look
+
+
+def _stream(client: BlockingCluster, number: StreamId) -> StreamInfo:
+    for log in client.logs():
+        for stream in log.streams:
+            if stream.id == number:
+                return stream
+    raise NotFound(f"there is no stream {number}: `loom stream list` shows them")

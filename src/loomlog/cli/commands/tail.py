@@ -1,0 +1,203 @@
+"""`loom tail`: the entries of a log, in order, one a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
+from loomlog.cli.console.output import entry_fields, span, visible
+from loomlog.cli.console.positions import read_start
+from loomlog.cli.processes.connection import connected
+from loomlog.errors import LoomError, Unavailable
+
+if TYPE_CHECKING:
+    import loomlog
+    from loomlog.types import Entry, Gap, Glsn
+
+Show = Callable[["Entry"], str]
+ShowGap = Callable[["Gap"], None]
+
+SAVE_S: Final = 1.0  # how often a checkpoint moves on
+
+
+async def tail(
+    log: LogName,
+    start: Annotated[
+        Any,
+        typer.Option(
+            "--from",
+            parser=read_start,
+            metavar="N",
+            show_default="the first",
+            help="First position, as 4200 or e3n17; or earliest, or latest for new entries only.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new entries, until Ctrl-C.")
+    ] = False,
+    count_max: Annotated[
+        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="At most so many.")
+    ] = None,
+    positions: Annotated[
+        bool, typer.Option("--positions", "-p", help="Begin each line with the position.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Go on behind this checkpoint, and move it on. After a crash the last lines may "
+            "come again; none is missed.",
+        ),
+    ] = None,
+    gaps: Annotated[
+        bool,
+        typer.Option(
+            "--gaps",
+            help="Tell of positions without entry, too (on stderr, or as JSON), and go on behind "
+            "entries that were lost.",
+        ),
+    ] = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Print entries in order, one a line."""
+    from loomlog.types import Gap
+
+    if start is not None and checkpoint is not None:
+        raise typer.BadParameter("give --from or --checkpoint, not both", param_hint="--from")
+    show: Show = _as_text_with_position if positions else _as_text
+    show_gap: ShowGap = _print_gap
+    if as_json:
+        show, show_gap = _as_json, _print_gap_as_json
+    async with connected(cluster) as client:
+        source = client.log(log)
+        moving = _Moving(source.checkpoint(checkpoint) if checkpoint else None)
+        first = await _first(source, start, moving)
+        last, doubt = (None, None) if follow else await _last(client, log)
+        wanted = _wanted(source, first, last, count_max, gaps=gaps)
+        async with moving.on(), aclosing(wanted) as entries:
+            async for entry in entries:
+                if isinstance(entry, Gap):
+                    show_gap(entry)
+                    moving.show(entry.last, at_once=follow)
+                else:
+                    sys.stdout.write(show(entry) + "\n")
+                    moving.show(entry.position, at_once=follow)
+        if doubt is not None:
+            raise Unavailable(f"{log} may have more entries: {doubt}")
+
+
+async def _last(client: loomlog.Cluster, name: str) -> tuple[Glsn, LoomError | None]:
+    """Return the last position, or the last one that is known and why there may be more."""
+    try:
+        return await client.log(name).tail(), None
+    except Unavailable as error:
+        reached = [info.reached for info in await client.logs() if info.name == name]
+        return (reached[0], error) if reached else (0, error)
+
+
+async def _first(log: loomlog.Log, start: int | str | None, moving: _Moving) -> Glsn:
+    if start == "latest":
+        return await log.tail() + 1
+    if start == "earliest":
+        return await log.earliest()
+    return await moving.first(log) if start is None else int(start)
+
+
+class _Moving:
+    """A checkpoint, if there is one, that follows what was shown. It moves on when that has left
+    this process, so that nothing is missed: what was shown just before a crash is shown again."""
+
+    def __init__(self, checkpoint: loomlog.Checkpoint | None) -> None:
+        self._checkpoint = checkpoint
+        self._written: Glsn = 0
+        self._shown: Glsn = 0
+        self._saved: Glsn = 0
+
+    async def first(self, log: loomlog.Log) -> Glsn:
+        """Return the position to start at."""
+        earliest = await log.earliest()
+        at = await self._checkpoint.get() if self._checkpoint else None
+        if at is not None and at + 1 < earliest:
+            were = "was" if at + 2 == earliest else "were"
+            print(f"{span(at + 1, earliest - 1)} {were} trimmed unread", file=sys.stderr)
+        return earliest if at is None else max(earliest, at + 1)
+
+    def show(self, position: Glsn, *, at_once: bool) -> None:
+        """Note that the entry at `position` was written to the output."""
+        self._written = position
+        if at_once:
+            self._flush()
+
+    def _flush(self) -> None:
+        sys.stdout.flush()
+        self._shown = self._written
+
+    @asynccontextmanager
+    async def on(self) -> AsyncIterator[None]:
+        """Save the checkpoint periodically, and once more at the end."""
+        saving = asyncio.create_task(self._save_again_and_again())
+        try:
+            yield
+            self._flush()
+        finally:
+            saving.cancel()
+            await self._save()
+
+    async def _save_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            await self._save()
+
+    async def _save(self) -> None:
+        if self._checkpoint is not None and self._shown > self._saved:
+            shown = self._shown
+            await self._checkpoint.set(shown)
+            self._saved = shown
+
+
+async def _wanted(
+    log: loomlog.Log, first: int, last: int | None, count_max: int | None, *, gaps: bool
+) -> AsyncGenerator[Entry | Gap, None]:
+    """Entries from `first` to `last` (None: no end), at most `count_max`; `gaps` between them."""
+    from loomlog.types import Gap
+
+    if count_max == 0 or (last is not None and first > last):
+        return
+    count = 0
+    async with aclosing(log.subscribe(start=first, stop=last, gaps=gaps)) as subscription:
+        async for entry in subscription:
+            yield entry
+            count += not isinstance(entry, Gap)
+            if count == count_max:
+                return
+
+
+def _as_text(entry: Entry) -> str:
+    return visible(entry.value)
+
+
+def _as_text_with_position(entry: Entry) -> str:
+    return f"{entry.position}\t{visible(entry.value)}"
+
+
+def _as_json(entry: Entry) -> str:
+    return json.dumps(entry_fields(entry))
+
+
+def _print_gap(gap: Gap) -> None:
+    """Beside the entries, which other programs may read."""
+    sys.stdout.flush()
+    have = "has" if gap.first == gap.last else "have"
+    print(f"{span(gap.first, gap.last)} {have} no entry: {gap.kind}", file=sys.stderr)
+
+
+def _print_gap_as_json(gap: Gap) -> None:
+    print(json.dumps({"gap": gap.kind, "first": gap.first, "last": gap.last}))

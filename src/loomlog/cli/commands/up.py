@@ -1,0 +1,145 @@
+"""`loom up`: a whole cluster on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loomlog import limits
+from loomlog.cli.console.options import HeartbeatTimeout, ReplaceAfter, SyncRate
+from loomlog.cli.processes.stop_signals import first, on_stop_signals
+from loomlog.errors import LoomError
+from loomlog.types import SyncMode
+
+if TYPE_CHECKING:
+    from loomlog.cli.processes.local_processes import Child, LocalProcesses, Plan
+
+
+Sync = Annotated[
+    SyncMode,
+    typer.Option(
+        help="When data is forced to disk: before an append counts as written (always), now and "
+        "then (interval), or when the kernel likes (none). Power loss may take the newest "
+        "entries with the last two."
+    ),
+]
+
+
+async def up(
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, show_default="those in the data, or 3", help="Storage nodes."),
+    ] = None,
+    metadata: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=5,
+            show_default="those in the data, or 1",
+            help="Metadata repositories; 3 go on when one fails, and need etcd.",
+        ),
+    ] = None,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path(
+        "loom-data"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 7400,
+    http_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, show_default="port + 80", help="For status and metrics."),
+    ] = None,
+    locations: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default="each is in one of its own",
+            help="As if the nodes were in so many racks, in turn.",
+        ),
+    ] = 0,
+    sync: Sync = SyncMode.ALWAYS,
+    heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
+    replace_after: ReplaceAfter = None,
+    sync_rate: SyncRate = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line when ready.")] = False,
+) -> None:
+    """Run a whole cluster on this machine, until Ctrl-C."""
+    from loomlog.cli.processes.local_metadata import metadata_found
+    from loomlog.cli.processes.local_processes import HTTP_PORT_DISTANCE, Plan, nodes_found
+
+    if http_port is None:
+        http_port = port + HTTP_PORT_DISTANCE if 0 < port <= 65535 - HTTP_PORT_DISTANCE else 0
+    plan = Plan(
+        directory=data,
+        nodes=nodes or nodes_found(data) or 3,
+        metadata=metadata or metadata_found(data) or 1,
+        port=port,
+        http_port=http_port,
+        sync=sync,
+        heartbeat_timeout_s=heartbeat_timeout,
+        replace_after_s=replace_after,
+        sync_rate_mb_s=sync_rate,
+        locations=locations,
+    )
+    await _run(plan, as_json=as_json)
+
+
+async def _run(plan: Plan, *, as_json: bool) -> None:
+    """Start the cluster, say so, and stay; SIGINT and SIGTERM stop it."""
+    from loomlog.cli.processes.local_processes import LocalProcesses
+    from loomlog.cli.processes.process import PRIVATE_UMASK
+
+    os.umask(PRIVATE_UMASK)  # for logs, and what etcd makes
+    stop_asked = asyncio.Event()
+    on_stop_signals(stop_asked.set)
+    processes = LocalProcesses(plan)
+    starting = asyncio.ensure_future(processes.start())
+    if not await first(starting, stop_asked):
+        return
+    try:
+        _announce(processes, plan, as_json=as_json)
+        _say_held_back(processes)
+        watching = asyncio.ensure_future(processes.watch(_say_died))
+        if await first(watching, stop_asked):
+            raise LoomError(f"no server is left; their logs are in {plan.directory / 'logs'}")
+        if not as_json:
+            print("stopping …", file=sys.stderr)
+    finally:
+        await processes.stop()
+
+
+def _say_died(child: Child, code: int) -> None:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    print(f"loom: {child.name} (pid {child.pid}) {how}; see {child.log_file}", file=sys.stderr)
+
+
+def _say_held_back(processes: LocalProcesses) -> None:
+    for child in processes.children:
+        if child.held_back:
+            print(f"loom: {child.name} waits: {child.held_back}", file=sys.stderr)
+
+
+def _announce(processes: LocalProcesses, plan: Plan, *, as_json: bool) -> None:
+    if as_json:
+        line = {"mr": processes.address, "http": processes.http, "pids": processes.pids}
+        print(json.dumps(line), flush=True)
+        return
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("cluster", processes.address)
+    facts.add_row("status", f"http://{processes.http}/status")
+    facts.add_row("servers", " ".join(f"{name}:{pid}" for name, pid in processes.pids.items()))
+    facts.add_row("sync", plan.sync)
+    facts.add_row("data", str(plan.directory))
+    facts.add_row("", "")
+    facts.add_row("try", f"export LOOM_CLUSTER={processes.address}")
+    facts.add_row("", "loom log create hello && echo world | loom append hello && loom tail hello")
+    console = Console()
+    console.print(Panel(facts, title="loomlog is up", subtitle="Ctrl-C stops it", expand=False))

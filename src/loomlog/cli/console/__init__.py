@@ -1,0 +1,1 @@
+"""Output, prompts, options and errors that commands share."""

@@ -1,0 +1,348 @@
+"""Output of commands: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from loomlog.core.copyset import lsn
+from loomlog.types import Entry
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from loomlog.client.info import ClusterStatus, EpochsInfo, LogInfo, NodeInfo, StreamInfo
+    from loomlog.client.operator import ReplicaScrub
+
+# A value is shown on one line and must not steer the terminal; tabs are harmless.
+_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
+_VISIBLE |= {10: "\\n", 13: "\\r"}
+
+
+def print_json(value: Any) -> None:
+    """One line."""
+    print(json.dumps(value, default=str), flush=True)
+
+
+def say(fields: Any, text: str, *, as_json: bool) -> None:
+    """Print the outcome of a command: the fields for programs, or the text for people."""
+    if as_json:
+        print_json(fields)
+    else:
+        print(text)
+
+
+def visible(data: bytes) -> str:
+    """Bytes as text on one line; what is not UTF-8, and control characters, are escaped."""
+    return data.decode("utf-8", "backslashreplace").translate(_VISIBLE)
+
+
+def entry_fields(entry: Entry) -> dict[str, object]:
+    """An entry for JSON; bytes that are not UTF-8 come as `value_base64` or `key_base64`."""
+    fields: dict[str, object] = {
+        "position": entry.position,
+        "stream": entry.stream,
+        "llsn": entry.llsn,
+        "timestamp": entry.timestamp.isoformat(),
+    }
+    if entry.key is not None:
+        fields |= bytes_field("key", entry.key)
+    return fields | bytes_field("value", entry.value)
+
+
+def bytes_field(name: str, data: bytes) -> dict[str, object]:
+    try:
+        return {name: bytes(data).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def span(first: int, last: int) -> str:
+    """Name the positions from `first` to `last`."""
+    return f"position {first:,}" if first == last else f"positions {first:,} to {last:,}"
+
+
+def console() -> Console:
+    """Return a console for tables; without a terminal nothing is cut to a width."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=200)
+
+
+def plain(text: str) -> str:
+    """Text of a user as rich shall print it: brackets in it are no markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def print_logs(logs: Sequence[LogInfo]) -> None:
+    console().print(_log_table(logs))
+
+
+def print_segments(info: LogInfo) -> None:
+    console().print(_segment_table(info))
+
+
+def print_streams(logs: Sequence[LogInfo]) -> None:
+    console().print(_stream_table(logs))
+
+
+def print_epochs(info: LogInfo) -> None:
+    """Print the epochs of segments that have them."""
+    if any(stream.copyset for stream in info.streams):
+        console().print(_epoch_table(info))
+
+
+def print_nodes(nodes: Sequence[NodeInfo]) -> None:
+    console().print(_node_table(nodes), *_node_conditions(nodes))
+
+
+def print_status(status: ClusterStatus) -> None:
+    console().print(status_view(status))
+
+
+def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
+    table = new_table("node", "checked", "entries", "corrupt", "repaired", "result")
+    for scrub in scrubs:
+        whole = not scrub.error and scrub.corrupt_batches == scrub.repaired_batches
+        result = plain(scrub.error) or ("whole" if whole else "corrupt")
+        counts = _numbers(scrub.checked_entries, scrub.corrupt_batches, scrub.repaired_batches)
+        row = (str(scrub.node), size(scrub.checked_bytes), *counts, _colored(result, good=whole))
+        table.add_row(*row)
+    console().print(table)
+
+
+def status_view(status: ClusterStatus) -> RenderableType:
+    """The whole cluster on one screen."""
+    from rich.console import Group
+    from rich.text import Text
+
+    alive = sum(node.alive for node in status.nodes)
+    head = Text.from_markup(
+        f"cluster [bold]{plain(status.cluster_id)}[/] at {status.metadata_address}: "
+        f"{alive} of {len(status.nodes)} nodes alive, {status.rounds:,} commit rounds, "
+        f"up {duration(status.uptime_s)}"
+    )
+    parts: list[RenderableType] = [head, _node_table(status.nodes)]
+    parts += [f"[red]metadata repository:[/] {plain(each)}" for each in status.conditions]
+    parts += _node_conditions(status.nodes)
+    if len(status.members) > 1:
+        parts.insert(1, member_table(status))
+    if status.logs:
+        parts += [_log_table(status.logs), _stream_table(status.logs)]
+    else:
+        parts.append(Text("no logs yet: make one with `loom log create NAME`"))
+    return Group(*parts)
+
+
+def member_table(status: ClusterStatus) -> Table:
+    """The metadata repositories, if there are several."""
+    table = new_table("metadata", "address", "role", "epoch", "state", "lag")
+    for member in status.members:
+        role = "leader" if member.leads else "leaving" if member.leaving else "follower"
+        state = _colored("reachable" if member.reachable else "away", good=member.reachable)
+        epoch = str(status.leader_epoch) if member.leads else ""
+        table.add_row(str(member.id), member.address, role, epoch, state, f"{member.lag:,}")
+    return table
+
+
+def _log_table(logs: Sequence[LogInfo]) -> Table:
+    table = new_table("log", "protocol", "streams", "replicas", "first", "last")
+    retained = any(info.retention_s for info in logs)
+    if retained:
+        table.add_column("entries stay")
+    for info in logs:
+        there = [stream.state for stream in info.active_streams for _ in stream.chains or (None,)]
+        streams = f"{there.count('running')}/{len(there)} running"
+        purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
+        numbers = [f"{info.replicas:,}", _position(info, info.head), _tail(info)]
+        stay = [age(info.retention_s) if info.retention_s else "for ever"] if retained else []
+        table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
+    return table
+
+
+def _segment_table(info: LogInfo) -> Table:
+    table = new_table("segment", "protocol", "streams", "replicas", "first", "last", "state")
+    for segment in info.segments:
+        active = segment.end is None
+        last = "" if segment.end is None else _position(info, segment.end)
+        if segment.end is not None and segment.end < segment.start:
+            last = "(empty)"
+        state = (info.switching or "active") if active else "sealed"
+        numbers = _numbers(segment.streams, segment.replicas)
+        numbers.append(_position(info, segment.start))
+        table.add_row(str(segment.id), segment.protocol, *numbers, last, plain(state))
+    return table
+
+
+def _stream_table(logs: Sequence[LogInfo]) -> Table:
+    table = new_table("log", "stream", "state", "epoch", "entries", "nodes", "condition")
+    for info in logs:
+        for stream in info.streams:
+            running = stream.state == "running"
+            table.add_row(
+                plain(info.name),
+                str(stream.id),
+                _colored(stream.state, good=stream not in info.active_streams or running),
+                *_numbers(stream.epoch),
+                _entries(info, stream),
+                _nodes(stream),
+                plain(condition(stream)),
+            )
+    return table
+
+
+def _epoch_table(info: LogInfo) -> Table:
+    table = new_table("segment", "epochs", "nodeset", "replicas", "sequencer", "recovered to")
+    for stream in info.streams:
+        if (copyset := stream.copyset) is None:
+            continue
+        *older, newest = copyset.history
+        ends = [later.since - 1 for later in copyset.history[1:]]
+        for epochs, end in zip(older, ends, strict=True):
+            table.add_row(*_epochs(stream, epochs, end), "", "")
+        sequencer = f"node {copyset.sequencer}" if copyset.sequencer else "none yet"
+        sequencer = "closed" if copyset.closed else sequencer
+        cells = _epochs(stream, newest, stream.epoch)
+        table.add_row(*cells, sequencer, f"epoch {copyset.last_clean}")
+    return table
+
+
+def _epochs(stream: StreamInfo, epochs: EpochsInfo, end: int) -> tuple[str, ...]:
+    span = f"{epochs.since} to {end}" if end > epochs.since else str(epochs.since)
+    nodes = ", ".join(map(str, sorted(epochs.nodeset)))
+    return str(stream.segment), span, nodes, str(epochs.replicas)
+
+
+def _entries(info: LogInfo, stream: StreamInfo) -> str:
+    """Return how many it got. Where LLSNs are positions there are gaps among them, so that nobody
+    counts; then it is up to where they are known."""
+    if stream.entries is not None:
+        return f"{stream.entries:,}"
+    starts = {segment.id: segment.start for segment in info.segments}
+    last = stream.last or 0
+    if last < starts.get(stream.segment, 1):
+        return "0"
+    return f"up to {lsn.words(last) if stream.copyset is not None else f'{last:,}'}"
+
+
+def _tail(info: LogInfo) -> str:
+    if info.tail is None:
+        return f"unknown, at least {_position(info, info.reached)}"
+    return _position(info, info.tail)
+
+
+def _position(info: LogInfo, position: int) -> str:
+    """Return a position as commands take it, with its epoch and offset if it has them."""
+    sparse = any(segment.protocol == "copyset" for segment in info.segments)
+    made_of = f" ({lsn.words(position)})" if sparse and lsn.epoch_of(position) else ""
+    return f"{position:,}{made_of}"
+
+
+def _nodes(stream: StreamInfo) -> str:
+    """Return the nodes of a stream and their roles."""
+    if stream.chains:
+        chains = ", ".join("-".join(map(str, chain)) for chain in stream.chains)
+        return f"{chains} (head to tail)"
+    nodes = ", ".join(str(replica.node) for replica in stream.replicas)
+    if stream.copyset is not None:
+        return f"{stream.copyset.history[-1].replicas} copies on any of {nodes}"
+    return f"{nodes} (first: primary)" if len(stream.replicas) > 1 else nodes
+
+
+def condition(stream: StreamInfo) -> str:
+    """Why it does not run, or what is under way; empty when all is well."""
+    if stream.joining is None or stream.chains:  # of chains it says how much is copied
+        return stream.condition.removeprefix(f"{stream.state}: ")
+    words = stream.condition or f"node {stream.joining} joins"
+    return f"{words} ({100 * copied(stream):.0f} %)"
+
+
+def copied(stream: StreamInfo) -> float:
+    """The share of its entries that the joining node has, 0 to 1."""
+    if stream.joining is None:
+        return 0.0
+    last = stream.last_llsn
+    return min(1.0, stream.copied_entries / last) if last else 1.0
+
+
+def _node_table(nodes: Sequence[NodeInfo]) -> Table:
+    table = new_table("node", "address", "state", "last report", "sync", "replicas", "stored")
+    located = any(node.location for node in nodes)
+    if located:
+        table.add_column("location")
+    unknown = any(node.unknown_streams for node in nodes)
+    if unknown:
+        table.add_column("data of other streams")
+    for node in nodes:
+        state = ("draining" if node.draining else "alive") if node.alive else "dead"
+        cells = [
+            str(node.id),
+            node.address,
+            _colored(state, good=state == "alive"),
+            f"{duration(node.last_report_s)} ago",
+            node.sync_mode,
+            str(node.replicas),
+            size(node.stored_bytes),
+            *([plain(node.location)] if located else []),
+        ]
+        table.add_row(*cells, *([", ".join(map(str, node.unknown_streams))] if unknown else []))
+    return table
+
+
+def _node_conditions(nodes: Sequence[NodeInfo]) -> list[RenderableType]:
+    """Return a line for each thing that is wrong with a node."""
+    return [
+        f"[red]node {node.id}:[/] {plain(condition)}"
+        for node in nodes
+        for condition in node.conditions
+    ]
+
+
+def size(count: float) -> str:
+    """1536 -> 1.5 KiB"""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """93.5 -> 1 m 33 s"""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} m" if hours else f"{minutes} m {rest} s"
+
+
+def age(seconds: int) -> str:
+    """604800 -> 7d"""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds % length == 0:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def new_table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _numbers(*values: int) -> list[str]:
+    return [f"{value:,}" for value in values]
+
+
+def _colored(text: str, *, good: bool) -> str:
+    return f"[{'green' if good else 'red'}]{text}[/]"

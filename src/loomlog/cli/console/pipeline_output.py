@@ -1,0 +1,103 @@
+"""Output of `loom pipeline`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from loomlog.cli.console.output import console, duration, new_table, plain, print_json
+
+if TYPE_CHECKING:
+    from loomlog.spark.pipelines.status import PipelineStatus
+    from loomlog.spark.pipelines.units import Progress, Unit
+
+_VALUE_CHARS_MAX = 60
+
+
+class RunOutput:
+    """Progress of a run: on stderr, or with --json a line of JSON for each event."""
+
+    def __init__(self, name: str, *, as_json: bool) -> None:
+        self._name = name
+        self._as_json = as_json
+
+    def said(self, text: str) -> None:
+        if self._as_json:
+            print_json({"event": "said", "pipeline": self._name, "text": text})
+        else:
+            print(f"{self._name}: {text}", file=sys.stderr, flush=True)
+
+    def committed(self, unit: Unit, progress: Progress) -> None:
+        ranges = {log: [each.first, each.last] for log, each in unit.ranges.items()}
+        if self._as_json:
+            number, records = unit.number, unit.records
+            fields = {"unit": number, "ranges": ranges, "records": records}
+            print_json({"event": "committed", "pipeline": self._name, **fields})
+        else:
+            what = ", ".join(f"{log} {a:,} to {b:,}" for log, (a, b) in ranges.items() if a <= b)
+            self.said(f"unit {unit.number} committed: {what or 'nothing new'}")
+
+    def ended(self, progress: Progress) -> None:
+        counters = progress.counters
+        if self._as_json:
+            positions = dict(progress.positions)
+            print_json({"event": "ended", "pipeline": self._name, "positions": positions})
+        else:
+            where = ", ".join(f"{log} up to {at:,}" for log, at in progress.positions.items())
+            print(
+                f"{self._name}: {where} committed; in all {counters.records:,} records in "
+                f"{counters.units:,} units, dead letters: {counters.dead_letters:,}"
+            )
+
+
+def print_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
+    columns = ("pipeline", "state", "site", "committed", "lag", "units", "dead letters", "output")
+    table = new_table(*columns)
+    for status in pipelines:
+        table.add_row(
+            plain(status.name),
+            status.state,
+            plain(status.site),
+            ", ".join(f"{plain(s.log)} {s.position:,}" for s in status.sources),
+            _lag(status),
+            f"{status.counters.units:,}",
+            f"{status.counters.dead_letters:,}",
+            plain(f"{status.output} (version {status.version})"),
+        )
+    console().print(table)
+
+
+def print_details(status: PipelineStatus) -> None:
+    """Print the details that do not fit in the table."""
+    if status.unit is not None:
+        unit = status.unit
+        print(f"unit {unit['number']} is {unit['state']}, failures: {unit['failures']}")
+    if status.committed_at:
+        print(
+            f"last commit {datetime.fromtimestamp(status.committed_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        )
+    if status.error:
+        print(f"last error: {status.error}")
+
+
+def print_letters(letters: Sequence[dict[str, Any]]) -> None:
+    table = new_table("letter", "log", "position", "time", "error", "value")
+    for letter in letters:
+        time = datetime.fromtimestamp(letter["time_us"] / 1e6, UTC)
+        value = str(letter.get("value", letter.get("value_base64", "")))
+        table.add_row(
+            f"{letter['letter']:,}",
+            plain(letter["log"]),
+            f"{letter['position']:,}",
+            f"{time:%Y-%m-%d %H:%M:%S}",
+            plain(letter["error"]),
+            plain(value[:_VALUE_CHARS_MAX]),
+        )
+    console().print(table)
+
+
+def _lag(status: PipelineStatus) -> str:
+    seconds = "" if status.lag_s is None else f", {duration(status.lag_s)}"
+    return f"{status.lag_records:,} records{seconds}"

@@ -1,0 +1,1 @@
+"""Running servers, Spark and event loops as processes."""

@@ -1,0 +1,305 @@
+"""A cluster of real server processes on this machine: what `loom up`, `loom bench --up` and the
+demo run.
+
+One directory holds all of it: `vmr-N/`, `vsn-N/` and `etcd-1/` are data, `logs/` is what they said.
+Children are never restarted here: a test or an operator who kills one wants it dead. They stop when
+this process stops, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from loomlog import limits
+from loomlog.cli.processes.local_metadata import (
+    HOST,
+    Addresses,
+    addresses_for,
+    etcd_command,
+    etcd_is_healthy,
+)
+from loomlog.errors import InvalidArgument, LoomError
+from loomlog.storage.disk import DIRECTORY_MODE
+from loomlog.testing.etcd import environment
+from loomlog.types import SyncMode
+
+CLUSTER_ID: Final = "local"
+START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
+STOP_TIMEOUT_S: Final = 15.0  # then it is killed
+HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The servers to start."""
+
+    directory: Path
+    nodes: int
+    metadata: int = 1  # metadata repositories; several share a local etcd
+    port: int = 0  # of the first vmr, others follow; 0 picks free ones
+    http_port: int = 0
+    sync: SyncMode = SyncMode.ALWAYS
+    heartbeat_timeout_s: float = limits.FAILURE_DETECTION_S
+    replace_after_s: float | None = None  # None: as soon as a node counts as dead
+    sync_rate_mb_s: float = 0.0  # 0: no limit
+    locations: int = 0  # of the nodes, in turn; 0: each is in one of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A server process that said that it is ready, or what it waits for."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    address: str
+    http: str | None
+    log_file: Path
+    held_back: str = ""  # why it has to wait for an operator
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class LocalProcesses:
+    """Some vmr and some vsn as children of this process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._spawned: list[asyncio.subprocess.Process] = []
+        self._arguments: dict[str, list[str]] = {}
+        self.children: list[Child] = []
+
+    @property
+    def address(self) -> str:
+        """The address for clients: all metadata repositories, separated by commas."""
+        return ",".join(child.address for child in self._metadata())
+
+    @property
+    def http(self) -> str:
+        return self._metadata()[0].http or ""
+
+    def _metadata(self) -> list[Child]:
+        return [child for child in self.children if child.name.startswith("vmr-")]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {child.name: child.pid for child in self.children}
+
+    async def start(self) -> None:
+        """Start all and wait until they are ready; on failure none is left running."""
+        _prepare(self.plan)
+        try:
+            addresses = addresses_for(self.plan.directory, self.plan.metadata, self.plan.port)
+            if addresses is not None:
+                self.children.append(await self._start_etcd(addresses))
+            await self._start_all("vmr", self.plan.metadata, partial(_vmr_arguments, addresses))
+            await self._start_all("vsn", self.plan.nodes, partial(_vsn_arguments, self.address))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start_all(
+        self, kind: str, count: int, arguments: Callable[[Plan, int], list[str]]
+    ) -> None:
+        numbers = range(1, count + 1)
+        starting = (self._start(f"{kind}-{n}", arguments(self.plan, n)) for n in numbers)
+        self.children.extend(await asyncio.gather(*starting))
+
+    async def _start_etcd(self, addresses: Addresses) -> Child:
+        name = "etcd-1"
+        log_file = self._log_file(name)
+        command = etcd_command(self.plan.directory, addresses)
+        process = await _spawn(command, log_file, environment())
+        self._spawned.append(process)
+        healthy = asyncio.ensure_future(etcd_is_healthy(addresses.etcd))
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            await asyncio.wait(
+                (healthy, ended), timeout=START_TIMEOUT_S, return_when="FIRST_COMPLETED"
+            )
+            is_healthy = healthy.done()
+        finally:
+            for waiting in (healthy, ended):
+                waiting.cancel()
+        if not is_healthy:
+            raise LoomError(f"{name} did not start: {_last_words(log_file)}")
+        return Child(name, process, addresses.etcd, None, log_file)
+
+    async def stop(self) -> None:
+        """SIGTERM to all, and to nodes first, which tell the metadata repository that they end;
+        what does not end in time is killed."""
+        nodes = [child.process for child in self.children if child.name.startswith("vsn-")]
+        for processes in (nodes, self._spawned):
+            for process in reversed(processes):
+                _send(process, signal.SIGTERM)
+            await asyncio.gather(*(_ended(process) for process in processes))
+
+    async def watch(self, died: Callable[[Child, int], None]) -> None:
+        """Call `died` for every child that ends; return when none is left."""
+
+        async def one(child: Child) -> None:
+            died(child, await child.process.wait())
+
+        await asyncio.gather(*(one(child) for child in self.children))
+
+    async def end(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one of them and wait until it is gone."""
+        child = self._child(name)
+        _send(child.process, number)
+        await child.process.wait()
+
+    async def start_again(self, name: str) -> None:
+        """Start one that has ended, on its data."""
+        gone = self.children.index(self._child(name))
+        self.children[gone] = await self._start(name, self._arguments[name])
+
+    def _child(self, name: str) -> Child:
+        return next(child for child in self.children if child.name == name)
+
+    async def _start(self, name: str, arguments: list[str]) -> Child:
+        self._arguments[name] = arguments
+        log_file = self._log_file(name)
+        command = [sys.executable, "-m", *arguments, "--end-with-parent"]
+        process = await _spawn(command, log_file)
+        self._spawned.append(process)
+        ready = await _ready_line(name, process, log_file)
+        return Child(
+            name=name,
+            process=process,
+            address=str(ready["address"]),
+            http=_text(ready.get("http")),
+            log_file=log_file,
+            held_back=str(ready.get("held_back", "")),
+        )
+
+    def _log_file(self, name: str) -> Path:
+        return self.plan.directory / "logs" / f"{name}.log"
+
+
+@asynccontextmanager
+async def running(plan: Plan) -> AsyncIterator[LocalProcesses]:
+    """A cluster for as long as the block runs."""
+    processes = LocalProcesses(plan)
+    await processes.start()
+    try:
+        yield processes
+    finally:
+        await processes.stop()
+
+
+def nodes_found(directory: Path) -> int:
+    """Return how many storage nodes have data in the directory."""
+    count = 0
+    while (directory / f"vsn-{count + 1}").is_dir():
+        count += 1
+    return count
+
+
+def _prepare(plan: Plan) -> None:
+    vmrs = (f"vmr-{n}" for n in range(1, plan.metadata + 1))
+    names = ["logs", *vmrs, *(f"vsn-{n}" for n in range(1, plan.nodes + 1))]
+    for name in names:
+        path = plan.directory / name
+        try:
+            plan.directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(
+                f"cannot make {path}: {error.strerror}; give another --data directory"
+            ) from None
+
+
+def _vmr_arguments(addresses: Addresses | None, plan: Plan, number: int) -> list[str]:
+    after = [] if plan.replace_after_s is None else ["--replace-after", str(plan.replace_after_s)]
+    listen, several = f"{HOST}:{plan.port}", []
+    if addresses is not None:
+        listen = addresses.members[number - 1]
+        several = [
+            *("--store", "etcd", "--etcd", addresses.etcd),
+            *("--peers", addresses.peers, "--member-id", str(number)),
+        ]
+    http_port = plan.http_port + number - 1 if plan.http_port else 0
+    return [
+        *("loomlog.cli.vmr", "start", "--cluster-id", CLUSTER_ID),
+        *("--data", str(plan.directory / f"vmr-{number}"), *several),
+        *("--listen", listen, "--http", f"{HOST}:{http_port}"),
+        *("--heartbeat-timeout", str(plan.heartbeat_timeout_s)),
+        *("--sync-rate", str(plan.sync_rate_mb_s), *after),
+    ]
+
+
+def _vsn_arguments(metadata: str, plan: Plan, number: int) -> list[str]:
+    location = f"rack={(number - 1) % plan.locations + 1}" if plan.locations else ""
+    return [
+        *("loomlog.cli.vsn", "start", "--cluster-id", CLUSTER_ID),
+        *("--storage-node-id", str(number), "--volumes", str(plan.directory / f"vsn-{number}")),
+        *("--mr", metadata, "--listen", f"{HOST}:0", "--sync", plan.sync),
+        *("--location", location),
+    ]
+
+
+async def _spawn(
+    command: list[str], log_file: Path, environment: dict[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    with log_file.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the terminal is for us; we stop them in order
+        )
+
+
+async def _ready_line(
+    name: str, process: asyncio.subprocess.Process, log_file: Path
+) -> dict[str, object]:
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
+    except TimeoutError:
+        raise LoomError(
+            f"{name} was not ready after {START_TIMEOUT_S:g} s; its log is {log_file}"
+        ) from None
+    if not line:
+        await process.wait()
+        raise LoomError(f"{name} did not start: {_last_words(log_file)}")
+    ready: dict[str, object] = json.loads(line)
+    return ready
+
+
+def _last_words(log_file: Path) -> str:
+    lines = log_file.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it said nothing; its log is {log_file}"
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            pass
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    try:
+        await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+    except TimeoutError:
+        _send(process, signal.SIGKILL)
+        await process.wait()
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,66 @@
+"""Spark for commands that need it, without its pages of warnings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from loomlog.errors import LoomError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+}
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def start_spark(app: str, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session for one command; a LoomError says what is missing."""
+    from loomlog import spark
+
+    config = _QUIET | (_LOOPBACK if master.startswith("local") else {}) | dict(settings or {})
+    try:
+        with _stderr_of_java_hidden():
+            return spark.session(app, master, config)
+    except ImportError as error:
+        raise LoomError(str(error)) from None
+    except LoomError:
+        raise
+    except Exception as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise LoomError(
+            f"Spark does not start at {master}: {first}; set LOOM_DEBUG=1 to see what it says"
+        ) from error
+
+
+def stop_spark(spark: SparkSession) -> None:
+    """Stop Spark; does nothing if it has ended."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        spark.stop()
+    except (Py4JError, OSError):
+        pass  # who needed it says so
+
+
+@contextmanager
+def _stderr_of_java_hidden() -> Iterator[None]:
+    """Java inherits where errors go; what matters of its pages of warnings comes as exceptions."""
+    if os.environ.get("LOOM_DEBUG"):
+        yield
+        return
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,1 @@
+"""Appends: gathered into batches and delivered exactly once."""

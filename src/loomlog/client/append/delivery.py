@@ -1,0 +1,316 @@
+"""Delivers the closed batches of one log to its streams, driving core/delivery.py.
+
+A protocol's carrier attempts to append a batch to a stream and reports events; the table decides
+what follows, and Delivery carries it out. It also works around slow streams, and settles every
+batch by its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Final
+
+from loomlog.client.append import errors
+from loomlog.client.append.batches import Attempt, Batch, Lane, Lanes
+from loomlog.client.append.carriers import CarriersByProtocol
+from loomlog.client.append.targets import AVOID_S, SILENT_S, SLOW_S, Refresher, Stream, Targets
+from loomlog.client.servers.backoff import BACKOFF
+from loomlog.client.servers.metadata import CachedLog
+from loomlog.config import ClientSettings
+from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, Action, Event, Progress, State
+from loomlog.errors import AppendUnknown, Busy, LoomError, NotFound, Retryable, Sealed, Unavailable
+from loomlog.types import Glsn, Llsn
+
+TICK_S: Final = 0.05  # the precision of deadlines
+
+
+class Delivery:
+    """Delivers the batches of its lanes to streams. Implements Outcomes for the carriers."""
+
+    def __init__(
+        self,
+        log: CachedLog,
+        settings: ClientSettings,
+        rng: random.Random,
+        loop: asyncio.AbstractEventLoop,
+        release: Callable[[int], None],
+        carriers: CarriersByProtocol,
+    ) -> None:
+        """`release` is called with the size of each batch that is settled."""
+        self._log = log.name
+        self._timeout_s = settings.append_timeout_s
+        self._rules = AT_ONCE if settings.retry == "at-once" else EXACTLY_ONCE
+        self._rng = rng
+        self._loop = loop
+        self._release = release
+        self._targets = Targets(rng, settings.appends_in_flight_max)
+        self.lanes = Lanes(self._targets, self.enqueue, loop)
+        self._carriers = {protocol: make(self) for protocol, make in carriers.items()}
+        self._refresher = Refresher(
+            log, self._targets, self._streams_learned, self._log_gone, rng, loop
+        )
+        self._outstanding: dict[Batch, None] = {}  # closed and not settled, oldest first
+        self._ticker: asyncio.TimerHandle | None = None
+        self._asked_s = 0.0  # when the metadata repository was last asked why a stream is silent
+        self._closed = False
+
+    async def close(self) -> None:
+        """Fail all batches; those sent but not answered with AppendUnknown."""
+        self._closed = True
+        for lane in self.lanes:
+            self.lanes.close_open(lane)
+        for batch in list(self._outstanding):
+            certain = batch.progress.advance(Event.CLOSED) is Action.FAIL
+            why = batch.progress.loss or "this client was closed"
+            self._fail(batch, errors.closed(self._log) if certain else self._unknown(batch, why))
+        if self._ticker is not None:
+            self._ticker.cancel()
+        tasks = self._refresher.tasks()
+        for carrier in self._carriers.values():
+            tasks += carrier.tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- to a stream
+
+    def enqueue(self, batch: Batch) -> None:
+        batch.progress = Progress(self._rules)
+        self._outstanding[batch] = None
+        batch.lane.under_way += 1
+        batch.lane.queue.append(batch)
+        if self._ticker is None:
+            self._schedule_tick()
+        self._pump(batch.lane)
+
+    def _pump(self, lane: Lane) -> None:
+        while lane.queue and not self._closed:
+            now_s = self._loop.time()
+            target = self._targets.pick(lane.stream, now_s)
+            if target is None:
+                if not self._targets.running(lane.stream):
+                    self.refresh_soon(at_once=self._targets.missing(lane.stream))
+                return
+            self._start(lane.queue.popleft(), target, now_s)
+
+    def _start(self, batch: Batch, target: Stream, now_s: float) -> None:
+        batch.progress.advance(Event.PICKED)
+        carrier = self._carriers.get(target.protocol)
+        attempt = carrier.attempt(batch, target) if carrier else Attempt(batch, target)
+        batch.attempt = attempt
+        target.occupy(attempt, now_s)
+        if carrier is None:
+            error = errors.unknown_protocol(self._log, target)
+            self._loop.call_soon(self.refused, attempt, error)
+        else:
+            attempt.start()
+
+    def _pump_all(self) -> None:
+        for lane in self.lanes:
+            if lane.queue:
+                self._pump(lane)
+
+    # ---- what attempts report
+
+    def sent(self, attempt: Attempt) -> None:
+        batch = attempt.batch
+        if batch.attempt is attempt and batch.progress.advance(Event.SENT) is Action.AWAIT:
+            attempt.target.occupy(attempt, self._loop.time())
+
+    def declined(self, attempt: Attempt, error: LoomError) -> None:
+        batch = attempt.batch
+        if batch.attempt is attempt:
+            batch.progress.advance(Event.DECLINED)
+            batch.refusal = error
+
+    def appended(self, attempt: Attempt, first: Glsn, first_llsn: Llsn) -> None:
+        batch = attempt.batch
+        if batch.attempt is attempt:
+            batch.progress.advance(Event.APPENDED)
+            batch.succeed(first, attempt.target.id, first_llsn)
+            self._settled(batch)
+
+    def refused(self, attempt: Attempt, error: LoomError) -> bool:
+        for_now = isinstance(error, Retryable | Sealed | NotFound)
+        return self._happened(attempt, Event.REFUSED if for_now else Event.REJECTED, error)
+
+    def lost(self, attempt: Attempt, why: str) -> bool:
+        return self._happened(attempt, Event.LOST, Unavailable(why))
+
+    def absent(self, attempt: Attempt) -> None:
+        self._happened(attempt, Event.ABSENT)
+
+    def unknown(self, attempt: Attempt, error: LoomError) -> None:
+        if not isinstance(error, AppendUnknown):
+            error = self._unknown(attempt.batch, str(error))
+        self._happened(attempt, Event.UNKNOWN, error)
+
+    # ---- what follows
+
+    def _happened(self, attempt: Attempt, event: Event, error: LoomError | None = None) -> bool:
+        """Carry out the table's decision. Return whether the attempt continues, to resolve a
+        doubt."""
+        batch = attempt.batch
+        if batch.attempt is not attempt:
+            return False
+        action = batch.progress.advance(event, str(error))
+        if action is Action.RESOLVE:
+            self._resolve(attempt, event)
+        elif action is Action.RETRY:
+            self._retry(batch, attempt.target, error)
+        elif action is Action.REQUEUE:
+            batch.end_attempt()
+            batch.lane.queue.appendleft(batch)
+            self._pump_all()
+        elif error is not None:
+            self._settle(batch, action, error)
+        return action is Action.RESOLVE
+
+    def _resolve(self, attempt: Attempt, event: Event) -> None:
+        attempt.target.doubt(attempt)
+        if event is Event.LOST:
+            self._avoid(attempt.target)
+            self._work_around(attempt.target)
+
+    def _retry(self, batch: Batch, target: Stream, error: LoomError | None) -> None:
+        batch.refusal = error
+        if not isinstance(error, Busy):
+            self._avoid(target)
+        batch.end_attempt()
+        wait_s = BACKOFF.delay_s(batch.progress.attempts - 1, self._rng)
+        batch.retry = self._loop.call_later(wait_s, self._rested, batch)
+
+    def _rested(self, batch: Batch) -> None:
+        batch.progress.advance(Event.RESTED)
+        batch.retry = None
+        batch.lane.queue.appendleft(batch)
+        self._pump(batch.lane)
+
+    def _settle(self, batch: Batch, action: Action, error: LoomError) -> None:
+        if action is Action.FAIL_AS_UNKNOWN and not isinstance(error, AppendUnknown):
+            error = self._unknown(batch, batch.progress.loss)
+        self._fail(batch, error)
+
+    def _fail(self, batch: Batch, error: LoomError) -> None:
+        batch.fail(error, quietly=self._closed)
+        self._settled(batch)
+
+    def _settled(self, batch: Batch) -> None:
+        batch.end_attempt()
+        if batch.retry is not None:
+            batch.retry.cancel()
+            batch.retry = None
+        del self._outstanding[batch]
+        batch.lane.under_way -= 1
+        self._release(batch.size)
+        if not self._closed:
+            self._pump_all()
+            self.lanes.settled(batch.lane)
+
+    def _unknown(self, batch: Batch, why: str) -> AppendUnknown:
+        return errors.unknown(self._log, batch, why)
+
+    # ---- streams that fail, or are slow
+
+    def _avoid(self, target: Stream) -> None:
+        target.avoid_until_s = self._loop.time() + AVOID_S
+        self.refresh_soon()
+
+    def _work_around(self, target: Stream) -> None:
+        """Called for a stream that answers late or never: if there is a good stream, let that take
+        batches that were not sent, and let no new batch wait for the others."""
+        if not self._targets.any_good(self._loop.time()):
+            return
+        for attempt in list(target.in_flight):
+            batch = attempt.batch
+            if batch.lane.stream is not None:
+                continue
+            if batch.progress.state is State.WAITING:
+                self.refused(attempt, Unavailable(f"no connection to {target.address} in time"))
+            else:
+                batch.stall()
+        if self.lanes.any.open is not None:
+            self.lanes.flush_soon(self.lanes.any)
+
+    # ---- time
+
+    def _schedule_tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now_s = self._loop.time()
+        for stream in self._targets.streams():
+            if stream.waited_s(now_s) > SLOW_S:
+                self._work_around(stream)
+            if stream.silent(now_s):
+                self._ask_why(now_s)
+                if carrier := self._carriers.get(stream.protocol):
+                    carrier.silent(stream)
+        overdue = takewhile(lambda batch: batch.deadline_s <= now_s, self._outstanding)
+        for batch in list(overdue):
+            if batch in self._outstanding:
+                self._end_overdue(batch)
+        if self._outstanding and not self._closed:
+            self._schedule_tick()
+
+    def _ask_why(self, now_s: float) -> None:
+        """Ask the metadata repository at times for the streams' conditions, for error messages."""
+        if now_s - self._asked_s > SILENT_S:
+            self._asked_s = now_s
+            self.refresh_soon(at_once=False)
+
+    def _end_overdue(self, batch: Batch) -> None:
+        if batch.progress.state is State.QUEUED:
+            batch.lane.queue.remove(batch)
+        if batch.progress.advance(Event.OVERDUE) is Action.FAIL:
+            self._fail(batch, errors.overdue(self._log, batch, self._targets, self._timeout_s))
+            return
+        if batch.attempt is not None:
+            self._avoid(batch.attempt.target)
+        hindrance = self._targets.hindrance(batch.lane.stream)
+        known = "; ".join(filter(None, (batch.progress.loss, hindrance)))
+        details = f" ({known})" if known else ""
+        self._fail(batch, self._unknown(batch, f"no answer within {self._timeout_s:g} s{details}"))
+
+    # ---- which streams there are
+
+    def refresh_soon(self, *, at_once: bool = True) -> None:
+        if not self._closed:
+            self._refresher.soon(at_once=at_once)
+
+    def _streams_learned(self) -> bool:
+        self._reject_hopeless_lanes()
+        self._pump_all()
+        return any(lane.queue and not self._targets.running(lane.stream) for lane in self.lanes)
+
+    def _reject_hopeless_lanes(self) -> None:
+        """Fail batches early that no stream will take."""
+        if not self._targets.known:
+            return
+        for lane in self.lanes:
+            if self._targets.missing(lane.stream):
+                self._reject_queue(lane, errors.no_stream(self._log, lane.stream))
+            elif refusal := self._targets.refusal(lane.stream):
+                self._reject_queue(lane, errors.refused(self._log, refusal))
+
+    def _log_gone(self, error: LoomError) -> None:
+        self._targets.clear()
+        for lane in self.lanes:
+            lane.queue.clear()
+        for batch in list(self._outstanding):
+            action = batch.progress.advance(Event.LOG_GONE)
+            if action is Action.FAIL_AS_UNKNOWN:
+                why = f"{batch.progress.loss}, and then: {error}"
+                self._fail(batch, self._unknown(batch, why))
+            elif action is Action.FAIL:
+                self._fail(batch, error)
+
+    def _reject_queue(self, lane: Lane, error: LoomError) -> None:
+        queue, lane.queue = lane.queue, deque()
+        for batch in queue:
+            self._settle(batch, batch.progress.advance(Event.REJECTED), error)

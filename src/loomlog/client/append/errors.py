@@ -1,0 +1,85 @@
+"""The errors of appends: what failed, where, why, and what to do."""
+
+from __future__ import annotations
+
+from loomlog import limits
+from loomlog.client.append.batches import Batch
+from loomlog.client.append.targets import Stream, Targets
+from loomlog.errors import (
+    AppendUnknown,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Sealed,
+    Timeout,
+    Unavailable,
+    VersionMismatch,
+)
+from loomlog.types import StreamId
+
+
+def too_large(log: str, name: str, size: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"append to log {log!r}: a {name} of {size} bytes is over the limit of "
+        f"{limits.RECORD_BYTES_MAX}; store it elsewhere and append a reference"
+    )
+
+
+def too_many(log: str, count: int, size: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"append to log {log!r}: {count} records of {size} bytes in all do not "
+        f"fit into one batch of {limits.BATCH_BYTES_MAX}; split them"
+    )
+
+
+def closed(log: str) -> Unavailable:
+    return Unavailable(f"append to log {log!r}: this client was closed")
+
+
+def no_stream(log: str, stream: StreamId | None) -> NotFound:
+    return NotFound(f"log {log!r} has no stream {stream}")
+
+
+def refused(log: str, reason: str) -> Sealed:
+    return Sealed(f"append to log {log!r}: {reason}")
+
+
+def unknown_protocol(log: str, stream: Stream) -> VersionMismatch:
+    return VersionMismatch(
+        f"append to log {log!r}: stream {stream.id} is of protocol {stream.protocol!r}, which this "
+        "client does not know; upgrade it"
+    )
+
+
+def unknown(log: str, batch: Batch, why: str) -> AppendUnknown:
+    return AppendUnknown(
+        f"{_what(log, batch)}: {why}; it may or may not have been appended: "
+        "read the log to find out before you repeat it"
+    )
+
+
+def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomError:
+    """Return the error of a batch that was certainly not appended by its deadline."""
+    after = f"{_what(log, batch)}: not appended within {timeout_s:g} s"
+    refusal, wanted = batch.refusal, batch.lane.stream
+    if refusal is None and targets.known and targets.missing(wanted):
+        return no_stream(log, wanted)
+    hindrance = targets.hindrance(wanted)
+    if (refusal is None or hindrance) and targets.known and not targets.running(wanted):
+        why = f": {hindrance}" if hindrance else ""
+        return Sealed(f"{after}: no stream for it is running{why}; see `loom status`")
+    if refusal is None and batch.attempt is not None:
+        why = hindrance or "nobody took it in time"
+        return Timeout(f"{after}: {why}; try again, and see `loom status`")
+    if refusal is None:
+        return Timeout(f"{after}: no place in any stream; append less at once, or try again")
+    # NotFound from a node means that the stream has moved: the log exists.
+    kind = type(refusal) if isinstance(refusal, Sealed) else Unavailable
+    why = f": {hindrance}" if hindrance else ""
+    return kind(f"{after}{why}, last: {refusal}; try again, and see `loom status`")
+
+
+def _what(log: str, batch: Batch) -> str:
+    stream = batch.lane.stream if batch.attempt is None else batch.attempt.target.id
+    where = "" if stream is None else f" stream {stream}"
+    return f"append to log {log!r}{where}"

@@ -1,0 +1,265 @@
+"""The blocking client: runs the async client in a background thread and offers the same methods.
+
+It is thread-safe; concurrent appends of several threads are sent in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+
+from loomlog.client.blocking.handles import (
+    BlockingCheckpoint,
+    BlockingLease,
+    BlockingRegister,
+    BlockingWriter,
+)
+from loomlog.client.blocking.loop_thread import Blocking, LoopThread, blocking, blocking_as
+from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
+from loomlog.client.cluster import Cluster, connect
+from loomlog.client.log import Log
+from loomlog.client.publish.stager import Staged, portions
+from loomlog.client.settings import ClientOptions
+from loomlog.client.subscribe.pieces import Pieces, Shown
+from loomlog.errors import Unavailable
+from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BlockingLog(Blocking[Log]):
+    """One log of a cluster; `Log` without an event loop."""
+
+    def __init__(self, thread: LoopThread, log: Log) -> None:
+        super().__init__(thread, log)
+        self.name = log.name
+
+    def __repr__(self) -> str:
+        return f"<BlockingLog {self.name!r}>"
+
+    append_arrow = blocking(Log.append_arrow)
+    read = blocking(Log.read)
+    trim = blocking(Log.trim)
+    tail = blocking(Log.tail)
+    head = blocking(Log.head)
+    is_empty = blocking(Log.is_empty)
+    earliest = blocking(Log.earliest)
+    locate = blocking(Log.locate)
+    find_time = blocking(Log.find_time)
+    checkpoints = blocking(Log.checkpoints)
+    archive = blocking(Log.archive)
+    set_retention = blocking(Log.set_retention)
+    describe = blocking(Log.describe)
+
+    def checkpoint(self, name: str) -> BlockingCheckpoint:
+        """Return a handle for the checkpoint of this name, which exists once it is set."""
+        return BlockingCheckpoint(self._thread, self._target.checkpoint(name))
+
+    def append(
+        self, value: Buffer, key: Buffer | None = None, *, stream: StreamId | None = None
+    ) -> Position:
+        """Append one entry and wait for its position."""
+
+        async def append() -> Position:
+            return await self._target.append(value, key, stream=stream)
+
+        return self._thread.run(append())
+
+    def append_many(
+        self,
+        values: Iterable[Buffer],
+        keys: Iterable[Buffer | None] | None = None,
+        *,
+        stream: StreamId | None = None,
+    ) -> list[Position]:
+        """Append several entries atomically, at consecutive positions."""
+        return self._thread.run(self._target.append_many(list(values), keys, stream=stream))
+
+    def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
+        """Store any number of rows, in order, that stay invisible until `BlockingWriter.publish`.
+        The columns are those of `append_arrow`."""
+        stager = self._thread.run(self._target._stager())
+        try:
+            for portion in portions(records):
+                self._thread.run(stager.add(portion))
+            return self._thread.run(stager.finish())
+        finally:
+            self._thread.run(stager.close())
+
+    def writer(self, name: str, lease: BlockingLease | None = None) -> BlockingWriter:
+        """Return the writer of this name, which publishes staged rows. Call this before staging
+        rows for it. With a `lease`, it publishes only while the lease is held."""
+        held = lease.held if lease else None
+        return BlockingWriter(self._thread, self._thread.run(self._target.writer(name, held)))
+
+    @overload
+    def subscribe(
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        gaps: Literal[False] = False,
+        *,
+        payloads: bool = True,
+        timeout_s: float | None = None,
+    ) -> BlockingSubscription[Entry]: ...
+
+    @overload
+    def subscribe(
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        *,
+        gaps: bool,
+        payloads: bool = True,
+        timeout_s: float | None = None,
+    ) -> BlockingSubscription[Entry | Gap]: ...
+
+    def subscribe(
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        gaps: bool = False,
+        *,
+        payloads: bool = True,
+        timeout_s: float | None = None,
+    ) -> BlockingSubscription[Any]:
+        """Iterate over every entry from `start` to `stop` inclusive, in order; without `stop`, for
+        ever. The arguments are those of `Log.subscribe`. Raise Timeout if nothing arrives for
+        `timeout_s`. Any thread may end the iteration with `close()`."""
+        subscription = self._subscription(start, stop, gaps=gaps, payloads=payloads)
+        return BlockingSubscription(self._thread, self.name, subscription, entries, timeout_s)
+
+    def subscribe_arrow(
+        self,
+        start: Glsn | str = 1,
+        stop: Glsn | None = None,
+        *,
+        archived: bool = True,
+        gaps: bool = False,
+        payloads: bool = True,
+        timeout_s: float | None = None,
+    ) -> BlockingSubscription[pa.RecordBatch]:
+        """Like `subscribe`, but iterate over Arrow batches of loomlog.columns.SCHEMA, with any
+        `Gap`s between them. Without `archived`, the archive is not read."""
+        subscription = self._subscription(
+            start, stop, archived=archived, gaps=gaps, payloads=payloads
+        )
+        return BlockingSubscription(self._thread, self.name, subscription, arrow, timeout_s)
+
+    def subscribe_stream(
+        self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
+    ) -> BlockingSubscription[Entry]:
+        """Iterate over the entries of one log stream from `start_llsn` to `stop_llsn` inclusive, in
+        the stream's own order; without `stop_llsn`, for ever."""
+
+        async def make() -> Pieces[Shown]:
+            return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)
+
+        return BlockingSubscription(self._thread, self.name, self._thread.run(make()), entries)
+
+    def subscribe_stream_arrow(
+        self,
+        stream: StreamId,
+        start_llsn: Llsn = 1,
+        stop_llsn: Llsn | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> BlockingSubscription[pa.RecordBatch]:
+        """Like `subscribe_stream`, but iterate over Arrow batches of loomlog.columns.SCHEMA. Raise
+        Timeout if nothing arrives for `timeout_s`."""
+
+        async def make() -> Pieces[Shown]:
+            return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)
+
+        subscription = self._thread.run(make())
+        return BlockingSubscription(self._thread, self.name, subscription, arrow, timeout_s)
+
+    def _subscription(self, start: Glsn | str, stop: Glsn | None, **choices: bool) -> Pieces[Shown]:
+        async def make() -> Pieces[Shown]:
+            return self._target._parts.pieces.rows(start, stop, **choices)
+
+        return self._thread.run(make())
+
+
+class BlockingCluster(Blocking[Cluster]):
+    """A connection to a cluster; a context manager that closes it on exit."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; may be called twice."""
+        try:
+            self._thread.run(self._target.close())
+        except Unavailable:
+            return
+        self._thread.stop()
+
+    create_log = blocking_as(BlockingLog, Cluster.create_log)
+    delete_log = blocking(Cluster.delete_log)
+    logs = blocking(Cluster.logs)
+    status = blocking(Cluster.status)
+
+    def log(self, name: str) -> BlockingLog:
+        """Return a handle for the log of this name, without checking that the log exists."""
+
+        async def find() -> Log:
+            return self._target.log(name)
+
+        return BlockingLog(self._thread, self._thread.run(find()))
+
+    # ---- registers and leases
+
+    registers = blocking(Cluster.registers)
+    lease = blocking(Cluster.lease)
+    leases = blocking(Cluster.leases)
+
+    def register(self, name: str) -> BlockingRegister:
+        """Return a handle for the register of this name, which exists once it has a value."""
+        return BlockingRegister(self._thread, self._target.register(name))
+
+    def acquire_lease(self, name: str, holder: str, ttl_s: float) -> BlockingLease | None:
+        """Acquire a lease that is free or expired; return None if another holder has it. A holder
+        that asks again gets a new epoch, which fences off its earlier one."""
+        lease = self._thread.run(self._target.acquire_lease(name, holder, ttl_s))
+        return BlockingLease(self._thread, lease) if lease else None
+
+    # ---- operators
+
+    seal_stream = blocking(Cluster.seal_stream)
+    unseal_stream = blocking(Cluster.unseal_stream)
+    add_stream = blocking(Cluster.add_stream)
+    move_stream = blocking(Cluster.move_stream)
+    add_replica = blocking(Cluster.add_replica)
+    unregister_replica = blocking(Cluster.unregister_replica)
+    scrub_stream = blocking(Cluster.scrub_stream)
+    switch_log = blocking(Cluster.switch_log)
+    drain_node = blocking(Cluster.drain_node)
+    undrain_node = blocking(Cluster.undrain_node)
+    remove_node = blocking(Cluster.remove_node)
+    replace_node = blocking(Cluster.replace_node)
+    cleanup_node = blocking(Cluster.cleanup_node)
+    add_metadata = blocking(Cluster.add_metadata)
+    remove_metadata = blocking(Cluster.remove_metadata)
+
+
+def connect_sync(
+    addresses: str | Iterable[str], **settings: Unpack[ClientOptions]
+) -> BlockingCluster:
+    """Connect to a cluster like `connect`, for programs without an event loop."""
+    thread = LoopThread()
+    try:
+        return BlockingCluster(thread, thread.run(connect(addresses, **settings)))
+    except BaseException:
+        thread.stop()
+        raise

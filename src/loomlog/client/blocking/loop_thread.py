@@ -1,0 +1,112 @@
+"""An event loop in a background thread, and wrappers that call async methods on it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from loomlog.errors import Unavailable
+
+T = TypeVar("T")
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+B = TypeVar("B")
+P = ParamSpec("P")
+
+
+class LoopThread:
+    """An event loop that runs in a thread until it is stopped."""
+
+    def __init__(self) -> None:
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="loomlog-client", daemon=True)
+        self._lock = threading.Lock()  # no work is accepted after `stop`
+        self._stopped = False
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        with self._lock:
+            if not self._stopped:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise Unavailable("this client was closed")
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        waiting = self.start(work)
+        try:
+            return waiting.result()
+        except concurrent.futures.CancelledError:
+            raise Unavailable("this client was closed") from None
+        except BaseException:
+            waiting.cancel()  # Ctrl-C while waiting
+            raise
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(_cancel_others())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+class Blocking(Generic[A_co]):
+    """A wrapper of an async client's object that any thread may use."""
+
+    def __init__(self, thread: LoopThread, target: A_co) -> None:
+        self._thread = thread
+        self._target = target
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[A], P], T]:
+    """Return a method that runs an async one on the loop and waits for its result."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method(self._target, *args, **kwargs))
+
+    return call
+
+
+def blocking_as(
+    kind: Callable[[LoopThread, T], B],
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[A], P], B]:
+    """Like `blocking`, but wrap the result in a blocking class."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> B:
+        return kind(self._thread, self._thread.run(method(self._target, *args, **kwargs)))
+
+    return call
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

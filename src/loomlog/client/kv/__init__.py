@@ -1,0 +1,1 @@
+"""Registers, leases and checkpoints."""

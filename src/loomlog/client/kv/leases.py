@@ -1,0 +1,96 @@
+"""Leases: names that one program holds at a time, for as long as it renews them.
+
+A holder that lost its lease gets Fenced. That does not depend on clocks: every change made under
+a lease compares the lease's epoch, see `Register.swap`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loomlog.client.arguments import check_name
+from loomlog.client.servers.metadata import Metadata
+from loomlog.wire import loomlog_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """A lease as the metadata repository sees it."""
+
+    name: str
+    holder: str  # empty if it was released
+    epoch: int
+    ttl_s: float
+    left_s: float  # until it expires; 0 if it has
+
+
+class Lease:
+    """A lease as it was acquired; it may have expired since."""
+
+    def __init__(
+        self, metadata: Metadata, name: str, holder: str, epoch: int, ttl_s: float
+    ) -> None:
+        self.name = name
+        self.holder = holder
+        self.epoch = epoch
+        self.ttl_s = ttl_s
+        self._metadata = metadata
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r} of {self.holder!r}, epoch {self.epoch}>"
+
+    async def renew(self) -> None:
+        """Keep the lease for another `ttl_s`; raise Fenced if another holder has it."""
+        await self._change(pb.ChangeLease.RENEW)
+
+    async def release(self) -> None:
+        """Give up the lease, so that others can acquire it at once; do nothing if it was lost."""
+        await self._change(pb.ChangeLease.RELEASE)
+
+    async def _change(self, action: pb.ChangeLease.Action) -> None:
+        request = pb.ChangeLease(
+            action=action, name=self.name, holder=self.holder, epoch=self.epoch
+        )
+        await self._metadata.request(pb.Frame(change_lease=request))
+
+
+class Leases:
+    """The part of a Cluster that manages leases."""
+
+    _metadata: Metadata
+
+    async def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:
+        """Acquire a lease that is free or expired; return None if another holder has it. A holder
+        that asks again gets a new epoch, which fences off its earlier one."""
+        check_name("a lease's name", name)
+        check_name("the holder of a lease", holder)
+        request = pb.ChangeLease(
+            action=pb.ChangeLease.ACQUIRE, name=name, holder=holder, ttl_s=ttl_s
+        )
+        found = (await self._metadata.request(pb.Frame(change_lease=request))).lease
+        if found.holder != holder:
+            return None
+        return Lease(self._metadata, name, holder, found.epoch, found.ttl_s)
+
+    async def lease(self, name: str) -> LeaseInfo | None:
+        """Return the state of a lease; None if it was never acquired."""
+        found = (await self._list_leases(prefix=name)).leases[:1]  # sorted: the shortest is first
+        return _lease_info(found[0]) if found and found[0].name == name else None
+
+    async def leases(self, prefix: str = "") -> list[LeaseInfo]:
+        """Return all leases whose name begins with `prefix`, sorted by name."""
+        found: list[LeaseInfo] = []
+        more = True
+        while more:
+            part = await self._list_leases(prefix, after=found[-1].name if found else "")
+            found += map(_lease_info, part.leases)
+            more = part.more
+        return found
+
+    async def _list_leases(self, prefix: str, after: str = "") -> pb.LeaseList:
+        request = pb.ListLeases(prefix=prefix, after=after)
+        return (await self._metadata.request(pb.Frame(list_leases=request))).lease_list
+
+
+def _lease_info(lease: pb.Lease) -> LeaseInfo:
+    return LeaseInfo(lease.name, lease.holder, lease.epoch, lease.ttl_s, lease.left_s)

@@ -1,0 +1,135 @@
+"""The contract of a loglet: how a client writes and reads segments of one protocol.
+
+A log is a sequence of segments (core/segments.py), each kept by one protocol. A client has one
+Loglet per log and protocol, made by the registry. Nothing else in client/ depends on a protocol's
+name. Guarantees of every protocol, checked by tests/conformance/test_loglet_contract.py:
+
+    append   atomic for a batch, at consecutive positions; acknowledged means durable
+    read     the entry at a position never changes; an acknowledged entry is found by every later
+             read until it is trimmed
+    follow   the same entries, in order, each once
+    tail     at or above every entry acknowledged before the call, and never lower than before
+    seal     once the segment's end is recorded, no append succeeds, and everything acknowledged is
+             at or below it
+    trim     deletes a prefix, for every later reader
+
+Trimming and sealing are requests to the metadata repository and do not involve a loglet. A writer
+that does not know of a seal may still write above the recorded end, where readers stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from loomlog.client.append.batches import Producer
+from loomlog.client.append.carriers import Carrier, Outcomes
+from loomlog.client.append.spin import Spinning
+from loomlog.client.servers.metadata import CachedLog, Metadata
+from loomlog.client.servers.nodes import Connections
+from loomlog.client.subscribe.numbering import Numbering, Run
+from loomlog.client.subscribe.part import Part
+from loomlog.client.subscribe.pieces import Referred
+from loomlog.config import ClientSettings
+from loomlog.errors import LoomError
+from loomlog.types import Entry, Glsn, Llsn, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
+"""Raises an error if another process has changed the writer's state."""
+
+RowsFrom: TypeAlias = Callable[[Glsn, Glsn], Awaitable["pa.RecordBatch | None"]]
+"""Returns the next rows between two positions; None if there are none."""
+
+
+class Context(NamedTuple):
+    """Services that the loglets of one log use."""
+
+    log: CachedLog
+    metadata: Metadata
+    connections: Connections
+    producer: Producer
+    settings: ClientSettings
+    rng: random.Random
+    loop: asyncio.AbstractEventLoop
+    spinning: Spinning
+
+
+class FollowOptions(NamedTuple):
+    """Options of a subscription."""
+
+    numbering: Numbering
+    window_bytes: int  # read-ahead
+    gaps: bool = False  # deliver gaps
+    payloads: bool = True
+
+
+class Fixed(NamedTuple):
+    """The destination of a batch that several processes may append but that must be stored once.
+
+    It is chosen before the first append, and stored as JSON."""
+
+    protocol: str
+    stream: StreamId
+    above: Glsn  # the batch can only be above this position ...
+    last: Glsn | None = None  # ... and up to this one; None: up to the end of its segment
+    place: Any = None  # opaque to all but its loglet
+
+
+class Loglet(Protocol):
+    """A client's access to the segments of one log that are kept by one protocol."""
+
+    joins_neighbours: bool
+    """Whether adjacent segments share one sequence of commits and are read as one run."""
+
+    counts_llsns: bool
+    """Whether LLSNs count a stream's entries from 1; otherwise they are positions."""
+
+    finds_fixed: bool
+    """Whether `append_fixed` always detects a batch that was appended before; otherwise callers
+    must search the stream for an old one."""
+
+    def carrier(self, outcomes: Outcomes) -> Carrier:
+        """Return the carrier that appends batches to streams and reports to `outcomes`."""
+
+    async def read(
+        self, run: Run, position: Glsn, deadline_s: float
+    ) -> Entry | Referred | LoomError:
+        """Return the entry at `position`, or an error if a retry with fresh metadata may succeed.
+        Raise permanent errors, e.g. NotFound for a position that will never have an entry."""
+
+    def follow(self, options: FollowOptions, log: pb.Log, start: int, stop: int | None) -> Part:
+        """Follow the run that holds the number `start`, to `stop` inclusive or to its end."""
+
+    async def tail(self, log: pb.Log, *, fresh: bool) -> pb.Log:
+        """Return the current log, with its tail if this protocol still keeps the active segment.
+        `fresh`: `log` was fetched for this call."""
+
+    async def locate(self, stream: pb.LogStream, position: Glsn) -> Llsn:
+        """Return the LLSN of the stream's first entry at or after a position of its segment."""
+
+    async def find_time(
+        self,
+        streams: Sequence[pb.LogStream],
+        timestamp_us: int,
+        first: Glsn,
+        last: Glsn,
+        rows_from: RowsFrom,
+    ) -> Glsn | None:
+        """Return the first position of a segment, from `first` to `last`, whose entry has this
+        timestamp or a later one. Raise Retryable if it cannot be found now."""
+
+    async def reserve(self, stream: StreamId, tail: Glsn, rows: int) -> Fixed:
+        """Choose the destination of a batch, given the log's tail as found before. Raise Sealed if
+        the segment has ended."""
+
+    async def append_fixed(self, fixed: Fixed, batch: bytearray, confirm: Confirm) -> Glsn:
+        """Return the batch's first position; 0 if its destination takes no more appends, so that
+        the batch is there now or never. Any number of processes may call this at any time."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,107 @@
+"""Appends to `copyset` streams that are valid in one epoch only, for publications.
+
+Within its epoch, a sequencer detects a batch that it took before. Once the epoch is over and
+recovered, its content is final. So several processes may append the same batch for the same epoch
+at any time: it is stored once or, if all were too late, never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from loomlog.client.loglets.contract import Confirm, Fixed
+from loomlog.client.loglets.copyset.known_segments import SegmentGoneError, Segments, View
+from loomlog.client.loglets.copyset.sequencers import Sequencers
+from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, make
+from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, Sealed, Unavailable
+from loomlog.protocol_names import COPYSET
+from loomlog.types import Buffer, Glsn, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+ANSWER_S: Final = 2.0  # then the metadata is refreshed and the batch sent again
+
+
+class FixedAppend:
+    """Appends within a given epoch to the copyset streams of one log."""
+
+    def __init__(self, segments: Segments, sequencers: Sequencers, timeout_s: float) -> None:
+        self._segments = segments
+        self._sequencers = sequencers
+        self._timeout_s = timeout_s
+
+    async def reserve(self, stream: StreamId, tail: Glsn) -> Fixed:
+        """Choose the epoch that takes appends now; raise Sealed if the segment has ended."""
+
+        async def ask(view: View) -> Epoch:
+            frame = pb.Frame(find_copyset_tail=pb.FindCopysetTail(loglet_id=view.loglet))
+            answer = await self._sequencers.ask(view, frame, ANSWER_S)
+            return int(answer.copyset_tail.epoch)
+
+        try:
+            epoch: Epoch = await self._insist(stream, ask)
+        except SegmentGoneError as error:
+            raise Sealed(str(error)) from error
+        above, last = max(tail, make(epoch, 0)), make(epoch, OFFSET_MAX)
+        return Fixed(COPYSET, stream, above, last, epoch)
+
+    async def append(self, fixed: Fixed, batch: Buffer, confirm: Confirm) -> Glsn:
+        """Return the batch's first position; 0 if the epoch is over and its content final.
+        `confirm` is called each time before the batch is sent."""
+        epoch: Epoch = fixed.place
+
+        async def attempt(view: View) -> Glsn | None:
+            if view.state.last_clean >= epoch:
+                return 0
+            await confirm()
+            order = pb.CopysetAppend(loglet_id=view.loglet, epoch=epoch)
+            frame = pb.Frame(copyset_append=order)
+            answer = await self._sequencers.ask(view, frame, ANSWER_S, (batch,))
+            return int(answer.appended.first_glsn) or None  # None: another epoch has begun
+
+        try:
+            return await self._insist(fixed.stream, attempt, Sealed, NotFound, AppendUnknown)
+        except SegmentGoneError:
+            # References are not trimmed before their writer records them, so it was never there.
+            return 0
+
+    async def _insist(
+        self,
+        stream: StreamId,
+        attempt: Callable[[View], Awaitable[int | None]],
+        *tolerated: type[LoomError],
+    ) -> int:
+        """Retry until an attempt returns a result; raise other errors than `tolerated` ones."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        attempts = 0
+        while True:
+            problem: LoomError = Unavailable("its epoch has ended and is being recovered")
+            try:
+                await self._segments.learn(stream)
+                if (found := await attempt(self._segments.view(stream))) is not None:
+                    return found
+            except LoomError as error:
+                if not isinstance(error, (Retryable, *tolerated)):
+                    raise
+                problem = error
+            wait_s = self._sequencers.pause_s(attempts)
+            if loop.time() + wait_s >= deadline_s:
+                raise self._overdue(stream, problem) from problem
+            await asyncio.sleep(wait_s)
+            await self._look_again()
+            attempts += 1
+
+    async def _look_again(self) -> None:
+        try:
+            await self._segments.log.refresh()
+        except Retryable:
+            pass  # use the cached metadata
+
+    def _overdue(self, stream: StreamId, problem: LoomError) -> LoomError:
+        return Unavailable(
+            f"log {self._segments.log.name!r}: stream {stream} took no append for "
+            f"{self._timeout_s:g} s ({problem}); see `loom status`, start the nodes that are away, "
+            "and publish again: nothing is lost or doubled by that"
+        )

@@ -1,0 +1,118 @@
+"""The cached state of a log's copyset segments, and connections to their nodes.
+
+It comes with the log's metadata: each segment's state in the epoch store, and which nodes of the
+cluster are alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers.nodes import Connections
+from loomlog.core.copyset.messages import LogState
+from loomlog.errors import Timeout, Trimmed, Unavailable
+from loomlog.types import LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.copyset import KnownNode, state_from_wire
+from loomlog.wire.link import Connection
+
+CONNECT_S: Final = 1.0  # until a node counts as dead
+
+
+class SegmentGoneError(Trimmed):
+    """The segment was trimmed, or the log never had it."""
+
+
+class View(NamedTuple):
+    """The known state of a segment."""
+
+    stream: StreamId
+    loglet: LogId
+    state: LogState
+    nodes: Mapping[NodeId, KnownNode]
+
+    @property
+    def age(self) -> tuple[int, int, bool]:
+        """Return a key by which newer views compare greater."""
+        return self.state.epoch, self.state.last_clean, self.state.closed
+
+
+class Segments:
+    """All copyset segments of one log."""
+
+    def __init__(self, log: CachedLog, connections: Connections) -> None:
+        self.log = log
+        self._connections = connections
+        self._views: dict[StreamId, View] = {}
+        self._adopted: pb.Log | None = None  # the metadata that the views were made of
+
+    def view(self, stream: StreamId) -> View:
+        """Return the newest known view; raise SegmentGoneError if there is no such stream. While
+        the log is not known, because the metadata repository refused to describe it, the views
+        stay as they were: that is no proof of a trim."""
+        log = self.log.last_known
+        if log is not None and log is not self._adopted:
+            self._adopt(log)
+        found = self._views.get(stream)
+        if found is None:
+            name = self.log.name
+            if log is None:
+                raise Unavailable(f"the segments of log {name!r} are not known now: try again")
+            raise SegmentGoneError(f"the segment of stream {stream} of log {name!r} was trimmed")
+        return found
+
+    async def learn(self, stream: StreamId) -> None:
+        """Fetch the log's metadata if the stream is not known: it may be newer than what is."""
+        await self.log.cached()
+        try:
+            self.view(stream)
+        except SegmentGoneError:
+            await self.log.fetch()
+
+    async def refresh(self, stream: StreamId) -> View:
+        """Return the view after a refresh of the log's metadata."""
+        await self.log.refresh()
+        return self.view(stream)
+
+    def _adopt(self, log: pb.Log) -> None:
+        self._adopted = log
+        known, self._views = self._views, {}
+        for stream in log.streams:
+            if stream.HasField("copyset"):
+                view = _view(stream)
+                before = known.get(view.stream)
+                if before is not None and before.age > view.age:
+                    view = before._replace(nodes=view.nodes)
+                self._views[view.stream] = view
+
+    def connected(self, view: View, node_id: NodeId) -> Connection | None:
+        """Return the open connection to a node; None if there is none or it is congested."""
+        node = view.nodes.get(node_id)
+        connection = None if node is None else self._connections.get(node.address)
+        return None if connection is None or connection.congested else connection
+
+    async def connect(self, view: View, node_id: NodeId) -> Connection:
+        node = view.nodes.get(node_id)
+        if node is None:
+            raise Unavailable(f"the address of node {node_id} is not known")
+        return await self.connect_to(node.address)
+
+    async def connect_to(self, address: str) -> Connection:
+        """Return a connection that is not congested."""
+        connection = self._connections.get(address)
+        if connection is not None and not connection.congested:
+            return connection
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connection = connection or await self._connections.connect(address)
+                await connection.drain()
+                return connection
+        except TimeoutError:
+            raise Timeout(f"no connection to {address} in time") from None
+
+
+def _view(stream: pb.LogStream) -> View:
+    return View(stream.log_stream_id, stream.copyset.loglet_id, *state_from_wire(stream.copyset))

@@ -1,0 +1,175 @@
+"""Finds positions and times in `ordered` streams.
+
+Only the streams know which of them holds a position, so all are asked; the one that had the last
+position read is asked first. A negative answer of a replica that lags does not count, and only the
+metadata repository decides what is trimmed or not yet written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from loomlog import batch as batches
+from loomlog.client.loglets.contract import RowsFrom
+from loomlog.client.loglets.times import first_at, last_position
+from loomlog.client.servers.nodes import Connections
+from loomlog.client.subscribe.pieces import Referred, decode, refers
+from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Retryable, Unavailable
+from loomlog.types import Entry, Glsn, Llsn, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+_ELSEWHERE: Final = (Retryable, Corrupt, DataLoss)  # try another replica
+_GONE: Final = (*_ELSEWHERE, NotFound)  # NotFound: the replica has just left that node
+
+
+class OrderedFinder:
+    """Looks up positions and times in the `ordered` streams of one log."""
+
+    def __init__(
+        self, log: str, connections: Connections, timeout_s: float, rng: random.Random
+    ) -> None:
+        self._log = log
+        self._connections = connections
+        self._timeout_s = timeout_s
+        self._rng = rng
+        self._last_hit: StreamId = 0
+
+    # ---- an entry
+
+    async def read(
+        self, streams: Sequence[pb.LogStream], position: Glsn
+    ) -> Entry | Referred | LoomError:
+        """Return the entry, or an error if a retry may succeed."""
+        first = [s for s in streams if s.log_stream_id == self._last_hit]
+        others = [s for s in streams if s.log_stream_id != self._last_hit]
+        doubt: LoomError | None = None
+        for some in filter(None, (first, others)):
+            found, error = await self._ask_streams(some, position)
+            if found is not None:
+                return found
+            doubt = doubt or error
+        return doubt or NotFound(f"no stream of log {self._log!r} holds position {position}")
+
+    async def _ask_streams(
+        self, streams: Sequence[pb.LogStream], position: Glsn
+    ) -> tuple[Entry | Referred | None, LoomError | None]:
+        """Return the entry if a stream has it, and an error if a stream's answer is uncertain."""
+        answers = await asyncio.gather(
+            *(self._ask_stream(stream, position) for stream in streams), return_exceptions=True
+        )
+        doubt: LoomError | None = None
+        for answer in answers:
+            if isinstance(answer, Entry | Referred):
+                self._last_hit = _stream_of(answer)
+                return answer, None
+            if isinstance(answer, _ELSEWHERE):
+                doubt = answer
+            elif not isinstance(answer, NotFound):
+                raise answer
+        return None, doubt
+
+    async def _ask_stream(self, stream: pb.LogStream, position: Glsn) -> Entry | Referred:
+        """Ask one replica after the other until one gives a definite answer."""
+        error = _no_replica(stream)
+        for address in self._addresses(stream):
+            try:
+                return await self._ask(address, stream.log_stream_id, position)
+            except _ELSEWHERE as doubt:
+                error = doubt
+        if stream.lost_from:
+            raise NotFound(
+                f"stream {stream.log_stream_id} has lost entries and does not reach that position"
+            )
+        raise error
+
+    async def _ask(self, address: str, stream: StreamId, position: Glsn) -> Entry | Referred:
+        connection = await self._connections.connect(address)
+        frame = pb.Frame(read=pb.Read(log_stream_id=stream, glsn=position))
+        _, payload = await connection.request(frame, timeout_s=self._timeout_s)
+        header = batches.read_header(payload)
+        index = position - header.first_position
+        if not 0 <= index < header.count:
+            raise Corrupt(f"stream {stream} at {address} sent another position than {position}")
+        piece = decode(payload, refers(header), index, 1)
+        return piece if isinstance(piece, Referred) else piece.batch.entry(index)
+
+    # ---- a position in a stream
+
+    async def locate(self, stream: pb.LogStream, position: Glsn) -> Llsn:
+        request = pb.Locate(log_stream_id=stream.log_stream_id, glsn=position)
+        error = _no_replica(stream)
+        for address in self._addresses(stream):
+            try:
+                return int((await self._request(address, pb.Frame(locate=request))).located.llsn)
+            except _GONE as doubt:
+                error = doubt
+        raise error
+
+    # ---- a time
+
+    async def find_time(
+        self,
+        streams: Sequence[pb.LogStream],
+        timestamp_us: int,
+        first: Glsn,
+        last: Glsn,
+        rows_from: RowsFrom,
+    ) -> Glsn | None:
+        """Search the headers of batches, then their rows: exact for any order of timestamps."""
+        while first <= last:
+            asked = (self._ask_time(stream, timestamp_us, first, last) for stream in streams)
+            begins = [position for position in await asyncio.gather(*asked) if position]
+            if not begins or min(begins) > last:
+                return None
+            rows = await rows_from(min(begins), last)
+            if rows is None:
+                return None
+            found = first_at(rows, timestamp_us)
+            if found is not None:
+                return found
+            first = last_position(rows) + 1  # the header covers rows before `first`
+        return None
+
+    async def _ask_time(
+        self, stream: pb.LogStream, timestamp_us: int, first: Glsn, last: Glsn
+    ) -> Glsn:
+        """Return the position of the stream's first batch with such an entry; 0 if there is none
+        up to `last`."""
+        request = pb.FindTime(
+            log_stream_id=stream.log_stream_id, timestamp_us=timestamp_us, first_glsn=first
+        )
+        error = _no_replica(stream)
+        for address in self._addresses(stream):
+            try:
+                found = (await self._request(address, pb.Frame(find_time=request))).found_time
+            except _GONE as doubt:
+                error = doubt
+                continue
+            if found.position or found.high_watermark >= last:
+                return int(found.position)
+            error = Unavailable(f"{address} does not know all positions up to {last} yet")
+        raise error
+
+    # ---- replicas
+
+    def _addresses(self, stream: pb.LogStream) -> list[str]:
+        addresses = [replica.address for replica in stream.replicas]
+        self._rng.shuffle(addresses)
+        return addresses
+
+    async def _request(self, address: str, frame: pb.Frame) -> pb.Frame:
+        connection = await self._connections.connect(address)
+        answer: pb.Frame
+        answer, _ = await connection.request(frame, timeout_s=self._timeout_s)
+        return answer
+
+
+def _no_replica(stream: pb.LogStream) -> LoomError:
+    return Unavailable(f"stream {stream.log_stream_id} has no replica")
+
+
+def _stream_of(found: Entry | Referred) -> StreamId:
+    return found.stream if isinstance(found, Entry) else found.header.stream_id

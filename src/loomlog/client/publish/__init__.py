@@ -1,0 +1,1 @@
+"""Exactly-once publication of staged entries."""

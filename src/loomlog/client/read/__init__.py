@@ -1,0 +1,1 @@
+"""Single reads and searches by time."""

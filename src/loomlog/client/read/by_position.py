@@ -1,0 +1,128 @@
+"""Reads one entry by its position, and finds a position in every stream.
+
+The loglet of the run that holds the position does the work. Only the metadata repository decides
+what is trimmed or not yet written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from loomlog.client.loglets.registry import Loglets
+from loomlog.client.servers.backoff import BACKOFF
+from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.subscribe.numbering import ByPosition
+from loomlog.client.subscribe.pieces import Referred
+from loomlog.errors import (
+    Corrupt,
+    DataLoss,
+    LoomError,
+    NotFound,
+    NotYetWritten,
+    Retryable,
+    Timeout,
+    Trimmed,
+    Unavailable,
+)
+from loomlog.types import Entry, Glsn, Llsn, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+_PASSING: Final = (Retryable, Corrupt, DataLoss, NotFound)  # a retry may succeed
+
+
+class Reader:
+    """Reads from one log by position."""
+
+    def __init__(
+        self, log: CachedLog, loglets: Loglets, request_timeout_s: float, rng: random.Random
+    ) -> None:
+        self._log = log
+        self._loglets = loglets
+        self._numbering = ByPosition(loglets)
+        self._timeout_s = request_timeout_s
+        self._rng = rng
+
+    async def read(self, position: Glsn) -> Entry | Referred:
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        log = await self._log.cached()
+        attempts = 0
+        while True:
+            self._check_trimmed(log, position)  # its segment may be gone
+            run = self._numbering.run(log, position)
+            error = await self._loglets.of(run.protocol).read(run, position, deadline_s)
+            if not isinstance(error, LoomError):
+                return error
+            # Not found, or a node failed: the bounds of the log decide which error is right.
+            log = await self._loglets.fetch_with_tail()
+            self._check_bounds(log, position)
+            if isinstance(error, NotFound) and any(s.lost_from for s in run.streams):
+                raise DataLoss(
+                    f"position {position} of log {self._log.name!r} was acknowledged, and all its "
+                    "replicas are gone"
+                )
+            await self._pause(error, position, attempts, deadline_s)
+            attempts += 1
+
+    async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
+        """Return, for each stream, the LLSN of its first entry at or after `position`."""
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        attempts = 0
+        while True:
+            # A stream that is not listed yet has no entry at or below the tail.
+            log = await self._loglets.fetch_with_tail()
+            self._check_bounds(log, position, beyond=1)
+            answers = await asyncio.gather(
+                *(self._locate_in(log, stream, position) for stream in log.streams),
+                return_exceptions=True,
+            )
+            failures = [answer for answer in answers if isinstance(answer, BaseException)]
+            if not failures:
+                streams = [stream.log_stream_id for stream in log.streams]
+                return {s: a for s, a in zip(streams, answers, strict=True) if isinstance(a, int)}
+            error = failures[0]
+            if not isinstance(error, _PASSING):
+                raise error
+            await self._pause(error, position, attempts, deadline_s)
+            attempts += 1
+
+    async def _locate_in(self, log: pb.Log, stream: pb.LogStream, position: Glsn) -> Llsn:
+        """Locate `position` in one stream; ask nodes only if its segment holds the position."""
+        loglet = self._loglets.of(stream.protocol)
+        for segment in log.segments:
+            if segment.loglet_id != stream.loglet_id:
+                continue
+            if position <= segment.start:
+                return 1 if loglet.counts_llsns else segment.start
+            if segment.HasField("end") and position > segment.end:
+                return (stream.entries if loglet.counts_llsns else segment.end) + 1
+        return await loglet.locate(stream, position)
+
+    def _check_trimmed(self, log: pb.Log, position: Glsn) -> None:
+        if position < log.head:
+            raise Trimmed(
+                f"position {position} of log {self._log.name!r} was trimmed; "
+                f"the first one kept is {log.head}"
+            )
+
+    def _check_bounds(self, log: pb.Log, position: Glsn, beyond: int = 0) -> None:
+        self._check_trimmed(log, position)
+        if position > log.tail + beyond:
+            raise NotYetWritten(
+                f"position {position} of log {self._log.name!r} is not written yet; "
+                f"the last one is {log.tail}"
+            )
+
+    async def _pause(
+        self, error: LoomError, position: Glsn, attempts: int, deadline_s: float
+    ) -> None:
+        wait_s = BACKOFF.delay_s(attempts, self._rng)
+        if asyncio.get_running_loop().time() + wait_s < deadline_s:
+            await asyncio.sleep(wait_s)
+            return
+        kind = type(error) if isinstance(error, Corrupt | DataLoss | Unavailable) else Timeout
+        raise kind(
+            f"position {position} of log {self._log.name!r} could not be read within "
+            f"{self._timeout_s:g} s, last: {error}; try again, and see `loom status`"
+        ) from error

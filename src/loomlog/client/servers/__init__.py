@@ -1,0 +1,1 @@
+"""Connections to metadata repositories and storage nodes."""

@@ -1,0 +1,308 @@
+"""Requests to the metadata repository, and the cached metadata of a log.
+
+Addresses are tried in turn; a follower names the leader, and answers bring further addresses. With
+several repositories, one that is slow but alive is waited for, and one that does not respond to
+pings is abandoned. Idempotent requests are retried until they are answered or time out, others
+only while they certainly had no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from loomlog import limits
+from loomlog.client.servers.backoff import BACKOFF
+from loomlog.client.servers.nodes import Connections
+from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
+from loomlog.net.calls import Call
+from loomlog.types import Glsn
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection, Frame, OnReply
+
+REFRESH_INTERVAL_S: Final = 0.02  # appends that fail together share a refresh
+_CONNECT_S: Final = 0.5  # then the next repository is tried; connecting goes on in the background
+_SILENCE_S_MIN: Final = 0.5
+_ASKED_PER_SILENCE: Final = 4  # pings in the time after which a repository counts as silent
+
+
+class Metadata:
+    """Sends requests to the leading metadata repository."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        connections: Connections,
+        rng: random.Random,
+        request_timeout_s: float,
+    ) -> None:
+        self._addresses = list(addresses)
+        self._connections = connections
+        self._rng = rng
+        self.timeout_s = request_timeout_s
+        self._chosen = 0
+        self._leader_epoch = 0  # the highest one seen in an answer
+
+    async def reach(self) -> None:
+        """Connect to any of the repositories, trying each once."""
+        for _ in self._addresses[1:]:
+            try:
+                await self._connect(asyncio.get_running_loop().time() + limits.LEADER_SILENCE_S)
+                return
+            except Retryable as error:
+                self._turn(error)
+        await self._connections.connect(self._address)
+
+    async def request(
+        self, frame: pb.Frame, *, repeatable: bool = True, timeout_s: float | None = None
+    ) -> pb.Frame:
+        """Return the answer, retrying as needed. `repeatable`: the request is idempotent."""
+        deadline_s = asyncio.get_running_loop().time() + (timeout_s or self.timeout_s)
+        attempts = 0
+        reason: Retryable | None = None  # the most informative error
+        while True:
+            try:
+                return await self._attempt(frame, deadline_s, repeatable)
+            except Retryable as error:
+                self._turn(error)
+                attempts += 1
+                if reason is None or _tells(error) >= _tells(reason):
+                    reason = error
+                await self._pause(reason, attempts, deadline_s)
+
+    def call(self, frame: pb.Frame, on_reply: OnReply) -> Call[Frame] | None:
+        """Send a request once, without a task or Future, for the hot path of appends. Return None
+        if not connected. After an error, callers may fall back to `request`."""
+        connection = self._connections.get(self._address)
+        return None if connection is None else Attempt(self, connection, frame, on_reply)
+
+    async def _attempt(self, frame: pb.Frame, deadline_s: float, repeatable: bool) -> pb.Frame:
+        now_s = asyncio.get_running_loop().time
+        connect_s = _CONNECT_S if len(self._addresses) > 1 else self.timeout_s
+        connection = await self._connect(min(deadline_s, now_s() + connect_s))
+        left_s = max(deadline_s - now_s(), 0.001)
+        answered = False
+        try:
+            answer: pb.Frame
+            with self.watch(connection, repeatable=repeatable):
+                answer, _ = await connection.request(frame, timeout_s=left_s)
+            answered = True
+            self.check_leader(answer)
+        except SwapUnknown as error:
+            if repeatable:
+                raise Unavailable(str(error)) from error
+            raise
+        except Retryable as error:
+            unknown = answered or connection.closed or isinstance(error, Timeout)
+            if unknown and not repeatable:
+                raise LoomError(
+                    f"{error}; the {frame.WhichOneof('body')} request may or may not have been "
+                    "carried out: check before you repeat it"
+                ) from error
+            raise
+        return answer
+
+    def watch(self, connection: Connection, *, repeatable: bool) -> Watch:
+        """Watch a connection if there is another repository to turn to."""
+        watch = Watch()
+        if len(self._addresses) == 1:
+            return watch
+        silence_s = limits.LEADER_SILENCE_S
+        if repeatable:  # leave time to ask the others
+            share_s = self.timeout_s / len(self._addresses)
+            silence_s = min(silence_s, max(share_s, _SILENCE_S_MIN))
+        watch.begin(connection, silence_s)
+        return watch
+
+    def check_leader(self, answer: pb.Frame) -> None:
+        """Raise NotLeader for an answer of a leader that was replaced and may not know it."""
+        epoch = answer.leader_epoch
+        if 0 < epoch < self._leader_epoch and len(self._addresses) > 1:
+            raise NotLeader(f"{self._address} is no longer the leader")
+        self._leader_epoch = max(self._leader_epoch, epoch)
+
+    async def _connect(self, deadline_s: float) -> Connection:
+        connection = self._connections.get(self._address)
+        if connection is not None:
+            return connection
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self._connections.connect(self._address)
+        except TimeoutError:
+            raise Timeout(f"{self._address} did not answer in time") from None
+
+    async def _pause(self, error: Retryable, attempts: int, deadline_s: float) -> None:
+        """Back off after each round over all addresses; raise `error` once the time is up."""
+        everyone_asked = attempts % len(self._addresses) == 0
+        wait_s = BACKOFF.delay_s(attempts, self._rng) if everyone_asked else 0.0
+        too_late = asyncio.get_running_loop().time() + wait_s >= deadline_s
+        if too_late or self._connections.closed:
+            raise error
+        await asyncio.sleep(wait_s)
+
+    @property
+    def _address(self) -> str:
+        return self._addresses[self._chosen]
+
+    def _turn(self, error: Retryable) -> None:
+        """Choose the leader named by the error, or the next address."""
+        leader = error.leader if isinstance(error, NotLeader) else ""
+        if leader and leader != self._address:
+            self.learn([leader])
+            self._chosen = self._addresses.index(leader)
+        else:
+            self._chosen = (self._chosen + 1) % len(self._addresses)
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """Add addresses of further metadata repositories."""
+        self._addresses += [address for address in addresses if address not in self._addresses]
+
+
+def _tells(error: Retryable) -> int:
+    """Rank errors by how much they explain: a redirect least, then a timeout; a reason why there
+    is no leader most."""
+    if isinstance(error, NotLeader):
+        return 0 if error.leader else 3
+    return 1 if isinstance(error, Timeout) else 2
+
+
+class Attempt(Call[Frame]):
+    """A request to one repository, which may turn out not to lead."""
+
+    def __init__(
+        self, metadata: Metadata, connection: Connection, frame: pb.Frame, on_reply: OnReply
+    ) -> None:
+        self._metadata = metadata
+        self._watch: Watch | None = None
+        super().__init__(connection, frame, (), metadata.timeout_s, on_reply)
+        if not self.ended:
+            self._watch = metadata.watch(connection, repeatable=True)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._end_watch()
+
+    def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
+        if not isinstance(reply, LoomError):
+            try:
+                self._metadata.check_leader(reply)
+            except NotLeader as error:
+                reply = error
+        super()._replied(reply, content)
+        self._end_watch()
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+
+
+class Watch:
+    """Closes a connection whose server falls silent, so that pending requests fail. The server is
+    pinged only when a request takes long."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    def begin(self, connection: Connection, silence_s: float) -> None:
+        every_s = silence_s / _ASKED_PER_SILENCE
+        loop = asyncio.get_running_loop()
+
+        def ask() -> None:
+            self._asking = loop.create_task(_hang_up_when_silent(connection, silence_s, every_s))
+
+        self._timer = loop.call_later(every_s, ask)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+async def _hang_up_when_silent(connection: Connection, silence_s: float, every_s: float) -> None:
+    while not connection.closed:
+        question = pb.Frame(ask_leader=pb.AskLeader())
+        try:
+            await connection.request(question, timeout_s=silence_s - every_s)
+        except Timeout as error:
+            connection.abort(Unavailable(str(error)))
+        except LoomError:
+            pass  # closed, or an error: that is an answer, too
+        await asyncio.sleep(every_s)
+
+
+class CachedLog:
+    """The cached metadata of one log: its segments, its streams and their replicas."""
+
+    def __init__(self, name: str, metadata: Metadata) -> None:
+        self.name = name
+        self.last_known: pb.Log | None = None
+        self.reached: Glsn = 0  # the highest position delivered to a subscription
+        self._metadata = metadata
+        self._refreshing: asyncio.Task[pb.Log] | None = None
+        self._refreshed_s = float("-inf")
+
+    async def cached(self) -> pb.Log:
+        """Return the metadata known, however old; fetch it if there is none."""
+        return self.last_known or await self.refresh()
+
+    async def refresh(self) -> pb.Log:
+        """Ask the metadata repository. Concurrent callers share an answer that may be slightly
+        older than their call: good for streams and addresses, not for the tail."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+            self._refreshing.add_done_callback(_retrieve)
+        return await asyncio.shield(self._refreshing)
+
+    async def fetch(self) -> pb.Log:
+        """Return the log as the metadata repository has it now; its tail may be too low."""
+        frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name))
+        log = (await self._metadata.request(frame)).log
+        self._metadata.learn(log.metadata)
+        self._update(log)
+        return log
+
+    def _update(self, log: pb.Log) -> None:
+        """Cache a log unless a newer version of it is known."""
+        known = self.last_known
+        if known is not None and known.log_id != log.log_id:
+            self.reached = 0
+            known = None
+        if known is None or known.version <= log.version:
+            self.last_known = log
+
+    async def close(self) -> None:
+        task = self._refreshing
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _refresh(self) -> pb.Log:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(max(0.0, self._refreshed_s + REFRESH_INTERVAL_S - loop.time()))
+            log = await self.fetch()
+            return self.last_known or log
+        except LoomError as error:
+            if not isinstance(error, Retryable):
+                self.last_known = None
+            raise
+        finally:
+            self._refreshed_s = loop.time()
+            self._refreshing = None
+
+
+def _retrieve(task: asyncio.Task[pb.Log]) -> None:
+    """Mark the exception as retrieved: callers that still wait get it, and if none does, a
+    warning of asyncio would be noise."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,89 @@
+"""Validation of client settings, before anything connects."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any, Final, Literal, NamedTuple, TypedDict
+
+from loomlog import limits
+from loomlog.config import ClientSettings
+from loomlog.errors import InvalidArgument
+
+
+class ClientOptions(TypedDict, total=False):
+    """The fields of ClientSettings as keyword arguments."""
+
+    compression: Literal["none", "lz4", "zstd"]
+    append_batch_bytes: int
+    appends_in_flight_max: int
+    append_buffer_bytes_max: int
+    append_timeout_s: float
+    retry: Literal["exactly-once", "at-once"]
+    request_timeout_s: float
+    connect_timeout_s: float
+    read_ahead_bytes: int
+    spin_s: float
+    hole_timeout_s: float
+
+
+class _Bounds(NamedTuple):
+    least: float
+    most: float = math.inf
+    whole: bool = True
+
+    def __contains__(self, value: object) -> bool:
+        kinds = int if self.whole else (int, float)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            return False
+        return self.least <= value <= self.most  # False for NaN
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number of seconds"
+        return f"{kind} from {self.least:g}" + (
+            f" to {self.most:g}" if self.most < math.inf else ""
+        )
+
+
+_SECONDS: Final = _Bounds(0.001, limits.CLIENT_TIMEOUT_S_MAX, whole=False)
+_SECONDS_OR_0: Final = _SECONDS._replace(least=0)
+_BYTES: Final = _Bounds(1)
+_NUMBERS: Final = {
+    "append_batch_bytes": _Bounds(1, limits.BATCH_BYTES_MAX),
+    # A stream remembers only this many batches of a producer to detect duplicates.
+    "appends_in_flight_max": _Bounds(1, limits.APPENDS_IN_FLIGHT_MAX),
+    "append_buffer_bytes_max": _BYTES,
+    "append_timeout_s": _SECONDS,
+    "request_timeout_s": _SECONDS,
+    "connect_timeout_s": _SECONDS,
+    "read_ahead_bytes": _BYTES,
+    "spin_s": _SECONDS_OR_0,
+    "hole_timeout_s": _SECONDS_OR_0,
+}
+_CHOICES: Final = {
+    "compression": ("none", "lz4", "zstd"),
+    "retry": ("exactly-once", "at-once"),
+}
+_NAMES: Final = frozenset(field.name for field in fields(ClientSettings))
+
+
+def checked_settings(given: ClientOptions) -> ClientSettings:
+    """Return the settings; raise InvalidArgument for the first invalid one."""
+    options: dict[str, Any] = dict(given)
+    unknown = sorted(set(options) - _NAMES)
+    if unknown:
+        raise InvalidArgument(
+            f"no setting {', '.join(unknown)}; there are {', '.join(sorted(_NAMES))}"
+        )
+    for name, value in options.items():
+        _check(name, value)
+    return ClientSettings(**options)
+
+
+def _check(name: str, value: object) -> None:
+    choices = _CHOICES.get(name)
+    if choices is None:
+        if value not in _NUMBERS[name]:
+            raise InvalidArgument(f"{name} must be {_NUMBERS[name]}, not {value!r}")
+    elif value not in choices:
+        raise InvalidArgument(f"no {name} {value!r}; use one of {', '.join(choices)}")

@@ -1,0 +1,274 @@
+"""Reads a log and its archive as one sequence: positions below the log's head come from Parquet.
+
+The archive is opened only when a reader meets a trimmed position. The reader then reads it up to
+the current head and continues with the log; after another trim it may return to the archive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from loomlog.archive import record
+from loomlog.archive.record import ArchiveInfo
+from loomlog.client.kv.registers import Register
+from loomlog.client.loglets.registry import Loglets
+from loomlog.client.servers.metadata import CachedLog, Metadata
+from loomlog.client.subscribe.pieces import Pieces, Shown
+from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
+from loomlog.types import Entry, Gap, Glsn, LogId
+
+if TYPE_CHECKING:
+    from loomlog.archive.reader import Archive
+
+
+FromLog: TypeAlias = Callable[[Glsn], Pieces[Shown]]
+"""Opens the log itself, from a position on."""
+
+
+class TrimmedPart(NamedTuple):
+    """Rows from the archive; there may be gaps between them."""
+
+    batches: Iterator[Any]
+    last: Glsn  # rows are at this position or below
+
+
+class ArchivedLog:
+    """The archive of one log, if there is one."""
+
+    def __init__(
+        self, log: CachedLog, loglets: Loglets, metadata: Metadata, rng: random.Random
+    ) -> None:
+        self._log = log
+        self._loglets = loglets
+        self._register = Register(record.register_name(log.name), metadata, rng)
+        self._archive: Archive | None = None
+
+    async def info(self) -> ArchiveInfo | None:
+        """Return the archive's current description; None if the log has none."""
+        return await self._info_of((await self._log.fetch()).log_id)
+
+    async def earliest(self) -> Glsn:
+        """Return the first position that can be read, from the archive or the log."""
+        log = await self._log.fetch()
+        head = max(log.head, 1)
+        info = await self._info_of(log.log_id) if head > 1 else None
+        return head if info is None or not info.covers(head - 1) else info.first
+
+    async def latest(self) -> Glsn:
+        """Return the position after the tail."""
+        return (await self._loglets.fetch_with_tail()).tail + 1
+
+    async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> TrimmedPart | None:
+        """Return the archived rows from `first` to the head or to `stop`; None if `first` is not
+        archived or not trimmed."""
+        log = await self._log.fetch()
+        archive = await self._covering(first, log.log_id) if first < log.head else None
+        if archive is None:
+            return None
+        last = log.head - 1 if stop is None else min(log.head - 1, stop)
+        last = min(last, archive.info.through)
+        return TrimmedPart(archive.batches(first, last), last)
+
+    async def kept_from(self, position: Glsn) -> Glsn:
+        """Return the first position at or after `position` that is archived or not trimmed."""
+        log = await self._log.fetch()
+        if position >= log.head:
+            return position
+        info = await self._info_of(log.log_id)
+        if info is None or info.through < position:
+            return log.head
+        return min(max(position, info.first), log.head)
+
+    async def refresh(self) -> bool:
+        """Reload the archive's description; return whether it changed."""
+        return await self._refresh((await self._log.fetch()).log_id)
+
+    async def _covering(self, position: Glsn, log_id: LogId) -> Archive | None:
+        """Return the archive if it has that position."""
+        known = None if self._archive is None else self._archive.info
+        if known is None or known.log_id != log_id or not known.covers(position):
+            await self._refresh(log_id)
+        archive = self._archive
+        return archive if archive is not None and archive.info.covers(position) else None
+
+    async def _refresh(self, log_id: LogId) -> bool:
+        from loomlog.archive.reader import Archive
+
+        before = None if self._archive is None else self._archive.info
+        info = await self._info_of(log_id)
+        if info != before:
+            self._archive = None if info is None else Archive(info)
+        return info != before
+
+    async def _info_of(self, log_id: LogId) -> ArchiveInfo | None:
+        found = await self._register.get()
+        info = None if found is None else record.decode(found.value, self._log.name)
+        # Ignore the archive of a deleted log of the same name.
+        return info if info is not None and info.log_id == log_id else None
+
+    async def read(self, position: Glsn) -> Entry | None:
+        """Return the entry at a trimmed position; None if it is not archived."""
+        while (part := await self.trimmed_part(position, position)) is not None:
+            try:
+                batch = await asyncio.to_thread(next, part.batches, None)
+            except (DataLoss, Corrupt):
+                if not await self.refresh():
+                    raise
+            else:
+                if batch is None:
+                    raise NotFound(f"position {position} has no entry and never will: skip it")
+                return Archived(batch).entries()[0]
+        return None
+
+
+class Archived(NamedTuple):
+    """Records from the archive."""
+
+    batch: Any  # pyarrow.RecordBatch
+
+    @property
+    def rows(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def last_position(self) -> Glsn:
+        return int(self.batch.column(0)[-1].as_py())
+
+    def entries(self) -> list[Entry]:
+        columns = self.batch.columns
+        columns[3] = columns[3].view("int64")  # timestamps in microseconds
+        return list(map(Entry._make, zip(*(c.to_pylist() for c in columns), strict=True)))
+
+    def to_arrow(self) -> Any:
+        return self.batch
+
+
+class _ArchivedPieces:
+    """Archived rows, read in a thread, one batch ahead."""
+
+    def __init__(self, part: TrimmedPart) -> None:
+        self.end = part.last + 1
+        self._batches = part.batches
+        self._ahead: asyncio.Future[Any] = self._fetch()
+
+    async def next(self) -> Archived | None:
+        return self._taken(await self._ahead)
+
+    def next_ready(self) -> Archived | None:
+        ahead = self._ahead
+        if not ahead.done() or ahead.cancelled() or ahead.exception() is not None:
+            return None
+        return self._taken(ahead.result())
+
+    def close(self) -> None:
+        self._ahead.cancel()
+
+    def _taken(self, batch: Any) -> Archived | None:
+        if batch is None:
+            return None
+        self._ahead = self._fetch()
+        return Archived(batch)
+
+    def _fetch(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(None, next, self._batches, None)
+
+
+class WithArchive:
+    """A log's records from `start` to `stop`, wherever they are. For one consumer at a time."""
+
+    def __init__(
+        self,
+        archived: ArchivedLog,
+        from_log: FromLog,
+        start: Glsn | str,
+        stop: Glsn | None,
+        *,
+        gaps: bool,
+    ) -> None:
+        """`from_log` also ends at `stop`. Positions that are trimmed and not archived are a gap
+        with `gaps`; else they raise Trimmed."""
+        self._gaps = gaps
+        self._archived = archived
+        self._from_log = from_log
+        self._start = start
+        self._stop = stop
+        self._next: Glsn = 0  # the next position to deliver; 0: not started
+        self._source: Pieces[Shown] | None = None
+
+    async def next(self) -> Shown | None:
+        """Return the next records; None after `stop`."""
+        source = self._source or await self._begin()
+        while True:
+            try:
+                piece = await source.next()
+            except Trimmed as error:
+                gap = await self._trimmed() if self._gaps else None
+                if gap is not None:
+                    return self._passed(gap)
+                source = await self._turn_to_archive(error)
+            except (DataLoss, Corrupt) as error:
+                if not isinstance(source, _ArchivedPieces) or not await self._archived.refresh():
+                    raise
+                source = await self._turn_to_archive(error)  # a file was replaced
+            else:
+                if piece is not None:
+                    return self._passed(piece)
+                if isinstance(source, _ArchivedPieces):
+                    self._next = source.end
+                    if not self._at_end():
+                        source = self._turn_to_log()
+                        continue
+                return None
+
+    def next_ready(self) -> Shown | None:
+        """Return the next records if they have arrived."""
+        piece = None if self._source is None else self._source.next_ready()
+        return None if piece is None else self._passed(piece)
+
+    def _passed(self, piece: Shown) -> Shown:
+        last = piece.last if isinstance(piece, Gap) else piece.last_position
+        self._next = last + 1
+        return piece
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+
+    async def _begin(self) -> Pieces[Shown]:
+        if self._start == "earliest":
+            self._next = await self._archived.earliest()
+        elif self._start == "latest":
+            self._next = await self._archived.latest()
+        else:
+            self._next = int(self._start)
+        return self._turn_to_log()
+
+    def _turn_to_log(self) -> Pieces[Shown]:
+        return self._turn_to(self._from_log(self._next))
+
+    async def _trimmed(self) -> Gap | None:
+        """Return the gap of trimmed and not archived positions here; None if there is none."""
+        kept_from = await self._archived.kept_from(self._next)
+        if kept_from <= self._next:
+            return None
+        last = kept_from - 1 if self._stop is None else min(kept_from - 1, self._stop)
+        gap = Gap(self._next, last, "trim")
+        self._turn_to(self._from_log(last + 1))
+        return gap
+
+    async def _turn_to_archive(self, error: LoomError) -> Pieces[Shown]:
+        part = await self._archived.trimmed_part(self._next, self._stop)
+        if part is None:
+            raise error
+        return self._turn_to(_ArchivedPieces(part))
+
+    def _turn_to(self, source: Pieces[Shown]) -> Pieces[Shown]:
+        self.close()
+        self._source = source
+        return source
+
+    def _at_end(self) -> bool:
+        return self._stop is not None and self._next > self._stop

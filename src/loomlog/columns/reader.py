@@ -1,0 +1,205 @@
+"""Decodes a batch into records and Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+
+from loomlog import batch
+from loomlog.batch import HEADER_BYTES, Header, aligned
+from loomlog.columns.layout import (
+    BINARY,
+    INT32,
+    INT64,
+    OFFSET_BYTES,
+    SCHEMA,
+    TIMESTAMP,
+    TIMESTAMP_BYTES,
+    one_line,
+)
+from loomlog.errors import Corrupt
+from loomlog.types import Buffer, Entry, Glsn, Llsn, StreamId
+
+_ALIGNED_FOR_ARROW: Final = 8  # what its 64-bit numbers need
+
+
+class Batch:
+    """A decoded batch. It refers to its buffer, which must not change.
+
+    Positions, streams and LLSNs are 0 until servers have assigned them.
+    """
+
+    __slots__ = ("_timestamps", "attributes", "header", "keys", "num_records", "values")
+
+    def __init__(
+        self, header: Header, timestamps: Any, values: Any, keys: Any, attributes: Any
+    ) -> None:
+        self.header = header
+        self.num_records = header.count
+        self.values = values  # pyarrow.BinaryArray
+        self.keys = keys  # the same, or None if no record has one
+        self.attributes = attributes  # the same
+        self._timestamps = timestamps  # int64
+
+    def placed(
+        self, skip: int, rows: int, *, position: Glsn, stream: StreamId, llsn: Llsn
+    ) -> Batch:
+        """Return `rows` records after the first `skip`, renumbered from the given numbers."""
+        header = self.header._replace(
+            count=rows, first_position=position, stream_id=stream, first_llsn=llsn
+        )
+        return Batch(
+            header,
+            self._timestamps.slice(skip, rows),
+            self.values.slice(skip, rows),
+            None if self.keys is None else self.keys.slice(skip, rows),
+            None if self.attributes is None else self.attributes.slice(skip, rows),
+        )
+
+    def to_arrow(self, first: int = 0) -> Any:
+        """Return the rows from `first` on as a pyarrow.RecordBatch of SCHEMA."""
+        header = self.header
+        first = min(first, header.count)
+        count = header.count - first
+        keys = pa.nulls(count, BINARY) if self.keys is None else self.keys.slice(first)
+        columns = [
+            _counted(header.first_position, first, count),
+            pa.repeat(pa.scalar(header.stream_id, INT32), count),
+            _counted(header.first_llsn, first, count),
+            self._timestamps.slice(first).view(TIMESTAMP),
+            keys,
+            self.values.slice(first),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def entries(self, skip: int = 0) -> list[Entry]:
+        """Return the records after the first `skip` as entries."""
+        header = self.header
+        keys = repeat(None) if self.keys is None else self.keys.slice(skip).to_pylist()
+        rows = zip(
+            _numbers(header.first_position, skip, header.count),
+            repeat(header.stream_id),
+            _numbers(header.first_llsn, skip, header.count),
+            self._timestamps.slice(skip).to_pylist(),
+            keys,
+            self.values.slice(skip).to_pylist(),
+            strict=False,
+        )
+        # What Entry._make does, without a Python frame per record.
+        return list(map(tuple.__new__, repeat(Entry), rows))
+
+    def entry(self, index: int) -> Entry:
+        """Return the record at `index`, counted from 0."""
+        header = self.header
+        if not 0 <= index < header.count:
+            raise IndexError(f"record {index} of a batch of {header.count}")
+        return Entry(
+            position=header.first_position + index if header.first_position else 0,
+            stream=header.stream_id,
+            llsn=header.first_llsn + index if header.first_llsn else 0,
+            timestamp_us=self._timestamps[index].as_py(),
+            key=None if self.keys is None else self.keys[index].as_py(),
+            value=self.values[index].as_py(),
+        )
+
+
+def blank(header: Header) -> Batch:
+    """Return a batch with the positions and time of its header and empty values."""
+    timestamps = pa.repeat(pa.scalar(header.max_timestamp_us, INT64), header.count)
+    values = pa.repeat(pa.scalar(b"", BINARY), header.count)
+    return Batch(header, timestamps, values, None, None)
+
+
+def without_payloads(rows: Any) -> Any:
+    """Return the rows with empty values and no keys."""
+    values = pa.repeat(pa.scalar(b"", BINARY), rows.num_rows)
+    columns = [*rows.columns[:-2], pa.nulls(rows.num_rows, BINARY), values]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _counted(first: int, skip: int, count: int) -> Any:
+    if first == 0:
+        return pa.repeat(pa.scalar(0, INT64), count)
+    return pa.arange(first + skip, first + skip + count)
+
+
+def _numbers(first: int, skip: int, count: int) -> Iterable[int]:
+    return range(first + skip, first + count) if first else repeat(0)
+
+
+def decode(buffer: Buffer) -> Batch:
+    """Decode and verify the batch in `buffer`, without a copy unless it is compressed."""
+    header = batch.check(buffer)
+    body = _Body(_raw_body(header, memoryview(buffer)))
+    count = header.count
+    timestamps = pa.Array.from_buffers(INT64, count, [None, body.take(count * TIMESTAMP_BYTES)])
+    values = _take_column(body, count, nullable=False)
+    keys = attributes = None
+    if header.flags & batch.FLAG_KEYS:
+        keys = _take_column(body, count, nullable=True)
+    if header.flags & batch.FLAG_ATTRIBUTES:
+        attributes = _take_column(body, count, nullable=True)
+    body.require_end()
+    return Batch(header, timestamps, values, keys, attributes)
+
+
+class _Body:
+    """Reads the parts of an uncompressed body in order."""
+
+    __slots__ = ("_at", "_buffer")
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+        self._at = 0
+
+    def take(self, size: int) -> Any:
+        start = self._at
+        self._at = start + aligned(size)
+        if self._at > self._buffer.size:
+            raise Corrupt(f"batch body of {self._buffer.size} bytes: a part ends at {self._at}")
+        return self._buffer.slice(start, size)
+
+    def require_end(self) -> None:
+        if self._at != self._buffer.size:
+            raise Corrupt(f"batch body of {self._buffer.size} bytes: its parts end at {self._at}")
+
+
+def _take_column(body: _Body, count: int, *, nullable: bool) -> Any:
+    validity = body.take(-(-count // 8)) if nullable else None
+    offsets = body.take((count + 1) * OFFSET_BYTES)
+    numbers = memoryview(offsets).cast("i")
+    if numbers[0] != 0 or numbers[count] < 0:
+        raise Corrupt(f"batch body: offsets run from {numbers[0]} to {numbers[count]}")
+    data = body.take(numbers[count])
+    try:
+        column = pa.Array.from_buffers(BINARY, count, [validity, offsets, data])
+        column.validate(full=True)
+    except pa.ArrowException as problem:
+        raise Corrupt(f"batch body: {one_line(problem)}") from None
+    return column
+
+
+def _raw_body(header: Header, view: memoryview) -> Any:
+    stored = pa.py_buffer(view[HEADER_BYTES : HEADER_BYTES + header.body_size])
+    if header.codec == batch.CODEC_NONE:
+        if stored.address % _ALIGNED_FOR_ARROW:
+            return pa.py_buffer(stored.to_pybytes())
+        return stored
+    try:
+        raw = _decompressed(header, stored)
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise Corrupt(f"batch body cannot be decompressed: {one_line(problem)}") from None
+    if raw.size != header.raw_size:
+        raise Corrupt(f"batch body decompresses to other than {header.raw_size} bytes")
+    return raw
+
+
+def _decompressed(header: Header, stored: Any) -> Any:
+    if header.codec == batch.CODEC_ZSTD:
+        return pa.decompress(stored, header.raw_size, codec="zstd")
+    # pyarrow's one-shot LZ4 does not report data that ends early; memory would stay unwritten.
+    with pa.CompressedInputStream(pa.BufferReader(stored), "lz4") as stream:
+        return stream.read_buffer(header.raw_size + 1)

@@ -1,0 +1,26 @@
+"""Back-off between attempts: exponential, bounded, with optional jitter. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+_DOUBLINGS_MAX: Final = 30  # keeps the arithmetic small; every delay is bounded long before
+
+
+class Chance(Protocol):
+    """A `random.Random`."""
+
+    def random(self) -> float: ...
+
+
+class Backoff(NamedTuple):
+    """Delays that double from `first_s` up to `max_s`."""
+
+    first_s: float
+    max_s: float
+
+    def delay_s(self, attempts: int, rng: Chance | None = None) -> float:
+        """Return the delay after this many attempts, the first being number 0. With `rng` it is
+        varied by half, which keeps many clients from retrying in step."""
+        delay_s = min(self.first_s * float(1 << min(attempts, _DOUBLINGS_MAX)), self.max_s)
+        return delay_s if rng is None else delay_s * (0.5 + rng.random())

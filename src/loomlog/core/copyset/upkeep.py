@@ -1,0 +1,94 @@
+"""Decide whether a copyset log needs another epoch without an append. Pure.
+
+It does when its segment ends, when its sequencer is gone or drained, when a node leaves its nodeset
+or lost its copies, and when nodes are back for a nodeset that has shrunk. Without that, readers
+would wait until the next append for the last records that a dead sequencer acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from loomlog.core.copyset.epoch_metadata import Member
+from loomlog.core.copyset.log_state import can_be_recovered, has_shrunk, is_recovered
+from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.messages import LogState
+from loomlog.types import NodeId
+
+
+class LogSituation(NamedTuple):
+    """The state of a log besides its nodes."""
+
+    state: LogState
+    holders: Sequence[NodeId]  # the nodes that may have records
+    nodeset_wanted: int = 0  # 0: no size was asked for
+    begun: bool = True
+    ends: bool = False  # its segment takes no more appends
+
+
+class Nodes(Protocol):
+    """The storage nodes, as one log sees them."""
+
+    def alive(self, node: NodeId) -> bool: ...
+
+    def leaves(self, node: NodeId | None) -> bool:
+        """Return whether it is drained, or no longer part of the cluster."""
+
+    def is_unfit(self, node: NodeId) -> bool:
+        """Return whether it has to leave its nodesets."""
+
+    def lost_through(self, node: NodeId) -> Epoch:
+        """Return up to which epoch it may have lost copies; 0: none."""
+
+    def next_sequencer(self) -> NodeId | None: ...
+
+    def next_nodeset(self) -> Sequence[Member]: ...
+
+
+def reason_for_epoch(log: LogSituation, nodes: Nodes) -> str:
+    """Return why the log needs another epoch; "" if it does not, or cannot have one now."""
+    state = log.state
+    if log.ends:
+        return "" if state.closed and is_recovered(state) else "its segment ends"
+    if not log.begun or (not state.sequencer and is_recovered(state)):
+        return ""
+    if reason := _what_is_wrong(log, nodes):
+        alive = [node for node in log.holders if nodes.alive(node)]
+        return reason if can_be_recovered(state, alive) else ""
+    return ""
+
+
+def _what_is_wrong(log: LogSituation, nodes: Nodes) -> str:
+    state = log.state
+    if not state.sequencer:
+        return "its last sequencer is unknown"  # after `loom metadata catch-up`
+    if not nodes.alive(state.sequencer):
+        return f"node {state.sequencer}, which sequenced it, is gone"
+    if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.next_sequencer()):
+        return f"node {state.sequencer}, which sequences it, is drained"
+    nodeset = state.history[-1].nodeset
+    unfit = [member.node_id for member in nodeset if nodes.is_unfit(member.node_id)]
+    if unfit and nodes.next_nodeset() != nodeset:
+        return f"node {unfit[0]} leaves its nodeset"
+    if lossy := lossy_nodes(state, nodes):
+        return f"node {lossy[0]} lost its copies"  # it counts fully from the next epoch on
+    if joining := _joining(log, nodes):
+        return f"node {joining[0]} joins its nodeset"
+    return ""
+
+
+def lossy_nodes(state: LogState, nodes: Nodes) -> list[NodeId]:
+    """Return the nodes that may have lost copies of the newest epoch."""
+    return [node for node in state.history[-1].nodes if nodes.lost_through(node) >= state.epoch]
+
+
+def _joining(log: LogSituation, nodes: Nodes) -> list[NodeId]:
+    """Return the nodes that would make up for those that left; none while one of them is away."""
+    nodeset = log.state.history[-1].nodeset
+    if not has_shrunk(log.state, log.nodeset_wanted):
+        return []
+    grown = nodes.next_nodeset()
+    joining = [member.node_id for member in grown if member not in nodeset]
+    is_larger = len(grown) > len(nodeset)
+    return joining if is_larger and all(map(nodes.alive, joining)) else []

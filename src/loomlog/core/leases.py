@@ -1,0 +1,31 @@
+"""Decide about leases: how long a holder still has one, and when another may acquire it. Pure.
+
+Only the epoch protects, because it is durable and grows with every holder. Time merely says when
+another holder may follow.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LeaseStanding(NamedTuple):
+    """A lease at a moment, on the clock of the server that keeps it."""
+
+    holder: str  # "": nobody
+    ttl_s: float
+    renewed_s: float
+    now_s: float
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.renewed_s + self.ttl_s - self.now_s) if self.holder else 0.0
+
+    def can_be_acquired_by(self, holder: str) -> bool:
+        """Return whether it is free or held by `holder`, which then gets another epoch."""
+        return self.holder in ("", holder) or not self.left_s
+
+
+def next_epoch(epoch: int, lost_epochs: int) -> int:
+    """Return the epoch of the next holder: above all ever given, also by metadata that was lost."""
+    return max(epoch, lost_epochs) + 1

@@ -1,0 +1,120 @@
+"""Decide which nodes get replicas. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from loomlog.types import NodeId, StreamId
+
+
+def place(
+    streams: int,
+    replicas: int,
+    nodes: Sequence[NodeId],
+    existing: Iterable[tuple[NodeId, ...]],
+    locations: Mapping[NodeId, str] | None = None,
+) -> list[tuple[NodeId, ...]]:
+    """Return the nodes of each new stream, the primary first. No node gets two replicas of a
+    stream; these are in as many locations as there are, and replicas and primaries are spread
+    evenly as far as possible. A node without location is in one of its own."""
+    load: Counter[NodeId] = Counter()
+    primaries: Counter[NodeId] = Counter()
+    placed: list[tuple[NodeId, ...]] = []
+
+    def count(chosen: tuple[NodeId, ...]) -> None:
+        load.update(chosen)
+        primaries.update(chosen[:1])
+
+    for placed_before in existing:
+        count(placed_before)
+    for _ in range(streams):
+        lightest = sorted(nodes, key=lambda node: (load[node], primaries[node], node))
+        chosen = spread(lightest, replicas, locations or {})
+        chosen.sort(key=lambda node: (primaries[node], load[node], node))
+        placed.append(tuple(chosen))
+        count(placed[-1])
+    return placed
+
+
+def spread(nodes: Iterable[NodeId], wanted: int, locations: Mapping[NodeId, str]) -> list[NodeId]:
+    """Choose this many nodes from as many locations as there are, the first ones if possible."""
+    left = list(nodes)
+    chosen: list[NodeId] = []
+    while left and len(chosen) < wanted:
+        chosen.append(min(left, key=lambda node: neighbours(node, chosen, locations)))
+        left.remove(chosen[-1])
+    return chosen
+
+
+def neighbours(node: NodeId, others: Iterable[NodeId], locations: Mapping[NodeId, str]) -> int:
+    """Return how many of the other nodes are in the location of this one."""
+    location = locations.get(node)
+    return sum(locations.get(other) == location for other in others) if location else 0
+
+
+# ---- one more replica
+
+
+class Load(NamedTuple):
+    """The load of a node. Nodes that compare lower are preferred."""
+
+    has_remains: bool  # of the same stream
+    replicas: int
+    stored_bytes: int
+
+
+def choose_spare(
+    loads: Mapping[NodeId, Load], staying: Collection[NodeId], locations: Mapping[NodeId, str]
+) -> NodeId | None:
+    """Return the best node for one more replica: one in a location without a replica that stays,
+    then the one with the least load."""
+
+    def burden(node: NodeId) -> tuple[int, Load, NodeId]:
+        return neighbours(node, staying, locations), loads[node], node
+
+    return min(loads, key=burden, default=None)
+
+
+class Candidate(NamedTuple):
+    """A node that might take one more replica of a stream."""
+
+    node: NodeId
+    reachable: bool = True
+    has_room: bool = True
+    draining: bool = False
+    deleting: bool = False  # is about to delete what it had of the stream
+    unable: bool = False  # failed to take it a moment ago
+    has_old_data: bool = False  # of the stream, from which it cannot go on
+
+
+def why_not(
+    stream_id: StreamId, replicas: Collection[NodeId], joining: NodeId | None, candidate: Candidate
+) -> str | None:
+    """Return why the candidate cannot take a replica of the stream, if there is a reason."""
+    node = candidate.node
+    reasons = (
+        (node in replicas, f"node {node} has a replica of stream {stream_id} already"),
+        (node == joining, f"node {node} is being filled with stream {stream_id} already"),
+        (not candidate.reachable, f"node {node} is not alive"),
+        (
+            not candidate.has_room,
+            f"node {node} has no volume that works and has room: see `loom node list`",
+        ),
+        (candidate.draining, f"node {node} is being drained"),
+        (
+            candidate.deleting,
+            f"node {node} is just deleting old data of stream {stream_id}: try again soon",
+        ),
+        (
+            candidate.unable,
+            f"node {node} failed to take stream {stream_id} a moment ago: see the logs",
+        ),
+        (
+            candidate.has_old_data,
+            f"node {node} has old data of stream {stream_id}: "
+            f"delete it with `loom node cleanup {node}` first",
+        ),
+    )
+    return next((reason for holds, reason in reasons if holds), None)

@@ -1,0 +1,1 @@
+"""The records of logs, streams and nodes, durable before they are visible in memory."""

@@ -1,0 +1,362 @@
+"""The keeper of the `chained` protocol: chains are made, begun, sealed, trimmed and shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from loomlog.core.chained.conditions import condition
+from loomlog.core.chained.messages import Create, Done, Refused, Seal, SealedAt
+from loomlog.core.chained.outcomes import Interrupted, Trimmed
+from loomlog.core.chained.projection import Projection, Replica, first_projection
+from loomlog.core.chained.read import find_tail
+from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.time_search import find_time
+from loomlog.core.segments import Segment, Settings, Successor
+from loomlog.errors import InvalidArgument, Timeout, Unavailable
+from loomlog.limits import CHAINS_PER_SEGMENT_MAX
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.chained.upkeep import Upkeep
+from loomlog.metadata.nodes.replica_placement import LOOK_S
+from loomlog.metadata.protocol import (
+    Answer,
+    AnswerAtOnce,
+    Cleanup,
+    KeeperContext,
+    ProtocolKeeper,
+    ReplicaSet,
+)
+from loomlog.protocol_names import CHAINED
+from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import (
+    projection_to_wire,
+    sequencer_answer_to_wire,
+    sequencer_request_from_wire,
+)
+from loomlog.wire.link import Connection
+
+MAKE_TIMEOUT_S: Final = 5.0  # less than a client waits for the answer
+TAIL_WAIT_S: Final = 6.0  # for a new epoch; less than a client waits for its answer
+TRIM_WAIT_S: Final = 3.0  # then it goes on in the background
+
+
+class ChainedKeeper(ProtocolKeeper):
+    """Makes, seals and shows the chains of one term; upkeep.py repairs and trims them."""
+
+    protocol: ClassVar[str] = CHAINED
+
+    @classmethod
+    async def load(cls, context: KeeperContext) -> ChainedKeeper:
+        chained = await ChainedCatalog.load(context.store, context.catalog.load_of)
+        return cls(context, chained)
+
+    def __init__(self, context: KeeperContext, chained: ChainedCatalog) -> None:
+        catalog = context.catalog
+        self._catalog = catalog
+        self._placement = context.placement
+        self.records = chained
+        self.sequencers = Sequencers(context.leader_epoch)
+        self.driver = Driver(
+            chained,
+            self.sequencers,
+            context.nodes,
+            context.settings.failure_detection_s,
+            address_of=lambda node: catalog.nodes[node].address,
+        )
+        self._nodes = ChainNodes(catalog, context.nodes, context.lost_nodes)
+        self.upkeep = Upkeep(
+            catalog=catalog,
+            chained=chained,
+            sequencers=self.sequencers,
+            driver=self.driver,
+            nodes=self._nodes,
+            background=context.background,
+            sync_bytes_per_s=context.settings.sync_bytes_per_s,
+            node_left=context.forget_if_removed,
+        )
+
+    def start(self) -> None:
+        self.upkeep.start()
+
+    def stop(self) -> None:
+        self.upkeep.stop()
+
+    def check(self, settings: Settings) -> None:
+        super().check(settings)
+        if settings.streams > CHAINS_PER_SEGMENT_MAX:
+            raise InvalidArgument(
+                f"a chained log has at most {CHAINS_PER_SEGMENT_MAX} chains, not "
+                f"{settings.streams}: give it fewer streams"
+            )
+
+    # ---- creation
+
+    async def make(self, log: LogRecord, successor: Successor) -> None:
+        await self._placement.wait_for_nodes(successor.settings.replicas)
+        try:
+            async with asyncio.timeout(MAKE_TIMEOUT_S):
+                await self._make(log, successor)
+        except TimeoutError:
+            raise Timeout(
+                f"its chains were not ready within {MAKE_TIMEOUT_S:g} s: look at `loom status` "
+                "and try again"
+            ) from None
+
+    async def _make(self, log: LogRecord, successor: Successor) -> None:
+        loglet = successor.loglet
+        known = self.records.get(loglet)
+        if known is not None and known.made:
+            return
+        projection = self._first_projection(loglet, successor.settings)
+        if known is None:
+            stream_id = await self._catalog.new_stream()
+            await self.records.add(ChainedRecord(loglet, log.log_id, stream_id, projection))
+        else:  # its creation was interrupted: remove what there may be of it
+            await self.records.change(
+                loglet,
+                lambda record: replace(record, projection=projection, dropping=record.replicas),
+            )
+        making = (self._make_replica(replica) for replica in projection.replicas)
+        for failure in await asyncio.gather(*making, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        await self.records.change(loglet, lambda record: replace(record, made=True))
+        self.upkeep.wake(loglet)
+
+    def _first_projection(self, loglet: LogId, settings: Settings) -> Projection:
+        placed = self._placement.place(settings.streams, settings.replicas)
+        name, birth = self.sequencers.new_name(), self._catalog.new_stamp()
+        projection = first_projection(loglet, [*map(list, placed)], birth=birth, sequencer=name)
+        return projection._replace(first=0, start=0)  # where its segment begins is not known yet
+
+    async def _make_replica(self, replica: Replica) -> None:
+        for request, expected in ((Create(), Done), (Seal(1), SealedAt)):
+            answer = await self.driver.ask(replica, request)
+            if not isinstance(answer, expected):
+                reason = answer.reason if isinstance(answer, Refused) else "it does not answer"
+                raise Unavailable(f"node {replica.node_id} cannot take a chain: {reason}")
+
+    async def begin(self, log: LogRecord, segment: Segment) -> bool:
+        await self.upkeep.epochs.begin(segment)
+        return True
+
+    def log_changed(self, log: LogRecord) -> None:
+        self.upkeep.log_changed(log.log_id)
+
+    async def deleted(self, log: LogRecord) -> None:
+        self.log_changed(log)
+
+    # ---- the end
+
+    async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
+        await self.upkeep.epochs.begin(segment)  # if it never did
+        goal = Goal(close=True)
+        closed = await self.upkeep.epochs.next(segment.loglet, goal, "its segment ends")
+        return closed.start - 1
+
+    async def discard(self, log: LogRecord, loglet: LogId) -> None:
+        self.upkeep.wake(loglet)
+
+    async def trim(self, log: LogRecord) -> None:
+        self.upkeep.log_changed(log.log_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TRIM_WAIT_S):
+                await self.upkeep.trimming.done(log.log_id)
+
+    # ---- positions
+
+    async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        try:
+            async with asyncio.timeout(TAIL_WAIT_S):
+                while (found := await self._ask_for_tail(segment)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"segment {segment.loglet} waits for its nodes before it is known where it ends: "
+                "try again soon, and see `loom status`"
+            ) from None
+        return max(found, segment.start - 1)
+
+    async def _ask_for_tail(self, segment: Segment) -> Glsn | None:
+        """Ask the replicas for the tail; None: ask again."""
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun:
+            return 0
+        outcome = await self.driver.drive(record.loglet, find_tail(record.projection))
+        return outcome if isinstance(outcome, int) else None
+
+    def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        """Return the last position handed out, or void; in this term it never falls."""
+        record = self.records.get(segment.loglet)
+        start = record.projection.start if record is not None else 0
+        return max(segment.start, start, self.sequencers.end_of(segment.loglet)) - 1
+
+    async def find_time(
+        self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+    ) -> Glsn:
+        record = self.records.get(segment.loglet)
+        if record is None:
+            raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is just being deleted")
+        ended = segment.end is not None
+        last = await self.find_tail(log, segment) if segment.end is None else segment.end
+        steps = find_time(record.projection, timestamp_us, first, last, ended=ended)
+        outcome = await self.driver.drive(segment.loglet, steps)
+        match outcome:
+            case Interrupted(reason):
+                raise Unavailable(f"segment {segment.loglet}: {reason}")
+            case Trimmed(position):
+                raise Unavailable(f"segment {segment.loglet} was trimmed to {position} meanwhile")
+        return outcome
+
+    # ---- status
+
+    def streams(self, log: LogRecord) -> list[pb.LogStream]:
+        records = self.records.of_log(log.log_id)
+        segments = {segment.loglet: segment for segment in log.layout.segments}
+        return [
+            self._stream(log, record, segments[record.loglet])
+            for record in sorted(records, key=lambda record: record.stream_id)
+            if record.loglet in segments
+        ]
+
+    def _stream(self, log: LogRecord, record: ChainedRecord, segment: Segment) -> pb.LogStream:
+        projection = record.projection
+        if not record.begun:  # not yet: it has no entries
+            projection = projection._replace(first=segment.start, start=segment.start)
+        addresses = {node.node_id: node.address for node in self._catalog.nodes.values()}
+        nodes = dict.fromkeys(replica.node_id for replica in projection.replicas)
+        tail = self.known_tail(log, segment)
+        return pb.LogStream(
+            log_stream_id=record.stream_id,
+            state=self._state(record),
+            seal_epoch=projection.epoch,
+            replicas=[
+                pb.Replica(storage_node_id=node, address=addresses.get(node, "")) for node in nodes
+            ],
+            last=tail,
+            condition=self._condition(record, segment),
+            joining_node=record.joining[0].node_id if record.joining else 0,
+            copied_entries=tail * min(self._filled(record).values(), default=0) // 100,
+            loglet_id=record.loglet,
+            protocol=segment.settings.protocol,
+            projection=projection_to_wire(projection, addresses),
+        )
+
+    def _state(self, record: ChainedRecord) -> pb.StreamState:
+        if record.projection.closed:
+            return pb.STREAM_SEALED
+        return pb.RUNNING if record.loglet in self.sequencers else pb.SEALING
+
+    def _condition(self, record: ChainedRecord, segment: Segment) -> str:
+        action, trouble = self.upkeep.decide(record), self.upkeep.trouble(record.loglet)
+        wanted, filled = segment.settings.replicas, self._filled(record)
+        log = self._catalog.log_of(record)
+        trimmed = 0 if log is None else log.trimmed
+        return condition(record.projection, wanted, action, filled, trouble, trimmed)
+
+    def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
+        """Return how many percent each newcomer has copied."""
+        newcomers = self.upkeep.newcomers
+        return {replica: newcomers.percent(record.loglet, replica) for replica in record.joining}
+
+    def has_stream(self, stream_id: StreamId) -> bool:
+        return self.records.of_stream(stream_id) is not None
+
+    def version_of(self, log: LogRecord) -> int:
+        return self.records.version_of(log.log_id)
+
+    # ---- nodes
+
+    def placement(self) -> list[tuple[NodeId, ...]]:
+        return [
+            tuple(replica.node_id for replica in chain)
+            for record in self.records
+            for chain in record.projection.chains
+        ]
+
+    def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
+        chains = [
+            ReplicaSet(f"chain {chain[0].chain} of segment {record.loglet}", nodes)
+            for record in self.records
+            for chain in record.projection.chains
+            if node in (nodes := tuple(replica.node_id for replica in chain))
+        ]
+        joining = [r for record in self.records for r in record.joining if r.node_id == node]
+        return chains + [ReplicaSet(f"chain {r.chain} of segment {r.log_id}", ()) for r in joining]
+
+    def stuck_on(self, node: NodeId) -> list[str]:
+        return [
+            f"chain {replica.chain} of segment {record.loglet}"
+            for record in self.records.on_node(node)
+            for replica in record.projection.replicas
+            if replica.node_id == node
+            and self._nodes.spare(record, replica.chain) is None
+            and all(newcomer.chain != replica.chain for newcomer in record.joining)
+        ]
+
+    def instead_of_adding(self, log: str) -> str:
+        return f": `loom log switch {log} --streams N` gives it another number of chains"
+
+    async def clean_up(self, node: NodeId) -> Cleanup:
+        count = await self.upkeep.removal.clean_up(node)
+        return Cleanup(f"{count} replicas of chains that nobody knows" if count else "")
+
+    def node_joined(self, node: NodeId) -> None:
+        self.upkeep.node_joined(node)
+
+    def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        self.upkeep.node_changed(node, alive=alive)
+
+    # ---- news from nodes
+
+    def has_data(self, request: pb.Register) -> bool:
+        return bool(request.chain_replicas)
+
+    def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
+        """Void all replicas that a node has or should have, if it lost its data."""
+        if not all_lost:
+            return node
+        expected = {replica[1:] for replica in self.records.replicas_on(node.node_id)}
+        reported = map(_key_of, request.chain_replicas)
+        return replace(node, void=tuple(sorted({*node.void, *expected, *reported})))
+
+    def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
+        answer.void.extend(
+            pb.ChainReplicaRef(loglet_id=loglet, chain=chain, birth=birth)
+            for loglet, chain, birth in node.void
+        )
+
+    def registered(self, node: NodeRecord, request: pb.Register) -> None:
+        keys = (_key_of(ref) for ref in request.chain_replicas)
+        replicas = (Replica(node.node_id, *key) for key in keys if key not in node.void)
+        self._nodes.registered(node.node_id, replicas)
+
+    # ---- requests
+
+    def requests(self) -> Mapping[str, Answer]:
+        return {"report_chain": self._report_chain}
+
+    async def _report_chain(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
+        await self.upkeep.report(frame.report_chain)
+        return pb.Frame(done=pb.Done())
+
+    def requests_at_once(self) -> Mapping[str, AnswerAtOnce]:
+        return {"sequencer_request": self._answer_sequencer_request}
+
+    def _answer_sequencer_request(self, frame: pb.Frame) -> pb.Frame:
+        loglet, request = sequencer_request_from_wire(frame.sequencer_request)
+        answer = sequencer_answer_to_wire(self.sequencers.answer(loglet, request))
+        return pb.Frame(sequencer_answer=answer)
+
+
+def _key_of(ref: pb.ChainReplicaRef) -> tuple[LogId, int, int]:
+    return ref.loglet_id, ref.chain, ref.birth

@@ -1,0 +1,385 @@
+"""The keeper of the `copyset` protocol: loglets are made, begun, sealed, trimmed and shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from loomlog.core.copyset.conditions import condition, why_not_closed
+from loomlog.core.copyset.landmarks import SequencerTail, tail
+from loomlog.core.copyset.log_state import awaited, first_state, holders, is_recovered
+from loomlog.core.copyset.lsn import epoch_of
+from loomlog.core.copyset.messages import LogState
+from loomlog.core.segments import Segment, Settings, Successor
+from loomlog.errors import InvalidArgument, Retryable, Sealed, Unavailable
+from loomlog.limits import NODESET_MAX
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.copyset.catalog import CopysetCatalog
+from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
+from loomlog.metadata.copyset.nodes import CopysetNodes
+from loomlog.metadata.copyset.orders import CopysetOrders
+from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.copyset.recoveries import Recoveries
+from loomlog.metadata.copyset.removal import Removal
+from loomlog.metadata.copyset.times import CopysetTimes
+from loomlog.metadata.copyset.trim import Trimming
+from loomlog.metadata.metrics import Metric, stream_sample, streams_of
+from loomlog.metadata.nodes.replica_placement import LOOK_S
+from loomlog.metadata.protocol import Answer, KeeperContext, ProtocolKeeper, ReplicaSet
+from loomlog.protocol_names import COPYSET
+from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
+
+REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
+SEAL_WAIT_S: Final = 6.0  # for recovery; less than a client waits for its answer
+HOPELESS_S: Final = 1.0  # for the same, while too few nodes are there
+TAIL_WAIT_S: Final = 6.0  # for a sequencer, and its recovery
+TRIM_WAIT_S: Final = 3.0  # then it goes on in the background
+
+
+class CopysetKeeper(ProtocolKeeper):
+    """Makes, seals and shows copyset loglets; recoveries.py gives them new epochs."""
+
+    protocol: ClassVar[str] = COPYSET
+    has_streams: ClassVar[bool] = False
+    has_nodesets: ClassVar[bool] = True
+
+    @classmethod
+    async def load(cls, context: KeeperContext) -> CopysetKeeper:
+        return cls(context, await CopysetCatalog.load(context.store))
+
+    def __init__(self, context: KeeperContext, copysets: CopysetCatalog) -> None:
+        catalog, self.records = context.catalog, copysets
+        self._catalog = catalog
+        self._connected = context.nodes
+        self._placement = context.placement
+        nodes = CopysetNodes(catalog, context.nodes, context.lost_nodes)
+        self.epochs = EpochStore(
+            catalog, copysets, nodes, context.clocks.now_us, context.contradicted
+        )
+        orders = CopysetOrders(self.epochs, context.nodes, context.settings.failure_detection_s)
+        self._nodes, self._orders, background = nodes, orders, context.background
+        self._recoveries = Recoveries(catalog, copysets, self.epochs, nodes, orders, background)
+        self._trimming = Trimming(catalog, copysets, self.epochs, nodes, orders, background)
+        self._removal = Removal(catalog, copysets, self.epochs, nodes, orders, background)
+        self._times = CopysetTimes(copysets, nodes, orders)
+
+    def start(self) -> None:
+        for record in self.records:
+            self._wake(record)
+
+    def stop(self) -> None:
+        self._recoveries.stop()
+
+    def _wake(self, record: CopysetRecord) -> None:
+        self._recoveries.look(record)
+        self._trimming.look(record)
+        self._removal.look(record)
+
+    def check(self, settings: Settings) -> None:
+        if settings.streams > 1:
+            raise InvalidArgument(
+                f"a log of protocol {self.protocol!r} has one stream: leave out how many, and ask "
+                "for a larger nodeset to spread it over more nodes"
+            )
+        replicas, nodeset = settings.replicas, settings.nodeset
+        if 0 < nodeset < replicas or nodeset > NODESET_MAX:
+            raise InvalidArgument(
+                f"a nodeset of {nodeset} nodes cannot be: with {replicas} replicas it has "
+                f"{replicas} to {NODESET_MAX}"
+            )
+
+    # ---- creation
+
+    async def make(self, log: LogRecord, successor: Successor) -> None:
+        """Write a record: nodes learn of it with the first append."""
+        settings, loglet = successor.settings, successor.loglet
+        if self.records.get(loglet) is not None:
+            return
+        wanted = max(settings.replicas, settings.nodeset)
+        await self._placement.wait_for_nodes(wanted)
+        if len(self._placement.usable_nodes()) < wanted:
+            is_nodeset = settings.nodeset > settings.replicas
+            what = f"a nodeset of {wanted} needs" if is_nodeset else f"{wanted} replicas need"
+            raise self._placement.too_few(wanted, f"{what} as many nodes")
+        nodeset = self._nodes.first_nodeset(loglet, settings)
+        stream_id = await self._catalog.new_stream()
+        state = first_state(nodeset, settings.replicas, stamp=self._catalog.new_stamp())
+        await self.records.add(CopysetRecord(loglet, log.log_id, stream_id, state))
+
+    async def begin(self, log: LogRecord, segment: Segment) -> bool:
+        await self.epochs.begin(segment)
+        return True
+
+    def log_changed(self, log: LogRecord) -> None:
+        for record in self.records.of_log(log.log_id):
+            self._wake(record)
+
+    async def deleted(self, log: LogRecord) -> None:
+        self.log_changed(log)
+
+    # ---- the end
+
+    async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
+        """A loglet can only be closed when all its epochs are recovered."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REGISTER_WAIT_S):
+                while self._why_not_closed(segment):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        return self._why_not_closed(segment)
+
+    def _why_not_closed(self, segment: Segment) -> str:
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun:
+            return ""
+        return why_not_closed(record.state, self._nodes.alive_of(record.state))
+
+    async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
+        await self.epochs.begin(segment)  # if it never did
+        self.log_changed(log)
+        try:
+            async with asyncio.timeout(SEAL_WAIT_S):
+                state = await self.epochs.until(segment.loglet, _is_over)
+        except TimeoutError:
+            record = self.records.get(segment.loglet)
+            why = self._condition(record) if record else "it was deleted"
+            raise Unavailable(f"segment {segment.loglet} is not closed yet: {why}") from None
+        return state.tail
+
+    async def discard(self, log: LogRecord, loglet: LogId) -> None:
+        record = self.records.get(loglet)
+        if record is not None:
+            self._removal.look(record)
+
+    async def trim(self, log: LogRecord) -> None:
+        self.log_changed(log)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TRIM_WAIT_S):
+                await self._trimming.done(log.log_id)
+
+    # ---- positions
+
+    async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        """Ask the sequencer, which is started if there is none."""
+        try:
+            async with asyncio.timeout(TAIL_WAIT_S if self._can_recover(segment) else HOPELESS_S):
+                while (found := await self._ask_for_tail(segment)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            record = self.records.get(segment.loglet)
+            why = (self._condition(record) if record else "") or "its nodes do not answer in time"
+            raise Unavailable(
+                f"where segment {segment.loglet} ends is not known now: {why}; see `loom status`"
+            ) from None
+        self.epochs.take_tail(segment.loglet, found)
+        return max(found, segment.start - 1)
+
+    def _can_recover(self, segment: Segment) -> bool:
+        """Return whether enough nodes are there to recover all epochs that are over."""
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun:
+            return True
+        state = record.state
+        over = state.epoch - int(self._nodes.alive(state.sequencer))
+        return not awaited(state, self._nodes.alive_of(state), over)
+
+    async def _ask_for_tail(self, segment: Segment) -> Glsn | None:
+        """Ask the sequencer for the tail; None: ask again."""
+        node, known = self._nodes.sequencer(segment.loglet), None
+        with suppress(Retryable, Sealed):
+            if node is not None and not self._is_closed(segment):
+                found = await self._orders.find_tail(node, segment.loglet)
+                known = SequencerTail(found.epoch, found.tail)
+        record = self.records.get(segment.loglet)
+        return tail(record.state, known) if record is not None and record.begun else 0
+
+    def _is_closed(self, segment: Segment) -> bool:
+        record = self.records.get(segment.loglet)
+        return record is not None and record.state.closed
+
+    def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        """Return up to where all is recovered, or reported by its sequencer; there may be more."""
+        record = self.records.get(segment.loglet)
+        known = record.state.tail if record is not None and record.begun else 0
+        return max(known, self.epochs.told_tail(segment.loglet), segment.start - 1)
+
+    def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
+        """Return whether all of it is recovered, or reported by a sequencer that is reachable."""
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun:
+            return True
+        state = record.state
+        is_told = epoch_of(self.epochs.told_tail(segment.loglet)) == state.epoch
+        if not (is_recovered(state) or is_told):
+            return False
+        return state.closed or not state.sequencer or self._nodes.reachable(state.sequencer)
+
+    async def find_time(
+        self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+    ) -> Glsn:
+        return await self._times.find_time(log, segment, timestamp_us, first)
+
+    # ---- status
+
+    def streams(self, log: LogRecord) -> list[pb.LogStream]:
+        segments = {segment.loglet: segment for segment in log.layout.segments}
+        return [
+            self._stream(log, begun_at(record, segment.start), segment)
+            for record in sorted(self.records.of_log(log.log_id), key=lambda r: r.stream_id)
+            if (segment := segments.get(record.loglet)) is not None
+        ]
+
+    def _stream(self, log: LogRecord, record: CopysetRecord, segment: Segment) -> pb.LogStream:
+        state = record.state
+        addresses = {node.node_id: node.address for node in self._catalog.nodes.values()}
+        return pb.LogStream(
+            log_stream_id=record.stream_id,
+            state=pb.STREAM_SEALED if state.closed else pb.RUNNING,
+            seal_epoch=state.epoch,
+            replicas=[
+                pb.Replica(storage_node_id=node, address=addresses.get(node, ""))
+                for node in state.history[-1].nodes
+            ],
+            last=self.known_tail(log, segment),
+            condition=self._condition(record),
+            loglet_id=record.loglet,
+            protocol=segment.settings.protocol,
+            copyset=self.epochs.to_wire(record),
+        )
+
+    def _condition(self, record: CopysetRecord) -> str:
+        alive, reason = self._nodes.alive_of(record.state), self._recoveries.reason(record)
+        lost = {node: self._nodes.lost_through(node, record.loglet) for node in record.holders}
+        trouble = self._recoveries.trouble(record.loglet)
+        return condition(record.state, alive, lost, reason, trouble)
+
+    def has_stream(self, stream_id: StreamId) -> bool:
+        return self.records.of_stream(stream_id) is not None
+
+    def version_of(self, log: LogRecord) -> int:
+        return self.records.version_of(log.log_id)
+
+    def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
+        state = stream.copyset if stream.HasField("copyset") else None
+        return {self.protocol: None if state is None else _state_dict(state)}
+
+    def metrics(self, status: pb.Status) -> list[Metric]:
+        shown = [(log, s) for log, s in streams_of(status) if s.HasField("copyset")]
+        unrecovered = [stream_sample(_unrecovered(s.copyset), log, s) for log, s in shown]
+        missed = [stream_sample(_missed(s.copyset), log, s) for log, s in shown]
+        return [
+            Metric("copyset_epochs_unrecovered", "gauge", unrecovered),
+            Metric("copyset_nodes_missed", "gauge", missed),
+        ]
+
+    # ---- nodes
+
+    def placement(self) -> list[tuple[NodeId, ...]]:
+        return [
+            record.state.history[-1].nodes
+            for record in self.records
+            if not record.state.closed and not self._removal.is_abandoned(record)
+        ]
+
+    def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
+        return [
+            ReplicaSet(f"segment {record.loglet}", tuple(sorted(holders(record.state))))
+            for record in self.records
+            if node in holders(record.state) and not self._removal.is_abandoned(record)
+        ]
+
+    def kept_on(self, node: NodeId) -> list[str]:
+        names = {
+            log.name: None
+            for record in self.records
+            if node in holders(record.state)
+            and not self._removal.is_abandoned(record)
+            and (log := self._catalog.log_of(record)) is not None
+        }
+        return sorted(names)
+
+    def stuck_on(self, node: NodeId) -> list[str]:
+        """Return the segments whose nodesets need the node; what it has stays there in any case."""
+        usable = {member for member in self._nodes.usable() if member.node_id != node}
+        return [
+            f"segment {record.loglet}"
+            for record in self.records
+            if node in record.state.history[-1].nodes
+            and not record.state.closed
+            and len(usable) < record.state.history[-1].replication
+        ]
+
+    def node_joined(self, node: NodeId) -> None:
+        self._trimming.node_joined(node)
+        for record in self.records:
+            if node in record.holders:
+                self._removal.look(record)
+        self._recoveries.node_joined(node)
+
+    def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        self._recoveries.node_changed(node, alive=alive)
+        for record in self.records:
+            self._removal.look(record)
+
+    # ---- news from nodes
+
+    def has_data(self, request: pb.Register) -> bool:
+        return request.copies_lost
+
+    def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
+        if not all_lost and not request.copies_lost:
+            return node
+        return replace(node, lost=tuple(sorted(self.records.copies_on(node.node_id).items())))
+
+    def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
+        answer.lost.extend(
+            pb.LostCopies(loglet_id=loglet, epoch=epoch) for loglet, epoch in node.lost
+        )
+
+    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
+        for tail_ in report.tails:
+            self.epochs.take_tail(tail_.loglet_id, tail_.tail)
+
+    # ---- requests
+
+    def requests(self) -> Mapping[str, Answer]:
+        return {"epoch_store_request": self._epoch_store_request}
+
+    async def _epoch_store_request(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
+        node = self._connected.node_of(connection)
+        return pb.Frame(copyset_state=await self.epochs.answer(node, frame.epoch_store_request))
+
+
+def _is_over(state: LogState) -> bool:
+    return state.closed and is_recovered(state)
+
+
+def _unrecovered(state: pb.CopysetState) -> int:
+    """Return how many epochs are over and not clean."""
+    return max(0, state.epoch - 1 - state.last_clean)
+
+
+def _missed(state: pb.CopysetState) -> int:
+    """Return how many nodes of the newest nodeset are not alive; 0 once nothing is written."""
+    alive = {node.storage_node_id for node in state.nodes if node.alive}
+    return 0 if state.closed else len(set(state.history[-1].nodeset) - alive)
+
+
+def _state_dict(state: pb.CopysetState) -> dict[str, Any]:
+    return {
+        "sequencer": state.sequencer or None,
+        "last_clean": state.last_clean,
+        "closed": state.closed,
+        "history": [
+            {
+                "since": epochs.since,
+                "nodeset": list(epochs.nodeset),
+                "replicas": epochs.replication,
+            }
+            for epochs in state.history
+        ],
+    }

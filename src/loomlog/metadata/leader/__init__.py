@@ -1,0 +1,1 @@
+"""Leadership among several metadata repositories."""

@@ -1,0 +1,472 @@
+"""A member of a replicated metadata repository: it follows, stands for leader, or leads.
+
+    follow      polls the leader. It is missed if it closes the connection, is silent, or says that
+                it does not lead
+    stand       asks the others whether they miss it, too (core.quorum.election), then takes the
+                next epoch by compare-and-swap in the MetaStore, or follows if another was faster
+    lead        opens the round log in that epoch (seals a majority, takes over what was decided),
+                then serves nodes and clients until another member has a newer epoch
+
+Clocks only say when to try. A leader that was replaced can do no harm: its rounds find no majority,
+and the fence refuses its writes of metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from loomlog.config import MetadataSettings
+from loomlog.core.quorum import election
+from loomlog.core.quorum.majority import MemberId
+from loomlog.core.quorum.member import NOBODY, Leader
+from loomlog.errors import (
+    Busy,
+    Conflict,
+    Corrupt,
+    InvalidArgument,
+    LoomError,
+    NotLeader,
+    Retryable,
+    SwapUnknown,
+    Timeout,
+)
+from loomlog.metadata.leader import membership as membership_
+from loomlog.metadata.leader.membership import LEADER, Membership
+from loomlog.metadata.leader.peers import Peers, announce
+from loomlog.metadata.rounds import imported_rounds
+from loomlog.metadata.rounds.quorum_member import QuorumMember
+from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
+from loomlog.metadata.store.contract import MetaStore, WatchedStore
+from loomlog.metadata.term import Mandate, Term, explained
+from loomlog.net.endpoints import connect
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Handler
+
+logger = logging.getLogger(__name__)
+
+BEATS_PER_SILENCE: Final = 4  # polls of the leader within the time that makes it silent
+STAGGER_S: Final = 0.03  # between members that miss the leader at the same moment
+RETRY_S: Final = 0.1
+DAMAGED_RETRY_S: Final = 2.0  # whether metadata that is damaged was restored
+TAKEOVER_S: Final = 10.0  # a takeover that takes longer is abandoned and retried
+
+
+class _Won(NamedTuple):
+    """An epoch, and the version of the record that is its fence."""
+
+    leader: Leader
+    version: int
+
+
+class Leadership:
+    """Decides when this process leads, and begins and ends its terms."""
+
+    def __init__(
+        self,
+        settings: MetadataSettings,
+        store: MetaStore,
+        member: QuorumMember,
+        codec: Codec,
+        begin_term: Callable[[Mandate], Awaitable[Term]],
+        end_term: Callable[[], Awaitable[None]],
+        failed: Callable[[LoomError], None],
+        file_bytes: int,
+    ) -> None:
+        self._me: MemberId = settings.member_id
+        self._peers_given = dict(settings.peers)
+        self._silence_s = settings.leader_silence_s
+        self._beat_s = settings.leader_silence_s / BEATS_PER_SILENCE
+        self._store = store
+        self._member = member
+        self._codec = codec
+        self._begin_term = begin_term
+        self._end_term = end_term
+        self._failed = failed
+        self._file_bytes = file_bytes
+        self._known = member.leader  # the newest one known
+        self._leading: Leader | None = None  # from taking an epoch to its end
+        self._hears = False  # the leader, as its follower
+        self._is_silent = False  # it did not answer, though it was waited for
+        self._trouble = ""  # what a takeover waits for
+        self._news = asyncio.Event()  # look again: a newer leader, a lost connection
+        self._peers = Peers(self._me, codec, self._news.set)
+        self._task: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        self._membership = Membership(self._peers_given, {}, 0)  # as last read
+
+    def start(self) -> None:
+        self._unwatch = self._member.watch(self._learn)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._unwatch()
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._peers.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, LoomError):
+            self._failed(error)
+        elif error is not None:
+            logger.error("leadership failed", exc_info=error)
+            self._failed(LoomError("internal error while leading or following: see the log"))
+
+    # ---- answers to other members
+
+    def beat(self) -> pb.LeaderBeat:
+        """Return the leader as known here."""
+        epoch, member, address = self._leading or self._known
+        heard = self._leading is not None or self._hears
+        return pb.LeaderBeat(
+            epoch=epoch, leader=member, address=address, heard=heard, member=self._me
+        )
+
+    def not_leader(self) -> NotLeader:
+        """Return the error for clients that come here although another process leads, or none."""
+        if self._hears:
+            return NotLeader(f"{self._known.address} leads: ask there", self._known.address)
+        waits = self._trouble or "a takeover is under way"
+        return NotLeader(f"no metadata repository leads at the moment: {waits}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the state, ready for JSON."""
+        return {
+            "member": self._me,
+            "leader": self._known.member or None,
+            "leader_address": self._known.address or None,
+            "leader_epoch": self._known.epoch,
+            "hears_leader": self._hears,
+            "waits_for": self._trouble,
+        }
+
+    # ---- the loop
+
+    async def _run(self) -> None:
+        while True:
+            await self._follow()
+            won = await self._stand()
+            while won is not None:
+                again = await self._lead(won)
+                won = await self._take_epoch() if again else None
+
+    def _learn(self, leader: Leader) -> None:
+        if leader.epoch > self._known.epoch:
+            self._known = leader
+            self._news.set()
+
+    async def _hear_of(self, leader: Leader) -> None:
+        """Look into the MetaStore after a report that another process leads."""
+        if leader.epoch <= self._known.epoch:
+            return
+        try:
+            newest, _ = await membership_.read_leader(self._store)
+        except LoomError as error:
+            logger.debug("epoch %d cannot be verified: %s", leader.epoch, error)
+        else:
+            self._learn(newest)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait this long, or less if there is news."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        self._news.clear()
+
+    # ---- follow
+
+    async def _follow(self) -> None:
+        """Follow until the leader is missed."""
+        while self._known.member not in (NOBODY.member, self._me):
+            if not await self._follows(self._known):
+                return
+
+    async def _follows(self, leader: Leader) -> bool:
+        """Wait until the leader is missed (False) or there is a newer one (True)."""
+        try:
+            while self._known == leader:
+                if not await self._leads(leader):
+                    break
+                if not self._hears:
+                    logger.info("follows %s, which leads in epoch %d", leader.address, leader.epoch)
+                self._hears, self._trouble = True, ""
+                await self._wait(self._beat_s)
+        finally:
+            self._hears = False
+        if self._known != leader:
+            return True
+        logger.warning("misses the leader of epoch %d at %s", leader.epoch, leader.address)
+        return False
+
+    async def _leads(self, leader: Leader) -> bool:
+        try:
+            opinion = await self._peers.ask(leader.address, self._silence_s - self._beat_s)
+        except LoomError as error:
+            self._is_silent = isinstance(error, Timeout)
+            return False
+        self._is_silent = False
+        await self._hear_of(opinion.leader)
+        return opinion.heard and opinion.leader.epoch >= leader.epoch
+
+    # ---- stand
+
+    async def _stand(self) -> _Won | None:
+        """Take over if the others miss the leader as well; None: there is a leader to follow."""
+        missed = self._known
+        await self._wait(
+            STAGGER_S * election.rank(self._me, self._membership.configuration, missed)
+        )
+        while self._known == missed:
+            match await self._verdict(missed):
+                case election.Stand():
+                    if (won := await self._take_epoch()) is not None:
+                        return won
+                case election.Follow(leader):
+                    await self._hear_of(leader)
+                    if self._known == missed:  # others reach it: look again, but not at once
+                        await self._wait(self._beat_s)
+                    return None
+                case election.Wait(reason):
+                    self._waits_for(reason)
+            await self._wait(RETRY_S)
+        return None
+
+    async def _verdict(self, missed: Leader) -> election.Verdict:
+        try:
+            newest, _ = await membership_.read_leader(self._store)
+            await self._read_membership(self._store)
+        except LoomError as error:
+            return election.Wait(f"the MetaStore: {error}")
+        if newest.epoch < self._member.leader.epoch:
+            return election.Wait(_store_is_behind(newest.epoch, self._member.leader.epoch))
+        if newest.epoch > missed.epoch and newest.member != self._me:
+            return election.Follow(newest)
+        passed_by = {self._me, missed.member if self._is_silent else self._me}
+        asked = {m: at for m, at in self._membership.addresses.items() if m not in passed_by}
+        opinions = await self._peers.ask_all(asked, self._beat_s)
+        return election.decide(self._me, self._membership.configuration, missed, opinions)
+
+    async def _take_epoch(self) -> _Won | None:
+        """Take the next epoch; None if another process did, or if it cannot be done now."""
+        try:
+            newest, version = await membership_.read_leader(self._store)
+            if newest.epoch > self._known.epoch and newest.member != self._me:
+                self._learn(newest)
+                return None
+            epoch = max(newest.epoch, self._known.epoch) + 1
+            leader = Leader(epoch, self._me, self._membership.addresses[self._me])
+            return _Won(leader, await membership_.take_epoch(self._store, leader, version))
+        except Conflict:
+            return None  # another one was faster
+        except LoomError as error:
+            self._waits_for(f"the MetaStore: {error}")
+            return None
+
+    async def _read_membership(self, store: MetaStore) -> Membership:
+        self._membership = await membership_.read_membership(store, self._peers_given)
+        return self._membership
+
+    def _waits_for(self, reason: str) -> None:
+        if reason != self._trouble:
+            self._trouble = reason
+            logger.warning("no metadata repository leads; a takeover waits for this: %s", reason)
+
+    # ---- lead
+
+    async def _lead(self, won: _Won) -> bool:
+        """Lead until another member does; True: lead again in a new epoch."""
+        self._known = self._leading = won.leader
+        logger.info("takes over in epoch %d", won.leader.epoch)
+        serving = asyncio.ensure_future(self._serve(won))
+        replaced = asyncio.ensure_future(self._until_newer(won.leader))
+        try:
+            await asyncio.wait((serving, replaced), return_when=asyncio.FIRST_COMPLETED)
+            return serving.result() if serving.done() else False
+        finally:
+            self._leading = None
+            for task in (serving, replaced):
+                task.cancel()
+            try:
+                await asyncio.gather(serving, replaced, return_exceptions=True)
+            finally:  # not in a task that may be cancelled meanwhile: it must complete
+                await self._end_term()
+            logger.info("does not lead in epoch %d any more", won.leader.epoch)
+
+    async def _until_newer(self, leader: Leader) -> None:
+        while self._known.epoch <= leader.epoch:
+            await self._news.wait()
+            self._news.clear()
+
+    async def _serve(self, won: _Won) -> bool:
+        store = self._store.fenced(LEADER, won.version)
+        try:
+            async with asyncio.timeout(TAKEOVER_S):
+                # Read only now: an older leader cannot change it any more.
+                membership = await self._read_membership(store)
+                log = await QuorumRoundLog.open(
+                    won.leader,
+                    membership.configuration,
+                    membership.addresses,
+                    self._member,
+                    self._connect,
+                    file_bytes=self._file_bytes,
+                )
+        except TimeoutError:
+            self._waits_for(
+                "too few metadata repositories know what was decided: start the others; if their "
+                "disks are lost, stop all and see `loom metadata rebuild`"
+            )
+            return False
+        except Retryable as error:
+            logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, error)
+            return False
+        try:
+            return await self._serve_with(log, store, won.leader)
+        except Corrupt as error:
+            self._waits_for(str(error))
+            await asyncio.sleep(DAMAGED_RETRY_S)
+            return True
+        except (Retryable, Conflict, SwapUnknown) as error:
+            logger.warning("cannot lead in epoch %d: %s", won.leader.epoch, error)
+            return False
+        finally:
+            log.close()  # before the term ends: snapshots need its state
+
+    async def _serve_with(self, log: QuorumRoundLog, store: MetaStore, leader: Leader) -> bool:
+        if self._membership.previous:
+            # A majority of both has everything now: take over once more, with the new members.
+            settled = await membership_.change_is_over(store, self._membership)
+            return self._me in settled.members
+        rounds = await imported_rounds.import_rounds(store, log)
+        cut_short = asyncio.Event()
+        term = await self._begin_term(
+            Mandate(
+                leader=leader,
+                store=WatchedStore(store, cut_short.set),
+                round_log=rounds,
+                confirm=log.confirm,
+                members=lambda: self._standing(log),
+                change_members=self._change,
+            )
+        )
+        self._trouble = ""
+        logger.info("leads in epoch %d", leader.epoch)
+        beside = [self._announce(term), self._mend(term, cut_short)]
+        tasks = [asyncio.ensure_future(work) for work in beside]
+        try:
+            ends: list[asyncio.Future[Any]] = [term.over, log.lost, *tasks]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # they end before the term only if something is wrong
+        finally:
+            for task in tasks:
+                task.cancel()
+        error = term.over.result() if term.over.done() else log.lost.result()
+        if not isinstance(error, NotLeader):
+            raise explained(error)
+        return isinstance(error, _TakeOverAgain)
+
+    async def _announce(self, term: Term) -> None:
+        """Announce the leader to nodes that are not connected, repeatedly: one that was not reached
+        may still follow an older leader, which does not know better."""
+        while True:
+            away = [
+                record.address
+                for node, record in term.catalog.nodes.items()
+                if not term.nodes.connected(node)
+            ]
+            secret = term.catalog.cluster.secret
+            await announce(term.leader, away, secret, self._codec, self._silence_s)
+            await asyncio.sleep(self._silence_s)
+
+    async def _mend(self, term: Term, cut_short: asyncio.Event) -> None:
+        """Begin another term once the store answers again, to complete or undo a partial change."""
+        await cut_short.wait()
+        while True:
+            await asyncio.sleep(RETRY_S)
+            try:
+                await self._store.get(LEADER)
+            except LoomError:
+                continue
+            term.end_with(_TakeOverAgain("a change of metadata was cut short"))
+            return
+
+    async def _connect(self, address: str, handler: Handler) -> Connection:
+        return await connect(address, self._codec, handler, self._silence_s)
+
+    def _standing(self, log: QuorumRoundLog) -> list[pb.MetadataMember]:
+        standing = {found.member: found for found in log.standing()}
+        return [
+            pb.MetadataMember(
+                member_id=member,
+                address=address,
+                reachable=standing[member].reachable,
+                lag=standing[member].lag,
+                leaving=member not in self._membership.members,
+            )
+            for member, address in sorted(self._membership.addresses.items())
+            if member in standing
+        ]
+
+    # ---- members change
+
+    async def _change(self, term: Term, request: pb.ChangeMetadata) -> pb.Changed:
+        """Record the change, which takeovers of this leader itself then carry out: one that both
+        the old and the new members agree to, then one of the new members alone."""
+        async with self._changing:
+            membership = await self._read_membership(self._store)
+            adds = request.action == pb.ChangeMetadata.ADD
+            if adds and request.member_id not in membership.members:
+                await self._check_runs(request.member_id, request.address)
+            try:
+                await membership_.change_members(term.store, membership, request)
+            except (Busy, SwapUnknown):  # an earlier change is unfinished, or its outcome unknown
+                _take_over_again(term)
+                raise
+        _take_over_again(term)
+        verb = "added" if adds else "removed"
+        return pb.Changed(
+            done=f"metadata repository {request.member_id} is being {verb}",
+            next="a takeover brings it about: look at `loom status`",
+        )
+
+    async def _check_runs(self, member: MemberId, address: str) -> None:
+        try:
+            found = await self._peers.number(address, self._silence_s)
+        except LoomError as error:
+            raise InvalidArgument(
+                f"no metadata repository runs at {address} ({error}): start it first"
+            ) from error
+        if found != member:
+            which = f"metadata repository {found}" if found else "a metadata repository alone"
+            raise InvalidArgument(
+                f"{which} runs at {address}: start one with --member-id {member}, give its address"
+            )
+
+
+def _store_is_behind(known: int, promised: int) -> str:
+    """Return the error for a member that knows an epoch which the MetaStore does not have."""
+    what = f"knows leaders up to epoch {known}" if known else "is empty"
+    return (
+        f"the MetaStore {what}, but this vmr had one of epoch {promised}: give the etcd and prefix "
+        "of its cluster; if that was restored from a copy, stop all vmr and run `loom metadata "
+        "catch-up`; for a new cluster give an empty --data"
+    )
+
+
+def _take_over_again(term: Term) -> None:
+    """End the term after the answer, which is sent in this turn of the loop."""
+    asyncio.get_running_loop().call_soon(term.end_with, _TakeOverAgain("its members change"))
+
+
+class _TakeOverAgain(NotLeader):
+    """This leader takes over from itself, in a new epoch."""

@@ -1,0 +1,1 @@
+"""Operations on logs: create, switch, trim, delete, retention."""

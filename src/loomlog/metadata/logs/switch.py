@@ -1,0 +1,167 @@
+"""Switch logs to other settings while they are used: carries out core.virtual_log on the leader.
+
+Each step of a switch is in the catalog before it is acted upon, so the next leader can finish it.
+The keepers of the protocols carry out the steps; a log can be switched from any protocol to any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from loomlog import limits
+from loomlog.core import virtual_log
+from loomlog.core.requests import drive
+from loomlog.core.segments import Layout, Settings, Successor, SwitchState
+from loomlog.core.virtual_log import Done, Refused, Request, SwitchSteps
+from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader, Sealed, Unavailable
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.work.background import Background
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.5  # after a step that failed
+
+
+class Switching:
+    """The switches of all logs."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        keepers: Keepers,
+        background: Background,
+    ) -> None:
+        self._catalog = catalog
+        self._keepers = keepers
+        self._background = background
+
+    def start(self) -> None:
+        """Finish what an earlier leader began."""
+        for log in self._catalog.logs.values():
+            if log.successor is not None and not self._catalog.is_unfinished(log):
+                self._finish_soon(log.name)
+
+    async def switch(self, request: pb.SwitchLog) -> pb.Changed:
+        before = self._catalog.log(request.name).layout.active
+        wanted = self._wanted(request, before.settings)
+        words = self._keepers.of(wanted.protocol).describe(wanted)
+        layout = await self._carry_out(request.name, virtual_log.switch(wanted))
+        active = layout.active
+        if active.loglet == before.loglet:
+            return pb.Changed(
+                done=f"log {request.name!r} runs with {words} already",
+                next="nothing changes",
+            )
+        return pb.Changed(
+            done=f"log {request.name!r} runs with {words} from position {active.start} on",
+            next="what it had before stays where it is, and readable",
+        )
+
+    def _wanted(self, request: pb.SwitchLog, now: Settings) -> Settings:
+        """Return the new settings; what the request leaves out stays as it is now."""
+        keeper = self._keepers.of(request.protocol or now.protocol)
+        wanted = Settings(
+            keeper.protocol,
+            request.streams or (now.streams if keeper.has_streams else 1),
+            request.replicas or now.replicas,
+            request.nodeset,
+        )
+        if not wanted.nodeset and wanted.protocol == now.protocol:
+            wanted = wanted._replace(nodeset=now.nodeset)
+        if wanted.streams > limits.STREAMS_PER_LOG_MAX:
+            raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
+        keeper.check(wanted)
+        return wanted
+
+    # ---- carrying out
+
+    async def _carry_out(self, name: str, steps: SwitchSteps[Layout]) -> Layout:
+        try:
+            async with self._catalog.lock(name):
+                return await self._drive(name, steps)
+        except LoomError as error:
+            log = self._catalog.logs.get(name)
+            if log is None or log.successor is None:
+                raise
+            self._finish_soon(name)
+            if isinstance(error, Unavailable) and log.layout.switch is SwitchState.SEALING:
+                # Asking again would only wait again, silently.
+                raise Sealed(
+                    f"log {name!r}: appends wait until its switch is finished: {error}"
+                ) from None
+            raise
+
+    async def _drive(self, name: str, steps: SwitchSteps[Layout]) -> Layout:
+        return await drive(steps, lambda request: self._answer(name, request))
+
+    def _finish_soon(self, name: str) -> None:
+        async def finish() -> None:
+            while True:
+                try:
+                    async with self._catalog.lock(name):
+                        await self._drive(name, virtual_log.finish())
+                    return
+                except (NotFound, NotLeader):
+                    return  # deleted; or the next leader does it
+                except LoomError as error:
+                    logger.warning("log %r: the switch is not finished yet: %s", name, error)
+                except Exception:  # appends may wait for it
+                    logger.exception("log %r: the switch is not finished yet", name)
+                await asyncio.sleep(RETRY_S)
+
+        self._background.spawn(finish(), f"switch of log {name!r}")
+
+    async def _answer(self, name: str, request: Request) -> Any:
+        log = self._catalog.log(name)
+        match request:
+            case virtual_log.GetLayout():
+                return log.layout
+            case virtual_log.Swap(expected, layout):
+                return await self._swap(log.name, expected, layout)
+            case virtual_log.NewLoglet():
+                return await self._catalog.new_loglet()
+            case virtual_log.Make(successor):
+                return await self._make(log, successor)
+            case virtual_log.Seal(segment):
+                return await self._keepers.of(segment.settings.protocol).seal(log, segment)
+            case virtual_log.Begin(segment):
+                await self._keepers.of(segment.settings.protocol).begin(log, segment)
+                return Done()
+            case virtual_log.Discard(loglet):
+                for keeper in self._keepers.values():
+                    await keeper.discard(log, loglet)
+                return Done()
+            case _:
+                raise AssertionError(f"a switch never asks for {request}")
+
+    async def _swap(self, name: str, expected: Layout, layout: Layout) -> Done | Refused:
+        if not await self._catalog.swap_layout(name, expected, layout):
+            return Refused()
+        log = self._catalog.log(name)
+        for keeper in self._keepers.values():
+            keeper.log_changed(log)
+        logger.info(
+            "log %r: switch: %s, active is segment %d from %d on",
+            name,
+            layout.switch,
+            layout.active.loglet,
+            layout.active.start,
+        )
+        return Done()
+
+    async def _make(self, log: LogRecord, successor: Successor) -> Done | Refused:
+        active = log.layout.active
+        if why := await self._keepers.active(log).why_not_sealed(log, active):
+            return Refused(f"log {log.name!r} stays as it is: {why}")
+        try:
+            await self._keepers.of(successor.settings.protocol).make(log, successor)
+        except NotLeader:
+            raise
+        except LoomError as error:
+            return Refused(f"log {log.name!r} stays as it is: {error}")
+        return Done()

@@ -1,0 +1,124 @@
+"""Metrics in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from loomlog.wire import loomlog_pb2 as pb
+
+
+class Sample(NamedTuple):
+    """One value of a metric, identified by its labels."""
+
+    value: float
+    labels: Mapping[str, object] = MappingProxyType({})
+
+
+class Metric(NamedTuple):
+    """One metric with all its samples."""
+
+    name: str  # without the prefix `loomlog_`
+    kind: str  # gauge or counter
+    samples: list[Sample]
+
+
+def render(metrics: Iterable[Metric]) -> str:
+    lines = []
+    for name, kind, samples in metrics:
+        lines.append(f"# TYPE loomlog_{name} {kind}")
+        lines += [f"loomlog_{name}{_labels(labels)} {value}" for value, labels in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: Mapping[str, object]) -> str:
+    inside = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    return f"{{{inside}}}" if inside else ""
+
+
+def follower_metrics(leader_epoch: int) -> str:
+    """Return the metrics of a metadata repository that does not lead."""
+    return render(_leader_metrics(0, leader_epoch))
+
+
+def _leader_metrics(leads: int, epoch: int) -> list[Metric]:
+    return [gauge("metadata_leads", leads), gauge("metadata_leader_epoch", epoch)]
+
+
+def gauge(name: str, value: float) -> Metric:
+    return Metric(name, "gauge", [Sample(value)])
+
+
+def cluster_metrics(status: pb.Status) -> list[Metric]:
+    """Return the metrics that do not depend on protocols."""
+    return [
+        gauge("uptime_seconds", round(status.uptime_s, 3)),
+        *_leader_metrics(1, status.leader_epoch),
+        _of_members("metadata_member_reachable", status, "reachable"),
+        _of_members("metadata_member_lag", status, "lag"),
+        gauge("metadata_conditions", len(status.conditions)),
+        *_node_metrics(status),
+        *_log_metrics(status),
+    ]
+
+
+def _of_members(name: str, status: pb.Status, field: str) -> Metric:
+    members = status.members
+    samples = [Sample(int(getattr(m, field)), {"member": m.member_id}) for m in members]
+    return Metric(name, "gauge", samples)
+
+
+def _node_metrics(status: pb.Status) -> list[Metric]:
+    def of_nodes(name: str, values: Iterable[int]) -> Metric:
+        pairs = zip(values, status.nodes, strict=True)
+        samples = [Sample(value, {"node": node.storage_node_id}) for value, node in pairs]
+        return Metric(name, "gauge", samples)
+
+    nodes = status.nodes
+    return [
+        of_nodes("node_alive", (int(n.alive) for n in nodes)),
+        of_nodes("node_stored_bytes", (n.stored_bytes for n in nodes)),
+        of_nodes("node_draining", (int(n.draining) for n in nodes)),
+        of_nodes("node_unknown_streams", (len(n.unknown_streams) for n in nodes)),
+        of_nodes("node_conditions", (len(n.conditions) for n in nodes)),
+        gauge("nodes_silent", sum(not n.alive for n in nodes)),
+    ]
+
+
+def _log_metrics(status: pb.Status) -> list[Metric]:
+    tails = [Sample(log.tail, {"log": log.name}) for log in status.logs if not log.tail_unknown]
+    streams = streams_of(status)
+    return [
+        Metric("log_tail", "counter", tails),
+        gauge("streams_sealed", sum(_is_missed(log, stream) for log, stream in streams)),
+        Metric(
+            "stream_running",
+            "gauge",
+            [stream_sample(int(s.state == pb.RUNNING), log, s) for log, s in streams],
+        ),
+        Metric(
+            "stream_entries",
+            "counter",
+            [stream_sample(s.entries, log, s) for log, s in streams if s.HasField("entries")],
+        ),
+        Metric(
+            "stream_copied_entries",
+            "gauge",
+            [stream_sample(s.copied_entries, log, s) for log, s in streams if s.joining_node],
+        ),
+    ]
+
+
+def streams_of(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
+    return [(log, stream) for log in status.logs for stream in log.streams]
+
+
+def stream_sample(value: int, log: pb.Log, stream: pb.LogStream) -> Sample:
+    return Sample(value, {"log": log.name, "stream": stream.log_stream_id})
+
+
+def _is_missed(log: pb.Log, stream: pb.LogStream) -> bool:
+    """Return whether it should take appends and does not; those of ended segments never do."""
+    is_active = stream.loglet_id == log.segments[-1].loglet_id
+    return is_active and stream.state != pb.RUNNING

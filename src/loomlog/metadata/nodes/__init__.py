@@ -1,0 +1,1 @@
+"""The storage nodes that are connected, and where replicas are placed."""

@@ -1,0 +1,87 @@
+"""The time by which the metadata repository deletes, and conditions about wrong clocks.
+
+Nodes send their time with every report. core/clocks.py decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+from loomlog.core.clocks import Reading, Skews, SteadyTime, cluster_time, skews
+from loomlog.errors import Unavailable
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.types import NodeId
+
+_MICROSECONDS: Final = 1_000_000
+_UNKNOWN: Final = (
+    "retention waits until more than half of the nodes tell their clocks: start those that are down"
+)
+
+
+class Clocks:
+    """The time by most clocks, and the clocks that differ from it."""
+
+    def __init__(
+        self,
+        members: ConnectedNodes,
+        nodes: Callable[[], Collection[NodeId]],
+        wall_s: Callable[[], float],
+    ) -> None:
+        """`nodes`: all of the cluster, also those that are away."""
+        self._loop = asyncio.get_running_loop()
+        self._members = members
+        self._nodes = nodes
+        self._wall_s = wall_s
+        self._time = SteadyTime()
+
+    def heard(self, node: NodeId, clock_us: int) -> None:
+        """Note the time that a node reported; 0: it did not."""
+        member = self._members.get(node)
+        if member is not None and clock_us:
+            member.clock = Reading(clock_us / _MICROSECONDS, self._loop.time())
+
+    def oldest_kept_us(self, retention_s: int) -> int:
+        """Return the time before which entries need not be kept. Unavailable: it is not known."""
+        found = self._time_s()
+        if found is None:
+            raise Unavailable(_UNKNOWN)
+        now_s = self._loop.time()
+        self._time.note(found, now_s)
+        doubt_s = self._time.doubt_s(retention_s, now_s)
+        return int((found - retention_s - doubt_s) * _MICROSECONDS)
+
+    def now_us(self) -> int:
+        """Return the time as far as it is known; 0 if it is not."""
+        return int((self._time_s() or 0.0) * _MICROSECONDS)
+
+    def condition_of(self, node: NodeId) -> str:
+        """Return what is wrong with a node's clock, or ""."""
+        return _words(self._skews().nodes_s.get(node, 0.0))
+
+    def own_condition(self) -> str:
+        """Return what is wrong with the clock of this machine, or ""."""
+        return _words(self._skews().own_s)
+
+    def why_unknown(self) -> str:
+        """Return why nothing is deleted by time now, or ""."""
+        return "" if self._time_s() else _UNKNOWN
+
+    def _time_s(self) -> float | None:
+        return cluster_time(self._wall_s(), self._told().values(), len(self._nodes()))
+
+    def _skews(self) -> Skews:
+        return skews(self._wall_s(), self._told())
+
+    def _told(self) -> dict[NodeId, float]:
+        now_s = self._loop.time()
+        members = ((node, self._members.get(node)) for node in self._members.all_reachable())
+        return {n: member.clock.at(now_s) for n, member in members if member and member.clock}
+
+
+def _words(ahead_s: float) -> str:
+    if not ahead_s:
+        return ""
+    direction = "ahead of" if ahead_s > 0 else "behind"
+    return f"its clock is {abs(ahead_s):.0f} s {direction} most others: check NTP on that machine"

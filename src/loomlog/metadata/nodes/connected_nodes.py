@@ -1,0 +1,319 @@
+"""The storage nodes as this process sees them: their connections, and when each was last heard.
+
+A node is alive if it is connected and was heard within `failure_detection_s`. A connection that
+is lost may come back within a short grace before its node counts as silent; after a start of the
+metadata repository all nodes that it knows have the whole detection time to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from loomlog import limits
+from loomlog.core.clocks import Reading
+from loomlog.errors import LoomError, Unavailable
+from loomlog.types import Buffer, NodeId, Report, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
+HELD_BACK_S: Final = 10.0  # a node that is held back asks again much sooner
+
+
+@dataclass(slots=True)
+class ConnectedNode:
+    """The state of a storage node since it registered with this process, or was expected to."""
+
+    node_id: NodeId
+    connection: Connection | None
+    heard_at: float  # on the loop's clock; also when the connection was lost
+    silence_s: float  # that makes it silent, from `heard_at` on
+    alive: bool = True  # as last passed to `changed`
+    was_lost: bool = False  # its connection
+    # Of all replicas that it holds, also those it should no longer have:
+    reports: dict[StreamId, Report] = field(default_factory=dict)
+    stamps: dict[StreamId, tuple[int, int]] = field(default_factory=dict)  # and births
+    stored_bytes: dict[StreamId, int] = field(default_factory=dict)
+    stored_bytes_total: int = 0
+    loglet_bytes: int = 0
+    conditions: tuple[str, ...] = ()  # what it says is wrong with it
+    clock: Reading | None = None
+    unserved: frozenset[StreamId] = frozenset()  # of which it has data that it cannot serve
+    restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
+
+    def take(self, report: Report, stored_bytes: int, stamp: int, birth: int) -> None:
+        self.reports[report.stream_id] = report
+        self.stamps[report.stream_id] = stamp, birth
+        self.stored_bytes_total += stored_bytes - self.stored_bytes.get(report.stream_id, 0)
+        self.stored_bytes[report.stream_id] = stored_bytes
+
+    def take_loglet_bytes(self, loglet_bytes: int) -> None:
+        self.stored_bytes_total += loglet_bytes - self.loglet_bytes
+        self.loglet_bytes = loglet_bytes
+
+    def drop(self, stream_id: StreamId) -> None:
+        self.reports.pop(stream_id, None)
+        self.stamps.pop(stream_id, None)
+        self.stored_bytes_total -= self.stored_bytes.pop(stream_id, 0)
+
+
+def conditions_of(message: pb.NodeConditions) -> tuple[str, ...]:
+    """Return what a node says is wrong with it, bounded: any peer may send it."""
+    listed = message.conditions[: limits.NODE_CONDITIONS_MAX]
+    return tuple(condition[: limits.NODE_CONDITION_CHARS_MAX] for condition in listed)
+
+
+class ConnectedNodes:
+    """All nodes of the cluster, and the connections that they made to this process."""
+
+    def __init__(self, failure_detection_s: float, changed: Callable[[NodeId, bool], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._failure_detection_s = failure_detection_s
+        self._grace_s = min(RECONNECT_GRACE_S, failure_detection_s)
+        self._check_every_s = failure_detection_s / 4
+        self._due = float("inf")  # of the next check
+        self._changed = changed
+        self._members: dict[NodeId, ConnectedNode] = {}
+        self._node_of: dict[Connection, NodeId] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._grace_timers: dict[NodeId, asyncio.TimerHandle] = {}
+        self._held_back: dict[NodeId, tuple[str, float]] = {}  # address, when it asked last
+
+    def start(self, known: Iterable[NodeId]) -> None:
+        """Expect the nodes that were part of the cluster before."""
+        now = self._loop.time()
+        for node in known:
+            self._members[node] = ConnectedNode(node, None, now, self._failure_detection_s)
+        self._schedule()
+
+    def stop(self) -> None:
+        for timer in (self._timer, *self._grace_timers.values()):
+            if timer is not None:
+                timer.cancel()
+        self._changed = lambda node, alive: None
+
+    # ---- queries
+
+    def alive(self, node: NodeId) -> bool:
+        member = self._members.get(node)
+        if member is None:
+            return False
+        silent_s = self._loop.time() - member.heard_at - self._slept_s()
+        return silent_s < member.silence_s
+
+    def silent_s(self, node: NodeId) -> float:
+        """Return how long ago a node was heard, or its connection was lost."""
+        member = self._members.get(node)
+        return self._loop.time() - member.heard_at if member else float("inf")
+
+    def report_of(self, node: NodeId, stream_id: StreamId) -> Report | None:
+        """Return the last report of a node about a stream; None if it has no replica."""
+        member = self._members.get(node)
+        return member.reports.get(stream_id) if member else None
+
+    def stamp_of(self, node: NodeId, stream_id: StreamId) -> int | None:
+        """Return the creation stamp of the stream that a node holds under this number."""
+        stamps = self._stamps_of(node, stream_id)
+        return stamps[0] if stamps else None
+
+    def birth_of(self, node: NodeId, stream_id: StreamId) -> int:
+        """Return the birth of the replica that a node holds; 0 if it did not report one."""
+        stamps = self._stamps_of(node, stream_id)
+        return stamps[1] if stamps else 0
+
+    def _stamps_of(self, node: NodeId, stream_id: StreamId) -> tuple[int, int] | None:
+        member = self._members.get(node)
+        return member.stamps.get(stream_id) if member else None
+
+    def reachable(self, node: NodeId) -> bool:
+        return self.connected(node) and self.alive(node)
+
+    def all_reachable(self) -> list[NodeId]:
+        return [node for node in sorted(self._members) if self.reachable(node)]
+
+    def connected(self, node: NodeId) -> bool:
+        member = self._members.get(node)
+        return member is not None and member.connection is not None
+
+    def was_lost(self, node: NodeId) -> bool:
+        """Return whether a node was connected to this process and is not any more."""
+        member = self._members.get(node)
+        return member is not None and member.was_lost
+
+    def expected(self, node: NodeId) -> bool:
+        """Return whether a node has not registered here yet, but may still do so in time."""
+        member = self._members.get(node)
+        waited_for = member is not None and member.connection is None and not member.was_lost
+        return waited_for and self.alive(node)
+
+    def node_of(self, connection: Connection) -> NodeId | None:
+        """Return the node that registered on a connection, unless a newer one replaced it."""
+        return self._node_of.get(connection)
+
+    def get(self, node: NodeId) -> ConnectedNode | None:
+        return self._members.get(node)
+
+    def held_back(self, node: NodeId) -> str | None:
+        """Return the address of an empty node that asked for this number a moment ago."""
+        address, asked_at = self._held_back.get(node, ("", float("-inf")))
+        return address if self._loop.time() - asked_at < HELD_BACK_S else None
+
+    # ---- events
+
+    def hold_back(self, node: NodeId, address: str) -> None:
+        """Note that an empty node asks for the number of one that is known."""
+        self._held_back[node] = address, self._loop.time()
+
+    def joined(self, node: NodeId, connection: Connection) -> None:
+        """Note that a node registered; an older connection of it is closed."""
+        member = self._members.get(node)
+        old = member.connection if member else None
+        now = self._loop.time()
+        alive = member.alive if member else False
+        self._members[node] = ConnectedNode(node, connection, now, self._failure_detection_s, alive)
+        self._node_of[connection] = node
+        self._held_back.pop(node, None)
+        if (timer := self._grace_timers.pop(node, None)) is not None:
+            timer.cancel()
+        if old is not None:
+            self._node_of.pop(old, None)
+            old.close(Unavailable(f"node {node} registered again"))
+        self._check(self._members[node])
+
+    def lost(self, connection: Connection) -> None:
+        node = self._node_of.pop(connection, None)
+        if node is None:
+            return
+        member = self._members[node]
+        member.connection = None
+        member.heard_at = self._loop.time()
+        member.silence_s = self._grace_s
+        member.was_lost = True
+        self._grace_timers[node] = self._loop.call_later(self._grace_s, self._grace_over, node)
+
+    def heard(self, node: NodeId) -> ConnectedNode:
+        member = self._members[node]
+        now = self._loop.time()
+        was_silent = not member.alive or now - member.heard_at >= member.silence_s
+        member.heard_at = now
+        if was_silent:  # listeners may not know yet, but the state may have been queried
+            member.alive = True
+            self._changed(node, True)
+        return member
+
+    def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:
+        """Called when a node reports its conditions."""
+        member, now = self._members[node], pb.NodeConditions()
+        member.conditions = conditions_of(message)
+        member.unserved = frozenset(message.unserved)
+        now.CopyFrom(message)
+        now.ClearField("conditions")
+        now.ClearField("unserved")
+        before, member.restrictions = member.restrictions, now
+        if before.takes_nothing is not now.takes_nothing:
+            what = "cannot take anything new" if now.takes_nothing else "has room again"
+            logger.warning("node %d %s", node, what)
+        if before != now:
+            self._changed(node, self.alive(node))
+
+    def restrictions(self, node: NodeId) -> pb.NodeConditions:
+        """Return what a node reports that it cannot do."""
+        member = self._members.get(node)
+        return member.restrictions if member else pb.NodeConditions()
+
+    def takes_nothing(self, node: NodeId) -> bool:
+        """Return whether a node said that its disks are full or broken."""
+        return self.restrictions(node).takes_nothing
+
+    def takes_more(self, node: NodeId) -> bool:
+        """Return whether something new can be placed on a node."""
+        return self.reachable(node) and not self.takes_nothing(node)
+
+    def removed(self, node: NodeId, stream_id: StreamId) -> None:
+        """Note that a node does not hold this replica any more."""
+        member = self._members.get(node)
+        if member is not None:
+            member.drop(stream_id)
+
+    def disconnect_all(self, error: LoomError) -> None:
+        """Drop all nodes: nothing more is sent to them."""
+        for connection in list(self._node_of):
+            connection.close(error)
+
+    def forget(self, node: NodeId) -> None:
+        """Forget a node that is not part of the cluster any more."""
+        member = self._members.pop(node, None)
+        if (timer := self._grace_timers.pop(node, None)) is not None:
+            timer.cancel()
+        if member is not None and member.connection is not None:
+            self._node_of.pop(member.connection, None)
+            member.connection.close(Unavailable(f"node {node} was removed from the cluster"))
+
+    # ---- silence
+
+    def _grace_over(self, node: NodeId) -> None:
+        self._grace_timers.pop(node, None)
+        self._check(self._members[node])
+
+    def _schedule(self) -> None:
+        self._due = self._loop.time() + self._check_every_s
+        self._timer = self._loop.call_later(self._check_every_s, self._check_all)
+
+    def _slept_s(self) -> float:
+        """Return how long this process itself was stopped or held up. Messages of nodes may wait to
+        be read, so that time does not count as their silence."""
+        return max(0.0, self._loop.time() - self._due - self._check_every_s)
+
+    def _check_all(self) -> None:
+        slept_s, now = self._slept_s(), self._loop.time()
+        if slept_s:
+            logger.warning("this process was held up for %.1f s", slept_s)
+            for member in self._members.values():
+                member.heard_at = min(now, member.heard_at + slept_s)
+        self._schedule()
+        for member in list(self._members.values()):
+            self._check(member)
+
+    def _check(self, member: ConnectedNode) -> None:
+        alive = self.alive(member.node_id)
+        if alive is not member.alive:
+            member.alive = alive
+            self._changed(member.node_id, alive)
+
+    # ---- messages
+
+    def send(self, node: NodeId, frame: pb.Frame) -> None:
+        """Send a message without an answer; it is dropped if the node is not connected."""
+        member = self._members.get(node)
+        if member is not None and member.connection is not None:
+            member.connection.send(frame)
+
+    async def request(
+        self, node: NodeId, frame: pb.Frame, timeout_s: float = limits.REQUEST_TIMEOUT_S
+    ) -> pb.Frame:
+        """Return the answer of a node. Unavailable, too, if the node registered again meanwhile:
+        the answer may be about its data of before."""
+        return (await self.exchange(node, frame, (), timeout_s))[0]
+
+    async def exchange(
+        self, node: NodeId, frame: pb.Frame, payload: Sequence[Buffer], timeout_s: float
+    ) -> tuple[pb.Frame, memoryview]:
+        """Send a request as `request` does, with payloads."""
+        connection = self._connection(node)
+        answer, content = await connection.request(frame, payload, timeout_s=timeout_s)
+        if self._connection(node) is not connection:
+            raise Unavailable(f"node {node} registered again")
+        assert isinstance(answer, pb.Frame)
+        return answer, content
+
+    def _connection(self, node: NodeId) -> Connection:
+        member = self._members.get(node)
+        if member is None or member.connection is None:
+            raise Unavailable(f"node {node} is not connected")
+        return member.connection

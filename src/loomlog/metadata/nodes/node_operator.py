@@ -1,0 +1,214 @@
+"""Operators' requests about nodes: recorded as wishes, which the protocols' keepers fulfil."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.logs.admin import logged
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.protocol import Keepers, ReplicaSet
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+
+class NodeOperator:
+    """Drains, removes, replaces and cleans up storage nodes."""
+
+    def __init__(self, catalog: Catalog, nodes: ConnectedNodes, keepers: Keepers) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+        self._keepers = keepers
+        change = pb.ChangeNode
+        self._changes: dict[int, Callable[[pb.ChangeNode], Awaitable[pb.Changed]]] = {
+            change.DRAIN: self._drain,
+            change.UNDRAIN: self._undrain,
+            change.REMOVE: self._remove,
+            change.CLEANUP: self._cleanup,
+            change.REPLACE: self._replace,
+        }
+
+    async def change(self, request: pb.ChangeNode) -> pb.Changed:
+        change = self._changes.get(request.action)
+        if change is None:
+            raise InvalidArgument(f"there is no change {request.action} of a node")
+        self._catalog.node(request.storage_node_id)
+        return logged(await change(request))
+
+    # ---- drain and undrain
+
+    async def _drain(self, request: pb.ChangeNode) -> pb.Changed:
+        node = request.storage_node_id
+        await self._catalog.update_node(node, draining=True)
+        self._wishes_changed(node)
+        moving, kept = self._moving(node), self._kept_on(node)
+        stuck = [name for keeper in self._keepers.values() for name in keeper.stuck_on(node)]
+        if kept and not moving:
+            then = f"it gets nothing new; {_stays(node, kept)}"
+        elif not moving:
+            then = f"it is empty: `loom node remove {node}` forgets it"
+        elif stuck:
+            then = (
+                f"{moving} replicas move away, but {len(stuck)} of them find no other node "
+                f"yet ({', '.join(stuck)}): start another one"
+            )
+        else:
+            stays = f"; {_stays(node, kept)}" if kept else ""
+            then = f"{moving} replicas move to other nodes, a few at a time{stays}"
+        return pb.Changed(done=f"node {node} is being drained: it takes nothing new", next=then)
+
+    async def _undrain(self, request: pb.ChangeNode) -> pb.Changed:
+        node = request.storage_node_id
+        if self._catalog.node(node).removing:
+            raise InvalidArgument(f"node {node} is being removed")
+        await self._catalog.update_node(node, draining=False)
+        self._wishes_changed(node)
+        return pb.Changed(
+            done=f"node {node} is not drained any more",
+            next=f"it keeps its {len(self._replicas_on(node))} replicas and takes new ones",
+        )
+
+    # ---- replace
+
+    def gives_up(self, request: pb.ChangeNode) -> bool:
+        """Return whether an operator declares a node lost, with its data."""
+        node = request.storage_node_id
+        if request.action == pb.ChangeNode.REPLACE:
+            self.check_replaceable(node)
+            return True
+        is_forced = request.action == pb.ChangeNode.REMOVE and request.force
+        return is_forced and not self._nodes.reachable(node)
+
+    def check_replaceable(self, node: NodeId) -> None:
+        """Raise if the node is connected or being removed."""
+        known = self._catalog.node(node)
+        if known.removing:
+            raise InvalidArgument(
+                f"node {node} is being removed: once it is forgotten, its number is free"
+            )
+        if self._nodes.reachable(node):
+            raise InvalidArgument(
+                f"node {node} is connected from {known.address} and has its volumes: stop it "
+                "first, or give the new node another number"
+            )
+
+    async def _replace(self, request: pb.ChangeNode) -> pb.Changed:
+        """Let the next node of this number register with empty volumes."""
+        node = request.storage_node_id
+        self.check_replaceable(node)
+        await self._catalog.update_node(node, replaceable=True)
+        waiting = self._nodes.held_back(node)
+        then = f"the one at {waiting} registers in a moment" if waiting else "start it"
+        return pb.Changed(
+            done=f"the next node {node} with empty volumes takes the place of the one that is away",
+            next=f"{then}; its replicas are copied from other nodes, and its old volumes are "
+            "refused from then on",
+        )
+
+    def replacement(self, node: NodeId) -> list[str]:
+        """Return what operators should know of a node that is to be replaced."""
+        waiting = self._nodes.held_back(node)
+        if self._catalog.node(node).replaceable:
+            return [f"is to be replaced: start node {node} with empty volumes"]
+        if waiting is None:
+            return []
+        return [
+            f"is away, and an empty node at {waiting} asks for its number: give that one the "
+            f"volumes of node {node}; or, if they are lost, run `loom node replace {node}`"
+        ]
+
+    # ---- remove
+
+    async def _remove(self, request: pb.ChangeNode) -> pb.Changed:
+        node = request.storage_node_id
+        replicas = self._replicas_on(node)
+        if not replicas:
+            await self._catalog.update_node(node, draining=True, removing=True)
+            await self.forget_if_removed(node)
+            return pb.Changed(
+                done=f"node {node} is removed",
+                next="if it runs, it stops; with empty volumes it may come again",
+            )
+        self._check_removable(node, replicas, force=request.force)
+        await self._catalog.update_node(node, draining=True, removing=True)
+        self._wishes_changed(node)
+        return pb.Changed(
+            done=f"node {node} is not used any more",
+            next=f"its {len(replicas)} replicas are made anew elsewhere; then it is forgotten",
+        )
+
+    def _check_removable(self, node: NodeId, replicas: list[ReplicaSet], *, force: bool) -> None:
+        if kept := self._kept_on(node):
+            raise InvalidArgument(f"node {node} cannot be removed: {_stays(node, kept)}")
+        holds = f"node {node} has {len(replicas)} replicas"
+        if self._nodes.alive(node):
+            raise InvalidArgument(
+                f"{holds} and is alive: `loom node drain {node}`, wait until it is empty, "
+                "then remove it"
+            )
+        if not force:
+            raise InvalidArgument(
+                f"{holds}: start it and drain it; or, if it never comes back, remove it with "
+                "--force, and its replicas are made anew from the others"
+            )
+        if only := [name for name, nodes in replicas if nodes == (node,)]:
+            raise InvalidArgument(
+                f"node {node} has the only replica of {', '.join(only)}: start it again, or delete "
+                "the logs that it belongs to; see `loom log list`"
+            )
+
+    async def forget_if_removed(self, node: NodeId) -> None:
+        """Forget a node that an operator removed, once no replica is left there."""
+        record = self._catalog.nodes.get(node)
+        if record is None or not record.removing or self._replicas_on(node):
+            return
+        await self._catalog.remove_node(node)
+        self._nodes.forget(node)
+        logger.info("node %d is removed", node)
+        self._wishes_changed(node)
+
+    def _replicas_on(self, node: NodeId) -> list[ReplicaSet]:
+        return [each for keeper in self._keepers.values() for each in keeper.replicas_on(node)]
+
+    def _moving(self, node: NodeId) -> int:
+        """Return how many replicas go elsewhere when the node is drained."""
+        keepers = [keeper for keeper in self._keepers.values() if not keeper.kept_on(node)]
+        return sum(len(keeper.replicas_on(node)) for keeper in keepers)
+
+    def _kept_on(self, node: NodeId) -> dict[str, list[str]]:
+        """Return the logs that nothing copies elsewhere, by protocol."""
+        kept = {protocol: keeper.kept_on(node) for protocol, keeper in self._keepers.items()}
+        return {protocol: logs for protocol, logs in kept.items() if logs}
+
+    def _wishes_changed(self, node: NodeId) -> None:
+        for keeper in self._keepers.values():
+            keeper.node_changed(node, alive=True)
+
+    # ---- clean up
+
+    async def _cleanup(self, request: pb.ChangeNode) -> pb.Changed:
+        node = request.storage_node_id
+        if not self._nodes.reachable(node):
+            raise Unavailable(f"node {node} is not alive: start it first")
+        cleaned = await asyncio.gather(*(each.clean_up(node) for each in self._keepers.values()))
+        deleted = " and ".join(each.deleted for each in cleaned if each.deleted)
+        left = "; ".join(each.left for each in cleaned if each.left)
+        return pb.Changed(
+            done=f"node {node} deleted {deleted or 'nothing'}", next=left or "nothing is left"
+        )
+
+
+def _stays(node: NodeId, kept: dict[str, list[str]]) -> str:
+    """Return a text about logs whose copies on the node stay there."""
+    logs = [name for names in kept.values() for name in names]
+    shown = ", ".join(logs[:3]) + (f" and {len(logs) - 3} more" if len(logs) > 3 else "")
+    return (
+        f"copies of {shown} (protocol {', '.join(kept)}) stay on node {node} until they are "
+        f"trimmed: trim or delete these logs, or keep the node (if its disk is lost: "
+        f"`loom node replace {node}`)"
+    )

@@ -1,0 +1,242 @@
+"""Registration of storage nodes: does the node belong here, and is it the one it claims to be?
+
+Node ids and directory names prove nothing. A cluster has a secret, and so has every node; both are
+kept beside the node's data and must match what the metadata knows. A newcomer has empty volumes and
+its own node secret. It gets the cluster's secret when it joins, but only with a free number: to
+take the number of a known node it needs an operator's `loom node replace`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from loomlog.errors import AlreadyExists, InvalidArgument, Unauthorized, Unavailable
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import NodeRecord
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.rollback.gate import Gate
+from loomlog.storage.identity import fingerprint
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
+
+logger = logging.getLogger(__name__)
+
+_LOCATION: Final = re.compile(r"[A-Za-z0-9._=,:/-]{0,100}")
+
+
+class Registration:
+    """Admits storage nodes or refuses them."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: ConnectedNodes,
+        keepers: Keepers,
+        gate: Gate,
+        heartbeat_s: float,
+        joined: Callable[[NodeId], None],
+        metadata_addresses: Callable[[], list[str]],
+    ) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+        self._keepers = keepers
+        self._gate = gate
+        self._heartbeat_s = heartbeat_s
+        self._joined = joined
+        self._metadata_addresses = metadata_addresses
+        self._one_by_one = asyncio.Lock()
+
+    async def register(self, connection: Connection, request: pb.Register) -> pb.Registered:
+        self._check(connection, request)
+        if self._is_held_back(request):
+            return self._hold_back(request)
+        known_run = request.known_run if self._is_proven(request) else pb.NoteRun()
+        await self._gate.admit(request.storage_node_id, connection, known_run)
+        async with self._one_by_one:
+            self._check(connection, request)
+            if self._is_held_back(request):
+                return self._hold_back(request)
+            if self._is_proven(request):
+                await self._catalog.raise_ids(request.highest_log_id, request.highest_stream_id)
+            is_older = self._is_older_copy(request)
+            all_lost = is_older or self._replaces_lost(request)
+            record = await self._catalog.put_node(
+                record_of(request), partial(self._note_losses, request, all_lost)
+            )
+            if connection.closed:
+                raise Unavailable("the connection was lost")
+            self._join(connection, request, record)
+        cluster = self._catalog.cluster
+        answer = pb.Registered(
+            cluster_id=cluster.cluster_id,
+            cluster_secret="" if request.cluster_secret else cluster.secret,
+            heartbeat_s=self._heartbeat_s,
+            metadata=self._metadata_addresses(),
+            generation=record.generation + 1 if is_older else record.generation,
+        )
+        for keeper in self._keepers.values():
+            keeper.fill_registered(record, answer)
+        return answer
+
+    def _note_losses(self, request: pb.Register, all_lost: bool, node: NodeRecord) -> NodeRecord:
+        for keeper in self._keepers.values():
+            node = keeper.note_losses(node, request, all_lost=all_lost)
+        return node
+
+    def _join(self, connection: Connection, request: pb.Register, record: NodeRecord) -> None:
+        node = record.node_id
+        self._nodes.joined(node, connection)
+        self._nodes.heard(node)
+        for keeper in self._keepers.values():
+            keeper.registered(record, request)
+        self._nodes.take_conditions(node, request.conditions)
+        logger.info("node %d registered from %s", node, request.address)
+        # After the answer, which is sent in this turn of the loop.
+        asyncio.get_running_loop().call_soon(self._joined, node)
+
+    def _is_older_copy(self, request: pb.Register) -> bool:
+        """Return whether the node's data lacks what it had when it was heard last."""
+        known = self._catalog.nodes.get(request.storage_node_id)
+        if known is None or known.node_secret != request.node_secret:
+            return False
+        is_new = not request.generation or request.generation > known.generation
+        if is_new or request.process == known.process:  # without one, the node cannot keep it now
+            return False
+        logger.warning(
+            "node %d came back with an older copy of its data (generation %d, was %d): what it "
+            "stored since counts as lost",
+            known.node_id,
+            request.generation,
+            known.generation,
+        )
+        return True
+
+    def _replaces_lost(self, request: pb.Register) -> bool:
+        """Return whether it takes the place of a node that lost its volumes."""
+        known = self._catalog.nodes.get(request.storage_node_id)
+        return known is not None and known.node_secret != request.node_secret
+
+    # ---- checks
+
+    def _check(self, connection: Connection, request: pb.Register) -> None:
+        node, cluster = request.storage_node_id, self._catalog.cluster
+        if not node or not request.address:
+            raise InvalidArgument("a node registers with an id above 0 and its address")
+        if not _LOCATION.fullmatch(request.location):
+            raise InvalidArgument(
+                f"node {node} cannot have the location {request.location!r}: use up to 100 "
+                "letters, digits and . _ = , : / - as in rack=a"
+            )
+        _compare("cluster id", cluster.cluster_id, request.cluster_id, node)
+        self._check_not_connected(connection, request)
+        self._check_is_no_copy(request)
+        if not request.cluster_secret:
+            self._check_newcomer(request)
+            return
+        _compare("cluster secret", cluster.secret, request.cluster_secret, node, fingerprint)
+        known = self._catalog.nodes.get(node)
+        is_member = known is not None and known.node_secret == request.node_secret
+        # It may have joined after this copy was made.
+        self._gate.compare(node, request.known_run, is_member=is_member)
+        if known is None or known.removing:
+            # A node that knows the secret was a member once: it was removed.
+            raise Unauthorized(
+                f"node {node} was removed from this cluster: to use it again, start it with empty "
+                "volumes"
+            )
+        _compare("node secret", known.node_secret, request.node_secret, node, fingerprint)
+
+    def _check_not_connected(self, connection: Connection, request: pb.Register) -> None:
+        node = request.storage_node_id
+        known = self._catalog.nodes.get(node)
+        if (
+            known is not None
+            and known.node_secret != request.node_secret
+            and self._nodes.reachable(node)
+        ):
+            raise AlreadyExists(
+                f"node {node} is connected already, from {known.address}: "
+                "give this one another storage node id"
+            )
+
+    def _check_is_no_copy(self, request: pb.Register) -> None:
+        """Refuse a copy of a node that is there, which lived on with other metadata.
+
+        The node itself was admitted, so the metadata has not gone back in time.
+        """
+        node = request.storage_node_id
+        if self._nodes.reachable(node) and self._gate.is_contradicted_by(request.known_run):
+            raise AlreadyExists(
+                f"node {node} is connected already, from {self._catalog.nodes[node].address}, and "
+                "this one has a copy of its data that was used in another cluster: check --mr"
+            )
+
+    def _check_newcomer(self, request: pb.Register) -> None:
+        """Refuse data without the name of a cluster."""
+        node = request.storage_node_id
+        known = self._catalog.nodes.get(node)
+        has_data = any(keeper.has_data(request) for keeper in self._keepers.values())
+        if has_data and (known is None or known.node_secret != request.node_secret):
+            raise Unauthorized(
+                f"node {node} has data, but does not know of which cluster: check its volumes, or "
+                "start it with empty ones"
+            )
+
+    def _is_proven(self, request: pb.Register) -> bool:
+        """Return whether it knows a secret, so that its claims about the past count."""
+        known = self._catalog.nodes.get(request.storage_node_id)
+        is_known = known is not None and known.node_secret == request.node_secret
+        return is_known or bool(request.cluster_secret)  # which was compared
+
+    def _is_held_back(self, request: pb.Register) -> bool:
+        """Return whether it wants the number of another node without an operator's permission."""
+        known = self._catalog.nodes.get(request.storage_node_id)
+        if known is None or known.node_secret == request.node_secret:
+            return False
+        return known.removing or not known.replaceable
+
+    def _hold_back(self, request: pb.Register) -> pb.Registered:
+        node = request.storage_node_id
+        if self._catalog.nodes[node].removing:
+            why = f"node {node} is being removed: wait until it is forgotten, or use another number"
+        else:
+            why = (
+                f"node {node} was here before with other volumes, and these are empty: put its "
+                f"volumes back; or, if its data is lost, run `loom node replace {node}`"
+            )
+        if self._nodes.held_back(node) is None:
+            logger.warning("held back an empty node at %s: %s", request.address, why)
+        self._nodes.hold_back(node, request.address)
+        return pb.Registered(cluster_id=self._catalog.cluster.cluster_id, held_back=why)
+
+
+def record_of(request: pb.Register) -> NodeRecord:
+    return NodeRecord(
+        request.storage_node_id,
+        request.address,
+        request.node_secret,
+        request.sync_mode,
+        tuple(request.volumes),
+        location=request.location,
+        generation=request.generation,
+        process=request.process,
+    )
+
+
+def _compare(
+    what: str, expected: str, found: str, node: NodeId, show: Callable[[str], str] = str
+) -> None:
+    if not secrets.compare_digest(expected.encode(), found.encode()):
+        raise Unauthorized(
+            f"node {node} has another {what}: expected {show(expected)!r}, "
+            f"found {show(found)!r}; its volumes belong elsewhere, or it connects to the wrong "
+            "metadata repository"
+        )

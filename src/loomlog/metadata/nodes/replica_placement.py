@@ -1,0 +1,72 @@
+"""Choose the nodes of new replicas, of any protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from loomlog.core.placement import place
+from loomlog.errors import InvalidArgument, LoomError, Unavailable
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.types import NodeId
+
+LOOK_S: Final = 0.05  # how often, while nodes are missing
+
+
+class ReplicaPlacement:
+    """Chooses among the nodes that can take something new. `existing` returns what is placed."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        members: ConnectedNodes,
+        existing: Callable[[], Iterable[tuple[NodeId, ...]]],
+    ) -> None:
+        self._catalog = catalog
+        self._members = members
+        self._existing = existing
+
+    def place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
+        """Return the nodes of this many sets of replicas, each of this size."""
+        nodes = self.usable_nodes()
+        if replicas > len(nodes):
+            raise self.too_few(replicas, f"{replicas} replicas need as many nodes")
+        return place(streams, replicas, nodes, self._existing(), self._catalog.locations)
+
+    def usable_nodes(self) -> list[NodeId]:
+        """Return the nodes that are alive, not drained, and have room."""
+        alive = filter(self._members.takes_more, self._members.all_reachable())
+        return [node for node in alive if not self._catalog.nodes[node].draining]
+
+    def too_few(self, wanted: int, need: str) -> LoomError:
+        """Return the error of a request that needs `wanted` nodes. The request may be repeated if
+        that many are part of the cluster and some are only away."""
+        alive, nodes = self._members.all_reachable(), self.usable_nodes()
+        away, more = self._away(), len(alive) - len(nodes)
+        others = f" ({more} more are drained or have no volume with room)" if more else ""
+        text = f"{need}, and {len(nodes)} are alive{others}"
+        if wanted <= len(nodes) + len(away):
+            missing = ", ".join(f"node {node}" for node in away)
+            return Unavailable(f"{text}: start {missing}, or ask for fewer")
+        return InvalidArgument(f"{text}: ask for fewer or start more nodes")
+
+    async def wait_for_nodes(self, wanted: int) -> None:
+        """Wait until this many nodes are usable, or none is missing that may just be about to
+        register: after a restart and a takeover they come back one by one."""
+        while (  # noqa: ASYNC110 - there is no event to wait for
+            len(self.usable_nodes()) < wanted and any(map(self._members.alive, self._away()))
+        ):
+            await asyncio.sleep(LOOK_S)
+
+    def _away(self) -> list[NodeId]:
+        """Return the nodes of the cluster that could be used if they were there."""
+        nodes = self._catalog.nodes
+        return [
+            node
+            for node in sorted(nodes)
+            if not nodes[node].draining
+            and not nodes[node].removing
+            and not self._members.reachable(node)
+        ]

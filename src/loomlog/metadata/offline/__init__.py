@@ -1,0 +1,1 @@
+"""Tools for metadata while no metadata repository runs: move, rebuild, check."""

@@ -1,0 +1,1 @@
+"""The `ordered` protocol in the metadata repository: commit rounds, seals and repair."""

@@ -1,0 +1,311 @@
+"""Commit rounds at work: reports in, rounds made durable, commits out.
+
+The pure part is core.ordered.rounds. This module schedules it: reports of one turn of the loop make
+one round per log; rounds of several logs become durable together; a round is sent to nodes only
+when it is durable; each node gets one message a turn. No coroutine is on this path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, NamedTuple
+
+from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
+from loomlog.errors import LoomError, RolledBack
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.rounds.contract import RoundLog
+from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import commit_to_wire
+
+logger = logging.getLogger(__name__)
+
+BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be sent together
+FORGET_EVERY: Final = 64  # rounds
+LOOK_S: Final = 0.1  # between checks whether awaited nodes are still expected
+
+
+class _Ahead(NamedTuple):
+    """A report that proves that rounds are lost."""
+
+    node: NodeId
+    report: Report
+
+
+class Committer:
+    """The rounds of all logs."""
+
+    def __init__(
+        self,
+        round_log: RoundLog,
+        members: ConnectedNodes,
+        changed: Callable[[StreamId], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._round_log = round_log
+        self._epoch = round_log.epoch
+        self._members = members
+        self._changed = changed
+        self._failed = failed
+        self.logs: dict[LogId, LogRounds] = {}
+        self.rounds = 0
+        self._log_of: dict[StreamId, LogRounds] = {}
+        self._ahead: dict[LogId, _Ahead] = {}  # logs that stop: the report that is farthest ahead
+        self._hearing: dict[LogId, list[asyncio.Future[None]]] = {}
+        self._reported: dict[LogId, LogRounds] = {}  # may have a round
+        self._durable: dict[LogId, LogRounds] = {}  # have commits to send
+        self._bare: dict[LogId, LogRounds] = {}  # may have bare high watermarks to send
+        self._turn_scheduled = False
+        self._bare_timer: asyncio.TimerHandle | None = None
+        self._settling: dict[LogId, list[asyncio.Future[None]]] = {}
+
+    def start(self) -> None:
+        """Go on where the rounds of the logs added so far ended."""
+        for record in self._round_log.read():
+            round_ = Round.decode(record)
+            log = self.logs.get(round_.log_id)
+            if log is not None:
+                log.restore(round_)
+        self._round_log.begin(self._snapshot)
+
+    def stop(self) -> None:
+        if self._bare_timer is not None:
+            self._bare_timer.cancel()
+        self.logs.clear()
+        self._log_of.clear()
+        self._ahead.clear()
+
+    def _snapshot(self) -> Iterable[bytes]:
+        return [round_.encode() for log in self.logs.values() for round_ in log.needed()]
+
+    # ---- logs
+
+    def add(self, log: LogRounds) -> None:
+        self.logs[log.log_id] = log
+        for stream_id in log.streams:
+            self._log_of[stream_id] = log
+
+    def add_stream(self, log: LogRounds, stream: StreamRounds) -> None:
+        """Add a stream to a log that is here already."""
+        log.put_stream(stream)
+        self._log_of[stream.stream_id] = log
+
+    def remove_stream(self, stream_id: StreamId) -> None:
+        """Remove a stream that does not run."""
+        log = self._log_of.pop(stream_id, None)
+        if log is not None:
+            log.streams.pop(stream_id, None)
+
+    def remove(self, log_id: LogId) -> None:
+        log = self.logs.pop(log_id, None)
+        if log is None:
+            return
+        for stream_id in log.streams:
+            self._log_of.pop(stream_id, None)
+        for waiting in (self._reported, self._durable, self._bare):
+            waiting.pop(log_id, None)
+        self._settle(log_id)
+        self._ahead.pop(log_id, None)
+        self._heard(log_id)
+
+    def log_of(self, stream_id: StreamId) -> LogRounds | None:
+        return self._log_of.get(stream_id)
+
+    def stream(self, stream_id: StreamId) -> StreamRounds | None:
+        log = self._log_of.get(stream_id)
+        return log.streams.get(stream_id) if log else None
+
+    async def settled(self, log: LogRounds) -> None:
+        """Wait until the round that is under way now, if any, is durable."""
+        if log.under_way:
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._settling.setdefault(log.log_id, []).append(waiting)
+            await waiting
+
+    def _settle(self, log_id: LogId) -> None:
+        for waiting in self._settling.pop(log_id, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # ---- reports in
+
+    def reconnected(self, node: NodeId) -> None:
+        for log in self.logs.values():
+            log.reconnected(node)
+
+    def report(self, node: NodeId, report: Report) -> None:
+        log = self._log_of.get(report.stream_id)
+        if log is None:
+            return
+        if report.high_watermark > log.high_watermark:
+            self._stop(node, report, log)
+            return
+        stream = log.streams[report.stream_id]
+        before = stream.reports.get(node)
+        log.report(node, report)
+        if report.resend:
+            self.tell(node, log, empty=True)
+        if _matters(before, report, stream):
+            self._changed(report.stream_id)
+        self.look(log)
+        self._heard(log.log_id)
+
+    # ---- rounds that are lost
+
+    def _stop(self, node: NodeId, report: Report, log: LogRounds) -> None:
+        """Stop the log: going on could assign positions twice that were read already."""
+        found = self._ahead.get(log.log_id)
+        if found is None or report.high_watermark > found.report.high_watermark:
+            self._ahead[log.log_id] = _Ahead(node, report)
+        if found is None:
+            logger.error("log %d stops: %s", log.log_id, self.lost_rounds(log.log_id))
+            for stream_id in log.streams:
+                self._changed(stream_id)
+        self._heard(log.log_id)
+
+    def lost_rounds(self, log_id: LogId) -> str:
+        """Return evidence that rounds of the log are lost, and what to do; "" if none are."""
+        ahead = self._ahead.get(log_id)
+        if ahead is None:
+            return ""
+        return (
+            f"rounds are lost: node {ahead.node} has commits of stream {ahead.report.stream_id} up "
+            f"to position {ahead.report.high_watermark}, the round log ends at "
+            f"{self.logs[log_id].high_watermark}; stop the vmr and restore the round log from a "
+            "copy, or move it away and run `loom metadata rebuild`"
+        )
+
+    def check_whole(self, log_id: LogId, name: str) -> None:
+        if reason := self.lost_rounds(log_id):
+            raise RolledBack(f"log {name!r}: {reason}")
+
+    def known_high_watermark(self, log: LogRounds) -> Glsn:
+        """Return the last position that was given, as far as rounds and nodes know."""
+        ahead = self._ahead.get(log.log_id)
+        return ahead.report.high_watermark if ahead else log.high_watermark
+
+    async def heard_all(self, log: LogRounds) -> None:
+        """Wait until every replica has reported that is expected to since this process leads: only
+        then it is known that no rounds are lost."""
+        while log.log_id not in self._ahead and any(map(self._members.expected, _nodes_of(log))):
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._hearing.setdefault(log.log_id, []).append(waiting)
+            await asyncio.wait({waiting}, timeout=LOOK_S)
+
+    def _heard(self, log_id: LogId) -> None:
+        for waiting in self._hearing.pop(log_id, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # ---- rounds
+
+    def look(self, log: LogRounds) -> None:
+        """Called when a change may allow a round."""
+        self._reported[log.log_id] = log
+        self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        durable, self._durable = self._durable, {}
+        if durable:
+            self._tell(durable.values(), empty=False)
+        reported, self._reported = self._reported, {}
+        for log in reported.values():
+            self._begin_round(log)
+
+    def _begin_round(self, log: LogRounds) -> None:
+        if log.log_id in self._ahead:
+            return
+        round_ = log.next_round()
+        if round_ is None:
+            return
+        try:
+            self._round_log.append(self._epoch, round_.encode(), partial(self._done, log))
+        except LoomError as error:
+            self._failed(error)
+
+    def _done(self, log: LogRounds, error: BaseException | None) -> None:
+        if error is not None:
+            self._failed(error)
+            return
+        if self.logs.get(log.log_id) is not log:  # deleted meanwhile
+            return
+        log.durable()
+        self.rounds += 1
+        if self.rounds % FORGET_EVERY == 0:
+            self._forget_stored()
+        self._settle(log.log_id)
+        self._durable[log.log_id] = log
+        self.look(log)
+
+    def _forget_stored(self) -> None:
+        for log in self.logs.values():
+            log.forget_stored()
+
+    # ---- commits out
+
+    def _tell(self, logs: Iterable[LogRounds], *, empty: bool) -> None:
+        results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
+        for log in logs:
+            for node in _nodes_of(log):
+                if self._members.connected(node):
+                    commits = log.commits_for(node, empty=empty)
+                    results.setdefault(node, []).extend(commit_to_wire(*c) for c in commits)
+            if not empty and len(log.streams) > 1:
+                self._bare[log.log_id] = log
+        for node, commits_of_node in results.items():
+            self._send(node, commits_of_node)
+        if self._bare and self._bare_timer is None:
+            self._bare_timer = self._loop.call_later(BARE_DELAY_S, self._tell_bare)
+
+    def _tell_bare(self) -> None:
+        self._bare_timer = None
+        bare, self._bare = self._bare, {}
+        self._tell(bare.values(), empty=True)
+
+    def tell(self, node: NodeId, log: LogRounds, *, empty: bool) -> None:
+        """Send the node the commits of a log that it lacks, now."""
+        if self._members.connected(node):
+            self._send(node, [commit_to_wire(*c) for c in log.commits_for(node, empty=empty)])
+
+    def catch_up(self, node: NodeId) -> None:
+        """Send the node all commits that it lacks, now."""
+        results = []
+        for log in self.logs.values():
+            results += [commit_to_wire(*c) for c in log.commits_for(node, empty=True)]
+        self._send(node, results)
+
+    def _send(self, node: NodeId, results: list[pb.LogStreamCommitResult]) -> None:
+        if results:
+            request = pb.CommitRequest(storage_node_id=node, commit_results=results)
+            self._members.send(node, pb.Frame(commit=request))
+
+
+def _nodes_of(log: LogRounds) -> dict[NodeId, None]:
+    return dict.fromkeys(n for stream in log.streams.values() for n in stream.replicas)
+
+
+def _matters(before: Report | None, report: Report, stream: StreamRounds) -> bool:
+    """Return whether a report may change what there is to repair."""
+    if before is None or before.state is not report.state or before.epoch != report.epoch:
+        return True
+    if before.damaged != report.damaged:
+        return True
+    caught_up = report.uncommitted_llsn_offset == stream.committed_llsn_end
+    return (
+        stream.sealed
+        and caught_up
+        and (
+            before.uncommitted_llsn_offset != report.uncommitted_llsn_offset
+            or before.stored_high_watermark != report.stored_high_watermark
+        )
+    )

@@ -1,0 +1,131 @@
+"""The records of streams after a rollback, from what the nodes hold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import ClassVar, NamedTuple
+
+from loomlog.core.catch_up import Unknowable
+from loomlog.core.ordered.catch_up import Stream, newest_stream
+from loomlog.metadata.catalog.records import LogRecord, StreamRecord, log_key, stream_key
+from loomlog.metadata.offline.collector import Caller
+from loomlog.metadata.rollback.draft import Draft, ProtocolDraft
+from loomlog.protocol_names import ORDERED
+from loomlog.types import LogId, NodeId, Report, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import report_from_wire
+
+
+class HeldReplica(NamedTuple):
+    """A replica of a stream."""
+
+    report: Report
+    stamp: int
+    birth: int
+
+
+class OrderedDraft(ProtocolDraft):
+    """The streams of logs, from the replicas that nodes hold."""
+
+    protocol: ClassVar[str] = ORDERED
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamId, dict[NodeId, HeldReplica]] = {}
+        self.log_of: dict[StreamId, LogId] = {}
+
+    def add(self, caller: Caller, holdings: pb.Holdings) -> None:
+        for message in caller.registration.uncommit_reports:
+            held = HeldReplica(report_from_wire(message), message.stamp, message.birth)
+            self.streams.setdefault(message.log_stream_id, {})[caller.node_id] = held
+        self.log_of |= {each.log_stream_id: each.log_id for each in holdings.streams}
+
+    def log_ids(self) -> Collection[LogId]:
+        return self.log_of.values()
+
+    def stream_ids(self) -> Collection[StreamId]:
+        return self.streams
+
+    def keys_of(self, draft: Draft, log: LogRecord) -> list[str]:
+        return [stream_key(stream_id) for stream_id in log.streams]
+
+    def is_held(self, draft: Draft, log: LogRecord) -> bool | None:
+        streams = [s for s in draft.decoded("stream/", StreamRecord) if s.log_id == log.log_id]
+        if any(map(self._is_held, streams)):
+            return True
+        has_run = any(stream.epoch > 1 or not stream.sealed for stream in streams)
+        return False if has_run else None
+
+    def _is_held(self, stream: StreamRecord) -> bool:
+        replicas = self.streams.get(stream.stream_id, {})
+        return any(replica.stamp == stream.stamp for replica in replicas.values())
+
+    def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
+        known = {stream.stream_id: stream for stream in draft.decoded("stream/", StreamRecord)}
+        for stream_id in sorted({*known, *self.streams}):
+            stream = known.get(stream_id)
+            held = self.streams.get(stream_id, {})
+            if stream is not None:
+                held = {n: replica for n, replica in held.items() if replica.stamp == stream.stamp}
+            log_id = stream.log_id if stream else self.log_of.get(stream_id, 0)
+            if not held and stream_key(stream_id) in draft.changes:
+                continue
+            if log_id not in logs:
+                draft.notes.append(
+                    f"stream {stream_id} on node {_names(held)} is of log {log_id}, which is "
+                    "not known any more: it stays there, and cannot be read"
+                )
+                continue
+            before = None
+            if stream is not None:
+                before = Stream(stream.replicas, stream.epoch, stream.sealed)
+            newest = newest_stream(before, {node: held[node].report for node in held})
+            if isinstance(newest, Unknowable):
+                draft.reasons.append(f"stream {stream_id}: {newest.why}")
+                continue
+            if stream is None:
+                stream = _added(draft, logs[log_id], stream_id, held)
+            draft.changes[stream_key(stream_id)] = _as_held(stream, newest, held)
+
+    def seal_changed(self, draft: Draft) -> None:
+        """Mark streams as sealed if their replicas may not know of the change."""
+        known = {stream.stream_id: stream for stream in draft.decoded("stream/", StreamRecord)}
+        for key, after in list(draft.changes.items()):
+            if isinstance(after, StreamRecord):
+                before = known.get(after.stream_id)
+                same = before and (before.replicas, before.epoch) == (after.replicas, after.epoch)
+                if not same:
+                    draft.changes[key] = replace(after, epoch=after.epoch + 1, sealed=True)
+
+
+def _added(
+    draft: Draft, log: LogRecord, stream_id: StreamId, held: Mapping[NodeId, HeldReplica]
+) -> StreamRecord:
+    """Adopt a stream that was added to a log since the copy was made."""
+    current = draft.log(log.name)
+    draft.changes[log_key(log.name)] = replace(current, streams=(*current.streams, stream_id))
+    draft.notes.append(f"log {log.name}: stream {stream_id} was added since: taken in")
+    loglet, stamp = log.layout.active.loglet, next(iter(held.values())).stamp
+    return StreamRecord(stream_id, log.log_id, loglet, (), epoch=0, sealed=True, stamp=stamp)
+
+
+def _as_held(
+    stream: StreamRecord, newest: Stream, held: Mapping[NodeId, HeldReplica]
+) -> StreamRecord:
+    joining = () if stream.joining is None else (stream.joining,)
+    left = (*stream.left, *stream.dropping, *joining, *stream.replicas, *held)
+    return replace(
+        stream,
+        replicas=newest.replicas,
+        epoch=newest.epoch,
+        sealed=newest.sealed,
+        joining=None,
+        leaving=None,
+        dropping=(),
+        births=tuple({**dict(stream.births), **{n: held[n].birth for n in held}}.items()),
+        left=tuple(n for n in dict.fromkeys(left) if n not in newest.replicas),
+    )
+
+
+def _names(numbers: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))

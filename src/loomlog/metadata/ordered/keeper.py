@@ -1,0 +1,302 @@
+"""The keeper of the `ordered` protocol: streams that get entries while their segment is active.
+
+All ordered segments of a log share its commit rounds, so positions continue across them. So sealing
+a segment needs no storage node: once its streams are closed no round gives them anything, and the
+round under way, when it is durable, determines the tail. The repair loop seals the replicas
+afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from loomlog.core.ordered.rounds import LogRounds, StreamRounds
+from loomlog.core.segments import Segment, Successor
+from loomlog.errors import NotFound, Timeout
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.metrics import Metric, Sample
+from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.node_choice import NodeChoice
+from loomlog.metadata.ordered.orders import Orders
+from loomlog.metadata.ordered.relief import Relief
+from loomlog.metadata.ordered.repair_loop import Reconciler
+from loomlog.metadata.ordered.repair_steps import RepairSteps
+from loomlog.metadata.ordered.status import StreamStatus
+from loomlog.metadata.ordered.stream_operator import StreamOperator
+from loomlog.metadata.ordered.streams import OrderedStreams
+from loomlog.metadata.ordered.times import OrderedTimes
+from loomlog.metadata.ordered.unknown_streams import UnknownStreams
+from loomlog.metadata.protocol import Cleanup, KeeperContext, ProtocolKeeper, ReplicaSet
+from loomlog.protocol_names import ORDERED
+from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import report_from_wire
+
+CREATE_TIMEOUT_S: Final = 8.0  # for the streams of a new log to run; a client waits longer
+MAKE_TIMEOUT_S: Final = 3.0  # twice at most: less than a client waits for the answer
+BEGIN_WAIT_S: Final = 2.0  # for the streams of a segment to run; then they run when they can
+
+
+class OrderedKeeper(ProtocolKeeper):
+    """Wires commit rounds, repair and operators' commands together for one term."""
+
+    protocol: ClassVar[str] = ORDERED
+
+    @classmethod
+    async def load(cls, context: KeeperContext) -> OrderedKeeper:
+        return cls(context)
+
+    def __init__(self, context: KeeperContext) -> None:
+        catalog, nodes, background = context.catalog, context.nodes, context.background
+        self._catalog = catalog
+        self._nodes = nodes
+        self._choice = choice = NodeChoice(catalog, nodes, context.lost_nodes)
+        self._placement = context.placement
+        self.committer = Committer(
+            context.round_log, nodes, lambda stream: self.reconciler.wake(stream), context.failed
+        )
+        self._orders = Orders(catalog, self.committer, nodes, background)
+        steps = RepairSteps(
+            catalog=catalog,
+            committer=self.committer,
+            members=nodes,
+            orders=self._orders,
+            nodes=choice,
+            forget_if_removed=context.forget_if_removed,
+            request_timeout_s=context.settings.failure_detection_s,
+            sync_bytes_per_s=context.settings.sync_bytes_per_s,
+        )
+        self.reconciler = Reconciler(
+            catalog=catalog,
+            committer=self.committer,
+            background=background,
+            nodes=choice,
+            steps=steps,
+        )
+        self._streams = OrderedStreams(
+            catalog, self.committer, self._orders, self.reconciler, context.placement
+        )
+        self._relief = Relief(
+            catalog=catalog,
+            committer=self.committer,
+            members=nodes,
+            streams=self._streams,
+            background=background,
+        )
+        self._operator = StreamOperator(
+            catalog=catalog,
+            committer=self.committer,
+            nodes=nodes,
+            choice=choice,
+            reconciler=self.reconciler,
+            streams=self._streams,
+        )
+        self._unknown = UnknownStreams(
+            catalog, self.committer, nodes, self._orders, self._operator.whole
+        )
+        self._status = StreamStatus(catalog, self.committer, nodes, self.reconciler)
+        self._times = OrderedTimes(catalog, self.committer, nodes)
+
+    def start(self) -> None:
+        for log in self._catalog.logs.values():
+            self._streams.rounds_of(log)
+        self.committer.start()
+        for log in self._catalog.logs.values():
+            # Also of segments that have ended: their replicas know where they begin.
+            for segment in log.layout.segments:
+                if segment.settings.protocol == self.protocol:
+                    self.committer.logs[log.log_id].begin_at(segment.start)
+
+    def stop(self) -> None:
+        self.reconciler.stop()
+
+    def end(self) -> None:
+        self.stop()
+        self.committer.stop()
+
+    # ---- segments
+
+    async def make(self, log: LogRecord, successor: Successor) -> None:
+        """Make streams that are sealed on all their replicas: from there, running is one step."""
+        settings = successor.settings
+        await self._placement.wait_for_nodes(settings.replicas)
+        made = self._streams.of_segment(log, successor.loglet)
+        placed = self._placement.place(max(settings.streams - len(made), 0), settings.replicas)
+        current = self._catalog.logs.get(log.name, log)
+        made += await self._streams.create(current, successor.loglet, placed)
+        if not log.creating:  # else `begin` follows at once
+            await self._all_sealed([record.stream_id for record in made])
+
+    async def _all_sealed(self, streams: list[StreamId]) -> None:
+        for stream_id in streams:
+            self.reconciler.wake(stream_id)
+        try:
+            async with asyncio.timeout(MAKE_TIMEOUT_S):
+                for stream_id in streams:
+                    await self.reconciler.until(stream_id, _is_sealed)
+        except TimeoutError:
+            raise Timeout(
+                f"its new streams were not ready within {MAKE_TIMEOUT_S:g} s: look at "
+                "`loom status` and try again"
+            ) from None
+
+    async def begin(self, log: LogRecord, segment: Segment) -> bool:
+        self.committer.logs[log.log_id].begin_at(segment.start)
+        streams = [record.stream_id for record in self._streams.of_segment(log, segment.loglet)]
+        return await self._streams.run(streams, CREATE_TIMEOUT_S if log.creating else BEGIN_WAIT_S)
+
+    def log_changed(self, log: LogRecord) -> None:
+        for stream_id in log.streams:
+            self.reconciler.wishes_changed(stream_id)
+
+    async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
+        """Return a reason only if rounds are lost: else rounds end whichever nodes are there."""
+        await self.committer.heard_all(self._rounds(log))
+        return self.committer.lost_rounds(log.log_id)
+
+    async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
+        self.committer.check_whole(log.log_id, log.name)
+        rounds = self._rounds(log)
+        await self.committer.settled(rounds)
+        return max(rounds.high_watermark, segment.start - 1)
+
+    async def discard(self, log: LogRecord, loglet: LogId) -> None:
+        for record in self._streams.of_segment(log, loglet):
+            await self._streams.take_back(log.name, record)
+
+    async def trim(self, log: LogRecord) -> None:
+        await self._streams.drop_trimmed(log.name)
+        await self._orders.trim(self._catalog.log(log.name))
+
+    async def deleted(self, log: LogRecord) -> None:
+        self.committer.remove(log.log_id)
+        self.reconciler.wake_waiting()  # others may move now
+        tombstone = self._catalog.tombstones.get(log.log_id)
+        if tombstone is not None:
+            await self._orders.remove(tombstone)
+
+    # ---- positions
+
+    async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        await self.committer.heard_all(self._rounds(log))
+        self.committer.check_whole(log.log_id, log.name)
+        return self.known_tail(log, segment)
+
+    def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        known = self.committer.known_high_watermark(self._rounds(log))
+        return max(known, segment.start - 1)  # it may be just about to begin
+
+    async def find_time(
+        self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+    ) -> Glsn:
+        return await self._times.find_time(log, segment, timestamp_us, first)
+
+    def _rounds(self, log: LogRecord) -> LogRounds:
+        rounds = self.committer.logs.get(log.log_id)
+        if rounds is None:
+            raise NotFound(f"log {log.name!r} was deleted")
+        return rounds
+
+    # ---- status
+
+    def streams(self, log: LogRecord) -> list[pb.LogStream]:
+        return self._status.of_log(log)
+
+    def has_stream(self, stream_id: StreamId) -> bool:
+        return stream_id in self._catalog.streams
+
+    def extend_status(self, status: pb.Status) -> None:
+        status.rounds = self.committer.rounds
+
+    def metrics(self, status: pb.Status) -> list[Metric]:
+        lost = [
+            Sample(int(self.committer.lost_rounds(log.log_id) != ""), {"log": log.name})
+            for log in status.logs
+        ]
+        return [
+            Metric("rounds_total", "counter", [Sample(status.rounds)]),
+            Metric("log_rounds_lost", "gauge", lost),
+        ]
+
+    # ---- operators
+
+    async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
+        return await self._operator.change_stream(request)
+
+    # ---- storage nodes
+
+    def placement(self) -> list[tuple[NodeId, ...]]:
+        return [stream.replicas for stream in self._catalog.streams.values()]
+
+    def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
+        streams = self._catalog.streams_on(node)
+        return [ReplicaSet(f"stream {s.stream_id}", s.replicas) for s in streams]
+
+    def stuck_on(self, node: NodeId) -> list[str]:
+        streams = [self.committer.stream(s.stream_id) for s in self._catalog.streams_on(node)]
+        return [
+            f"stream {stream.stream_id}"
+            for stream in streams
+            if stream and stream.joining is None and self._choice.spare(stream) is None
+        ]
+
+    def stored_bytes(self, node: NodeId) -> int:
+        known = self._nodes.get(node)
+        if known is None:
+            return 0
+        streams = [s for s in self._catalog.streams.values() if node in s.replicas]
+        return sum(known.stored_bytes.get(stream.stream_id, 0) for stream in streams)
+
+    def unknown_streams(self, node: NodeId) -> list[StreamId]:
+        return self._unknown.on(node)
+
+    async def clean_up(self, node: NodeId) -> Cleanup:
+        return await self._unknown.delete(node)
+
+    def node_joined(self, node: NodeId) -> None:
+        self.committer.catch_up(node)
+        self._choice.came_back(node)
+        self.reconciler.node_changed(node, alive=True)
+        self._relief.node_joined(node)
+        self._orders.greet(node)
+
+    def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        for stream in self._catalog.streams_on(node):
+            self.reconciler.wishes_changed(stream.stream_id)
+        self.reconciler.node_changed(node, alive=alive)
+        if not alive:
+            self._relief.node_silent(node)
+
+    # ---- news from nodes
+
+    def has_data(self, request: pb.Register) -> bool:
+        return bool(request.uncommit_reports)
+
+    def registered(self, node: NodeRecord, request: pb.Register) -> None:
+        self.committer.reconnected(node.node_id)
+        self._take_reports(node.node_id, request.uncommit_reports)
+
+    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
+        self._take_reports(node, report.uncommit_reports)
+
+    def _take_reports(self, node: NodeId, reports: Iterable[pb.LogStreamUncommitReport]) -> None:
+        known = self._nodes.get(node)
+        if known is None:
+            return
+        for message in reports:
+            report = report_from_wire(message)
+            known.take(report, message.stored_bytes, message.stamp, message.birth)
+            stream = self._catalog.streams.get(report.stream_id)
+            if stream is not None and stream.stamp == message.stamp:
+                self.committer.report(node, report)
+
+
+def _is_sealed(stream: StreamRounds) -> bool:
+    """Return whether every replica is there and sealed."""
+    reports = [stream.reports.get(node) for node in stream.replicas]
+    return all(
+        report is not None and report.epoch == stream.epoch and report.state is ReplicaState.SEALED
+        for report in reports
+    )

@@ -1,0 +1,147 @@
+"""The storage nodes as the repair of streams sees them: alive, lost, or able to take a replica.
+
+A node that could not do its part for a stream (its disk refuses, the copy to it fails) counts as
+lost for that stream for a while, so that another one takes its place; then it is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.ordered.situation import Nodes
+from loomlog.core.placement import Candidate, Load, choose_spare, why_not
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import StreamRecord
+from loomlog.metadata.nodes import lost_nodes
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.nodes.lost_nodes import LostNodes
+from loomlog.types import NodeId, ReplicaState, StreamId
+
+
+class NodeChoice:
+    """Knows which nodes have failed a stream, and finds the best node for another replica."""
+
+    def __init__(self, catalog: Catalog, members: ConnectedNodes, lost: LostNodes) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._catalog = catalog
+        self._members = members
+        self.lost = lost.lost
+        self.lost_in_s = lost.lost_in_s
+        self._unable: dict[tuple[StreamId, NodeId], float] = {}  # until when
+
+    def of(self, stream: StreamRounds) -> Nodes:
+        """Return the nodes as repair sees them, for one stream."""
+        # A node in its grace cannot be asked, but need not stop a stream either.
+        alive = self._members.reachable if stream.sealed else self._members.alive
+        return _NodesOfStream(self, stream, alive)
+
+    def connected(self, node: NodeId) -> bool:
+        return self._members.connected(node)
+
+    def moving(self) -> int:
+        return len(self._catalog.filling)
+
+    # ---- nodes that failed
+
+    def set_unable(self, stream_id: StreamId, node: NodeId) -> None:
+        self._unable[stream_id, node] = self._loop.time() + lost_nodes.UNABLE_S
+
+    def unable(self, stream_id: StreamId, node: NodeId) -> bool:
+        until = self._unable.get((stream_id, node))
+        if until is not None and until <= self._loop.time():
+            del self._unable[stream_id, node]
+            return False
+        return until is not None
+
+    def came_back(self, node: NodeId) -> None:
+        """Forget what a node could not do before it was restarted."""
+        for stream_id, unable in list(self._unable):
+            if unable == node:
+                del self._unable[stream_id, node]
+
+    # ---- nodes for another replica
+
+    def spare(self, stream: StreamRounds) -> NodeId | None:
+        """Return the best node for one more replica of the stream, if there is any."""
+        fit = [n for n in self._members.all_reachable() if self.why_not(stream, n) is None]
+        loads = {node: self._load(stream.stream_id, node) for node in fit}
+        return choose_spare(loads, self._staying(stream), self._catalog.locations)
+
+    def _load(self, stream_id: StreamId, node: NodeId) -> Load:
+        member = self._members.get(node)
+        stored = member.stored_bytes_total if member else 0
+        has_remains = self._members.report_of(node, stream_id) is not None
+        return Load(has_remains, self._catalog.load_of[node], stored)
+
+    def _staying(self, stream: StreamRounds) -> list[NodeId]:
+        record = self._catalog.streams.get(stream.stream_id)
+        leaving = self._catalog.leaving(record) if record else None
+        return [
+            node
+            for node in stream.replicas
+            if node != leaving and not self.lost(node) and not self.unable(stream.stream_id, node)
+        ]
+
+    def freed_soon(self, stream: StreamRounds) -> list[NodeId]:
+        """Return nodes that only have to delete old data of the stream before they can take it."""
+        record = self._catalog.streams.get(stream.stream_id)
+        return [
+            node
+            for node in (record.dropping if record else ())
+            if self._members.reachable(node) and not self._catalog.nodes[node].draining
+        ]
+
+    def why_not(self, stream: StreamRounds, node: NodeId) -> str | None:
+        """Return why the node cannot take a replica of the stream, if there is a reason."""
+        stream_id, node_record = stream.stream_id, self._catalog.nodes.get(node)
+        record = self._catalog.streams.get(stream_id)
+        if record is None:
+            return f"stream {stream_id} is just being deleted"
+        candidate = Candidate(
+            node,
+            reachable=self._members.reachable(node),
+            has_room=self._members.takes_more(node),
+            draining=node_record is not None and node_record.draining,
+            deleting=node in record.dropping,
+            unable=self.unable(stream_id, node),
+            has_old_data=self._has_old_data(record, node),
+        )
+        return why_not(stream_id, stream.replicas, stream.joining, candidate)
+
+    def _has_old_data(self, record: StreamRecord, node: NodeId) -> bool:
+        """Return whether it has data of the stream that a new replica cannot go on from."""
+        remains = self._members.report_of(node, record.stream_id)
+        return remains is not None and (
+            remains.state is ReplicaState.SEALED
+            or node in record.unregistered
+            or self._members.stamp_of(node, record.stream_id) != record.stamp
+        )
+
+
+class _NodesOfStream:
+    def __init__(
+        self, nodes: NodeChoice, stream: StreamRounds, alive: Callable[[NodeId], bool]
+    ) -> None:
+        self._nodes = nodes
+        self._stream = stream
+        self._alive = alive
+
+    def connected(self, node: NodeId) -> bool:
+        return self._nodes.connected(node)
+
+    def moving(self) -> int:
+        return self._nodes.moving()
+
+    def alive(self, node: NodeId) -> bool:
+        return self._alive(node) and not self._unable(node)
+
+    def lost(self, node: NodeId) -> bool:
+        return self._nodes.lost(node) or self._unable(node)
+
+    def spare(self, stream: StreamRounds) -> NodeId | None:
+        return self._nodes.spare(stream)
+
+    def _unable(self, node: NodeId) -> bool:
+        return self._stream.sealed and self._nodes.unable(self._stream.stream_id, node)

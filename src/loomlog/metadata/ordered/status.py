@@ -1,0 +1,104 @@
+"""The status of the streams of `ordered` segments."""
+
+from __future__ import annotations
+
+from loomlog.core.ordered.repair import Loss
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.losses import Losses
+from loomlog.metadata.ordered.repair_loop import Reconciler
+from loomlog.types import ReplicaState, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import STATE_TO_WIRE
+
+
+class StreamStatus:
+    """Describes streams by the catalog, the commit rounds and the repair loop. Changes nothing."""
+
+    def __init__(
+        self, catalog: Catalog, committer: Committer, nodes: ConnectedNodes, reconciler: Reconciler
+    ) -> None:
+        self._catalog = catalog
+        self._committer = committer
+        self._nodes = nodes
+        self._reconciler = reconciler
+        self._losses = Losses(committer, nodes)
+
+    def of_log(self, log: LogRecord) -> list[pb.LogStream]:
+        hint = self._hint(log)
+        return [stream for s in log.streams if (stream := self._describe(log, s, hint))]
+
+    def _hint(self, log: LogRecord) -> str:
+        """Return the command that lets appends go on when too few nodes are left, or ""."""
+        nodes = [n for n in self._nodes.all_reachable() if not self._catalog.nodes[n].draining]
+        if not 0 < len(nodes) < log.replicas:
+            return ""
+        return f"appends go on after `loom log switch {log.name} --replicas {len(nodes)}`"
+
+    def _describe(self, log: LogRecord, stream_id: StreamId, hint: str) -> pb.LogStream | None:
+        stream = self._committer.stream(stream_id)
+        if stream is None:  # it is just being deleted
+            return None
+        loglet = self._catalog.streams[stream_id].loglet
+        segment = log.segment_of(loglet)
+        condition, lost = self._reconciler.condition(stream), self._losses.of(stream)
+        if lost is not None:
+            condition = self._describe_loss(stream_id, lost)
+        if hint and stream.sealed and stream.wanted_running:
+            condition = f"{condition}; {hint}"
+        return pb.LogStream(
+            log_stream_id=stream_id,
+            state=STATE_TO_WIRE[self.state(stream)],
+            seal_epoch=stream.epoch,
+            replicas=[
+                pb.Replica(storage_node_id=node, address=self._catalog.nodes[node].address)
+                for node in stream.replicas
+            ],
+            entries=self._entries(stream),
+            condition=condition,
+            joining_node=stream.joining or 0,
+            copied_entries=self._reconciler.copied_entries(stream),
+            loglet_id=loglet,
+            protocol=segment.settings.protocol if segment else log.protocol,
+            held=not stream.wanted_running and not stream.closed,
+            lost_from=lost.first if lost else 0,
+            lost_after=lost.after if lost else 0,
+        )
+
+    def _describe_loss(self, stream_id: StreamId, lost: Loss) -> str:
+        words = f"all that it had from LLSN {lost.first} on is lost"
+        told = f"{words}, no replica has it any more: the log goes on in other streams"
+        for node, end in self._losses.remains(self._catalog.streams[stream_id], lost):
+            told += (
+                f"; node {node} has LLSN {lost.first} to {end - 1} of it in an old replica, which "
+                "is not read: see docs/operations.md, Old replicas"
+            )
+        return told
+
+    def state(self, stream: StreamRounds) -> ReplicaState:
+        """Return SEALED once every replica that can be reached is."""
+        if not stream.sealed:
+            stopped = self._has_lost_rounds(stream.stream_id)
+            return ReplicaState.SEALING if stopped else ReplicaState.RUNNING
+        reached = [n for n in stream.replicas if self._nodes.reachable(n) and n in stream.reports]
+        reports = [stream.reports[node] for node in reached]
+        if reports and all(
+            r.state is ReplicaState.SEALED and r.epoch == stream.epoch for r in reports
+        ):
+            return ReplicaState.SEALED
+        return ReplicaState.SEALING
+
+    def _entries(self, stream: StreamRounds) -> int:
+        """Return how many entries are committed, as far as rounds and nodes know."""
+        ends = [stream.committed_llsn_end]
+        if self._has_lost_rounds(stream.stream_id):
+            reports = (self._nodes.report_of(n, stream.stream_id) for n in stream.replicas)
+            ends += [report.uncommitted_llsn_offset for report in reports if report is not None]
+        return max(ends) - 1
+
+    def _has_lost_rounds(self, stream_id: StreamId) -> bool:
+        log = self._committer.log_of(stream_id)
+        return log is not None and bool(self._committer.lost_rounds(log.log_id))

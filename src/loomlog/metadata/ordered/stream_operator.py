@@ -1,0 +1,289 @@
+"""Operators' requests about streams.
+
+A wish is recorded (catalog); the repair loop fulfils it, however long that takes and whatever fails
+meanwhile. An answer says in one line what was done, and in another what happens next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.node_choice import NodeChoice
+from loomlog.metadata.ordered.repair_loop import Reconciler
+from loomlog.metadata.ordered.streams import OrderedStreams
+from loomlog.types import NodeId, ReplicaState, Report, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+WAIT_S: Final = 5.0  # for quick changes; less than a client waits for its answer
+
+
+class StreamOperator:
+    """Carries out operators' commands about streams."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        committer: Committer,
+        nodes: ConnectedNodes,
+        choice: NodeChoice,
+        reconciler: Reconciler,
+        streams: OrderedStreams,
+    ) -> None:
+        self._catalog = catalog
+        self._committer = committer
+        self._nodes = nodes
+        self._choice = choice
+        self._reconciler = reconciler
+        self._streams = streams
+        change = pb.ChangeStream
+        self._stream_changes: dict[int, Callable[[pb.ChangeStream], Awaitable[pb.Changed]]] = {
+            change.SEAL: self._seal,
+            change.UNSEAL: self._unseal,
+            change.ADD: self._add,
+            change.MOVE: self._move,
+            change.UNREGISTER: self._unregister,
+            change.ADD_REPLICA: self._add_replica,
+            change.SCRUB: self._scrub,
+        }
+
+    async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
+        change = self._stream_changes.get(request.action)
+        if change is None:
+            raise InvalidArgument(f"there is no change {request.action} of a stream")
+        return await change(request)
+
+    # ---- seal and unseal
+
+    async def _seal(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._active_stream(request.log_stream_id)
+        await self._want_running(stream, wanted=False)
+        if await self._comes_true(stream, self._is_sealed):
+            done = f"stream {stream.stream_id} is sealed after {_entries(stream)}"
+        else:
+            done = f"stream {stream.stream_id} will be sealed"
+        unseal = f"`loom stream unseal {stream.stream_id}`"
+        return pb.Changed(done=done, next=f"it stays readable, and takes appends after {unseal}")
+
+    async def _want_running(self, stream: StreamRounds, *, wanted: bool) -> None:
+        await self._catalog.update_stream(stream.stream_id, wanted_running=wanted)
+        self._reconciler.wishes_changed(stream.stream_id)
+
+    def _is_sealed(self, stream: StreamRounds) -> bool:
+        return stream.sealed and bool(self.whole(stream))
+
+    async def _unseal(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._active_stream(request.log_stream_id)
+        await self._want_running(stream, wanted=True)
+        if await self._comes_true(stream, lambda stream: not stream.sealed):
+            return pb.Changed(
+                done=f"stream {stream.stream_id} runs in epoch {stream.epoch}",
+                next="it takes appends",
+            )
+        return pb.Changed(
+            done=f"stream {stream.stream_id} is to run",
+            next=f"it cannot yet: {self._reconciler.condition(stream)}",
+        )
+
+    # ---- streams and replicas come, go and move
+
+    async def _add(self, request: pb.ChangeStream) -> pb.Changed:
+        record, runs = await self._streams.add_stream(request.log)
+        where = _nodes(record.replicas)
+        return pb.Changed(
+            done=f"log {request.log!r} has a new stream {record.stream_id} on {where}",
+            next="it takes appends" if runs else "it takes appends as soon as it is unsealed",
+            log_stream_id=record.stream_id,
+        )
+
+    async def _move(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._stream(request.log_stream_id)
+        origin = self._replica_on(stream, request.from_node)
+        target = self._target(stream, request.to_node)
+        await self._wish(stream, joining=target, leaving=origin)
+        return pb.Changed(
+            done=f"stream {stream.stream_id} begins to move from node {origin} to node {target}",
+            next=(
+                f"{_entries(stream)} are copied while it runs; then it is sealed for a moment, "
+                f"node {target} takes over, and the data on node {origin} is deleted"
+            ),
+        )
+
+    async def _add_replica(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._stream(request.log_stream_id)
+        target = self._target(stream, request.to_node)
+        wanted = len(stream.replicas) + 1
+        await self._wish(stream, joining=target, wanted_replicas=wanted)
+        return pb.Changed(
+            done=f"stream {stream.stream_id} begins to get a replica on node {target}",
+            next=(
+                f"{_entries(stream)} are copied; then it is sealed for a moment and goes on with "
+                f"{wanted} replicas"
+            ),
+        )
+
+    async def _unregister(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._stream(request.log_stream_id)
+        node = self._replica_on(stream, request.from_node)
+        if len(stream.replicas) == 1:
+            raise InvalidArgument(
+                f"node {node} has the only replica of stream {stream.stream_id}: "
+                "add another one first, or delete the log"
+            )
+        self._check_not_filled(stream)
+        if not any(n != node for n in self.whole(stream)):
+            raise InvalidArgument(
+                f"no other live replica of stream {stream.stream_id} has all its entries: "
+                f"it would lose data without node {node}"
+            )
+        await self._wish(stream, leaving=node, wanted_replicas=len(stream.replicas) - 1)
+        left = await self._comes_true(stream, lambda s: node not in s.replicas)
+        does = "has left" if left else "leaves"
+        return pb.Changed(
+            done=f"the replica on node {node} {does} stream {stream.stream_id}",
+            next=(
+                f"it goes on with {_nodes(n for n in stream.replicas if n != node)}; the data on "
+                f"node {node} stays until `loom node cleanup {node}`"
+            ),
+        )
+
+    # ---- scrub
+
+    async def _scrub(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._stream(request.log_stream_id)
+        scrubs = await asyncio.gather(
+            *(self._scrub_on(stream, node, start=not request.tell_only) for node in stream.replicas)
+        )
+        corrupt = sum(scrub.progress.corrupt_batches for scrub in scrubs)
+        repaired = sum(scrub.progress.repaired_batches for scrub in scrubs)
+        finished = sum(scrub.progress.finished for scrub in scrubs)
+        found = f"{corrupt} corrupt batches found, {repaired} repaired"
+        verb = "was" if request.tell_only else "is"
+        return pb.Changed(
+            done=f"stream {stream.stream_id} {verb} checked on {_nodes(stream.replicas)}: {found}",
+            next=(
+                "the check is finished"
+                if finished == len(scrubs)
+                else f"{finished} of {len(scrubs)} replicas are finished; ask again to see how far"
+            ),
+            scrubs=scrubs,
+        )
+
+    async def _scrub_on(
+        self, stream: StreamRounds, node: NodeId, *, start: bool
+    ) -> pb.ReplicaScrub:
+        peers = [
+            pb.Replica(storage_node_id=n, address=self._catalog.nodes[n].address)
+            for n in stream.replicas
+            if n != node
+        ]
+        order = pb.Scrub(log_stream_id=stream.stream_id, replicas=peers, start=start)
+        try:
+            answer = await self._nodes.request(node, pb.Frame(scrub=order), WAIT_S)
+            progress = answer.scrub_response
+        except LoomError as error:
+            progress = pb.ScrubResponse(error=str(error))
+        return pb.ReplicaScrub(storage_node_id=node, progress=progress)
+
+    # ---- all
+
+    def _stream(self, stream_id: StreamId) -> StreamRounds:
+        self._catalog.stream(stream_id)
+        stream = self._committer.stream(stream_id)
+        if stream is None:
+            raise NotFound(f"stream {stream_id} was deleted")
+        return stream
+
+    def _active_stream(self, stream_id: StreamId) -> StreamRounds:
+        """Return a stream that operators may seal and unseal."""
+        stream = self._stream(stream_id)
+        if stream.closed:
+            raise InvalidArgument(
+                f"stream {stream_id} is of a segment of its log that is not active: "
+                "it is sealed as long as that is so; see `loom log describe`"
+            )
+        return stream
+
+    def _replica_on(self, stream: StreamRounds, node: NodeId) -> NodeId:
+        self._catalog.node(node)
+        if node not in stream.replicas:
+            raise InvalidArgument(
+                f"node {node} has no replica of stream {stream.stream_id}: "
+                f"those are on {_nodes(stream.replicas)}"
+            )
+        return node
+
+    def _target(self, stream: StreamRounds, node: NodeId) -> NodeId:
+        """Return where the next replica goes: to that node, or (0) to the best one."""
+        self._check_not_filled(stream)
+        if not node:
+            spare = self._choice.spare(stream)
+            if spare is None:
+                self._check_none_is_freed(stream)
+                raise InvalidArgument(
+                    f"there is no spare node for stream {stream.stream_id}: start another one"
+                )
+            return spare
+        self._catalog.node(node)
+        reason = self._choice.why_not(stream, node)
+        if reason is not None:
+            if node in self._choice.freed_soon(stream):
+                raise Busy(reason)
+            raise InvalidArgument(f"{reason}; choose another node")
+        return node
+
+    def _check_none_is_freed(self, stream: StreamRounds) -> None:
+        for node in self._choice.freed_soon(stream):
+            raise Busy(self._choice.why_not(stream, node))
+
+    def _check_not_filled(self, stream: StreamRounds) -> None:
+        if stream.joining is not None:
+            raise Busy(
+                f"stream {stream.stream_id} is just being copied to node {stream.joining}: "
+                "wait until that is done"
+            )
+
+    def whole(self, stream: StreamRounds) -> list[NodeId]:
+        """Return the live replicas with every committed entry."""
+        found = []
+        for node in stream.replicas:
+            report = stream.reports.get(node)
+            if report and self._nodes.reachable(node) and _is_whole(stream, report):
+                found.append(node)
+        return found
+
+    async def _wish(self, stream: StreamRounds, **wishes: Any) -> None:
+        """Record which replicas it should have, and wake the loop."""
+        await self._catalog.wish(stream.stream_id, **wishes)
+        self._reconciler.wishes_changed(stream.stream_id)
+
+    async def _comes_true(self, stream: StreamRounds, true: Callable[[StreamRounds], bool]) -> bool:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._reconciler.until(stream.stream_id, true)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _is_whole(stream: StreamRounds, report: Report) -> bool:
+    if report.epoch != stream.epoch or report.damaged:
+        return False
+    if stream.sealed:
+        return report.state is ReplicaState.SEALED
+    return report.state is ReplicaState.RUNNING
+
+
+def _entries(stream: StreamRounds) -> str:
+    return f"{stream.committed_llsn_end - 1} entries"
+
+
+def _nodes(nodes: Iterable[NodeId]) -> str:
+    listed = [str(node) for node in nodes]
+    return f"node{'s' * (len(listed) != 1)} {', '.join(listed)}"

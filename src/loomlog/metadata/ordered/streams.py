@@ -1,0 +1,146 @@
+"""Create, run and remove the streams of `ordered` logs with all their replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from loomlog import limits
+from loomlog.core.ordered.rounds import LogRounds, StreamRounds
+from loomlog.errors import Busy, InvalidArgument, LoomError
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord, StreamRecord
+from loomlog.metadata.nodes.replica_placement import ReplicaPlacement
+from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.orders import Orders
+from loomlog.metadata.ordered.repair_loop import Reconciler
+from loomlog.metadata.ordered.repair_steps import adopt_wishes
+from loomlog.protocol_names import ORDERED
+from loomlog.types import LogId, NodeId, StreamId
+
+logger = logging.getLogger(__name__)
+
+ADD_WAIT_S: Final = 4.0  # for a stream that was added to run; it will run in any case
+
+
+class OrderedStreams:
+    """Creates and removes streams in the catalog, in the commit rounds and on their nodes."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        committer: Committer,
+        orders: Orders,
+        reconciler: Reconciler,
+        placement: ReplicaPlacement,
+    ) -> None:
+        self._catalog = catalog
+        self._committer = committer
+        self._orders = orders
+        self._reconciler = reconciler
+        self._placement = placement
+
+    def rounds_of(self, log: LogRecord) -> LogRounds:
+        """Return the commit rounds of a log, which begin with the streams in its record."""
+        rounds = self._committer.logs.get(log.log_id)
+        if rounds is None:
+            rounds = LogRounds(log.log_id)
+            for stream_id in log.streams:
+                self._add_to(rounds, self._catalog.streams[stream_id])
+            self._committer.add(rounds)
+        return rounds
+
+    def _add_to(self, rounds: LogRounds, record: StreamRecord) -> StreamRounds:
+        stream = rounds.add_stream(
+            record.stream_id, record.replicas, record.epoch, sealed=record.sealed
+        )
+        adopt_wishes(stream, self._catalog)
+        return stream
+
+    def of_segment(self, log: LogRecord, loglet: LogId) -> list[StreamRecord]:
+        """Return the streams of a segment that are still there."""
+        current = self._catalog.logs.get(log.name, log)
+        streams = (self._catalog.streams.get(stream_id) for stream_id in current.streams)
+        return [stream for stream in streams if stream and stream.loglet == loglet]
+
+    async def create(
+        self, log: LogRecord, loglet: LogId, replicas: Sequence[tuple[NodeId, ...]]
+    ) -> list[StreamRecord]:
+        """Make a sealed stream on each of the given lists of nodes."""
+        if len(log.streams) + len(replicas) > limits.STREAMS_PER_LOG_MAX:
+            raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
+        records = await self._catalog.add_streams(log.name, loglet, replicas)
+        rounds = self.rounds_of(log)
+        for record in records:
+            self._committer.add_stream(rounds, self._add_to(rounds, record))
+        made = await asyncio.gather(
+            *(self._orders.add_stream(log.log_id, record.stream_id) for record in records),
+            return_exceptions=True,
+        )
+        errors = [error for error in made if error is not None]
+        if errors and not log.creating:  # else it is deleted as a whole
+            logger.warning("log %r gets no other stream: %s", log.name, errors[0])
+            for record, error in zip(records, made, strict=True):
+                if isinstance(error, LoomError):
+                    await self.take_back(log.name, record)
+        for error in errors:
+            raise error
+        for record in records:
+            nodes = record.replicas
+            logger.info("log %r has stream %d on nodes %s", log.name, record.stream_id, nodes)
+        return records
+
+    async def run(self, streams: Iterable[StreamId], timeout_s: float) -> bool:
+        """Unseal streams; return whether they run within the timeout."""
+        streams = list(streams)
+        for stream_id in streams:
+            self._reconciler.wake(stream_id)
+        try:
+            async with asyncio.timeout(timeout_s):
+                for stream_id in streams:
+                    await self._reconciler.until(stream_id, lambda stream: not stream.sealed)
+        except TimeoutError:
+            return False
+        return True
+
+    async def add_stream(self, name: str) -> tuple[StreamRecord, bool]:
+        """Add a stream to the active segment of a log; return whether it runs already, too."""
+        async with self._catalog.lock(name):
+            log = self._catalog.log(name)
+            if log.protocol != ORDERED:
+                raise Busy(f"log {name!r} has just been switched to {log.protocol!r}: try again")
+            replicas = self._placement.place(1, log.replicas)
+            (record,) = await self.create(log, log.layout.active.loglet, replicas)
+        return record, await self.run((record.stream_id,), ADD_WAIT_S)
+
+    async def take_back(self, name: str, record: StreamRecord) -> None:
+        """Remove a stream that never ran, or of which nothing is left."""
+        stream = self._committer.stream(record.stream_id)
+        if stream is None:
+            return
+        has_run = not stream.sealed or stream.epoch != record.epoch
+        if has_run and not stream.closed:
+            return  # a node was slow to answer, and the stream runs nevertheless
+        joined = stream.replicas if stream.joining is None else (*stream.replicas, stream.joining)
+        rounds = self._committer.logs[record.log_id]
+        self._committer.remove_stream(record.stream_id)  # before waiting: it must not begin to run
+        try:
+            await self._catalog.take_back_stream(name, record.stream_id)
+        except BaseException:
+            log = self._catalog.logs.get(name)
+            if log is not None and record.stream_id in log.streams:
+                self._committer.add_stream(rounds, stream)
+                self._reconciler.wake(record.stream_id)
+            raise
+        nodes = dict.fromkeys((*record.replicas, *joined))  # a spare may have come in
+        remove = self._orders.remove_replica
+        await asyncio.gather(*(remove(n, record.stream_id, record.stamp) for n in nodes))
+
+    async def drop_trimmed(self, name: str) -> None:
+        """Remove the streams of segments that are trimmed as a whole."""
+        for stream_id in self._catalog.without_segment(self._catalog.log(name)):
+            record = self._catalog.streams.get(stream_id)
+            if record is not None:  # else another trim has removed it
+                await self.take_back(name, record)

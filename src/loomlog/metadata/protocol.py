@@ -1,0 +1,299 @@
+# ruff: noqa: B027 - most methods may stay empty
+"""The interface between the metadata repository and a replication protocol.
+
+Every protocol has one keeper in each term. Shared code finds it by the protocol's name in the
+settings of a segment (`Keepers.of`) or asks all keepers in turn; it never compares names.
+metadata/registry.py lists the protocols.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from loomlog.config import MetadataSettings
+from loomlog.core.segments import Segment, Settings, Successor
+from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.metrics import Metric
+from loomlog.metadata.nodes.clocks import Clocks
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.nodes.lost_nodes import LostNodes
+from loomlog.metadata.nodes.replica_placement import ReplicaPlacement
+from loomlog.metadata.rounds.contract import RoundLog
+from loomlog.metadata.store.contract import MetaStore
+from loomlog.metadata.work.background import Background
+from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
+
+Answer: TypeAlias = Callable[[Connection, pb.Frame], Awaitable[pb.Frame]]
+AnswerAtOnce: TypeAlias = Callable[[pb.Frame], pb.Frame]
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperContext:
+    """The parts of a term that all keepers share."""
+
+    settings: MetadataSettings
+    leader_epoch: int
+    round_log: RoundLog
+    store: MetaStore
+    catalog: Catalog
+    nodes: ConnectedNodes
+    lost_nodes: LostNodes
+    placement: ReplicaPlacement
+    background: Background
+    clocks: Clocks
+    forget_if_removed: Callable[[NodeId], Awaitable[None]]  # call it when a replica left a node
+    contradicted: Callable[[str], None]  # call it when a node knows what this metadata lacks
+    failed: Callable[[BaseException], None]  # call it when the term cannot go on
+
+
+class ReplicaSet(NamedTuple):
+    """Replicas of the same data, one of which is on the node that was asked about."""
+
+    name: str  # for people, such as "stream 3"
+    nodes: tuple[NodeId, ...]  # that have a complete replica
+
+
+class Cleanup(NamedTuple):
+    """Replicas deleted from a node that no log needs."""
+
+    deleted: str = ""  # for people; "": nothing
+    left: str = ""  # what could not be deleted, and why
+
+
+class ProtocolKeeper(ABC):
+    """Keeps the loglets of one protocol: makes, seals, trims, repairs and shows them.
+
+    Every call may be repeated. Every protocol needs the abstract methods; the others have defaults
+    that suit a protocol without the feature.
+    """
+
+    protocol: ClassVar[str]
+    has_streams: ClassVar[bool] = True  # a segment may have more than one stream
+    has_nodesets: ClassVar[bool] = False
+
+    # ---- life
+
+    def start(self) -> None:
+        """Resume work that an earlier leader left unfinished."""
+
+    def stop(self) -> None:
+        """Send no more orders; queries are still answered."""
+
+    def end(self) -> None:
+        """Called when the term is over."""
+        self.stop()
+
+    # ---- settings
+
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidArgument for settings that the protocol cannot use."""
+        if settings.streams > 1 and not self.has_streams:
+            raise InvalidArgument(
+                f"a log of protocol {self.protocol!r} has one stream: leave out how many"
+            )
+        if settings.nodeset and not self.has_nodesets:
+            raise InvalidArgument(f"protocol {self.protocol!r} has no nodesets: leave it out")
+
+    def describe(self, settings: Settings) -> str:
+        """Return the settings in words."""
+        streams = f", {settings.streams} streams" if self.has_streams else ""
+        nodeset = f", a nodeset of {settings.nodeset}" if settings.nodeset else ""
+        return f"protocol {self.protocol!r}{streams}, {settings.replicas} replicas{nodeset}"
+
+    # ---- segments
+
+    @abstractmethod
+    async def make(self, log: LogRecord, successor: Successor) -> None:
+        """Create an empty loglet; raise a LoomError if that fails."""
+
+    @abstractmethod
+    async def begin(self, log: LogRecord, segment: Segment) -> bool:
+        """Let a segment take appends from its start on. Return whether it takes them already."""
+
+    async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
+        """Return why sealing the segment would have to wait now, or ""."""
+        return ""
+
+    @abstractmethod
+    async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
+        """End a segment for good and return its last position."""
+
+    async def discard(self, log: LogRecord, loglet: LogId) -> None:
+        """Remove a loglet that was made and will never begin."""
+
+    def log_changed(self, log: LogRecord) -> None:
+        """Called when the segments of a log changed, or its successor is ready."""
+
+    @abstractmethod
+    async def trim(self, log: LogRecord) -> None:
+        """Trim as far as the log is trimmed, on nodes that can be reached; on others later."""
+
+    async def deleted(self, log: LogRecord) -> None:
+        """Called when a log is gone: delete what there is of it, now or later."""
+
+    # ---- positions
+
+    @abstractmethod
+    async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        """Return a position at or above all that was acknowledged before this was called.
+
+        Unavailable: it is not known now. RolledBack: it is lost.
+        """
+
+    @abstractmethod
+    def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
+        """Return the last position that is known without a request."""
+
+    def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
+        """Return whether `known_tail` covers all entries but those acknowledged a moment ago."""
+        return True
+
+    async def find_time(
+        self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+    ) -> Glsn:
+        """Return a position, `first` or higher, before which all entries of the segment are older.
+
+        It counts for all that was appended before this was called. Any LoomError: not known now.
+        """
+        raise Unavailable(f"protocol {self.protocol!r} does not look for times")
+
+    # ---- status
+
+    @abstractmethod
+    def streams(self, log: LogRecord) -> list[pb.LogStream]:
+        """Return the streams of the segments of this protocol for clients, in order."""
+
+    def has_stream(self, stream_id: StreamId) -> bool:
+        return False
+
+    def version_of(self, log: LogRecord) -> int:
+        """Return the version of the newest record that `streams` depends on."""
+        return 0
+
+    def extend_status(self, status: pb.Status) -> None:
+        """Add what only this protocol knows."""
+
+    def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
+        """Return further fields of a stream of any protocol, for JSON."""
+        return {}
+
+    def metrics(self, status: pb.Status) -> list[Metric]:
+        return []
+
+    # ---- operators
+
+    async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
+        """Seal, move or copy one stream of this protocol, or add one to a log."""
+        if request.action == pb.ChangeStream.ADD:
+            raise InvalidArgument(
+                f"log {request.log!r} runs with protocol {self.protocol!r}, which has no streams "
+                f"to add{self.instead_of_adding(request.log)}"
+            )
+        raise InvalidArgument(
+            f"stream {request.log_stream_id} is of protocol {self.protocol!r}, whose streams are "
+            "not changed one by one: drain a node that shall take nothing new, or give the log "
+            "other settings with `loom log switch`"
+        )
+
+    def instead_of_adding(self, log: str) -> str:
+        """Return what to do if an operator wants to add a stream, beginning with ": ", or ""."""
+        return ""
+
+    # ---- storage nodes
+
+    def placement(self) -> list[tuple[NodeId, ...]]:
+        """Return the nodes of each set of replicas, the busiest node of each first."""
+        return []
+
+    def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
+        """Return the sets of replicas that a node has a part of, or is about to have."""
+        return []
+
+    def stuck_on(self, node: NodeId) -> list[str]:
+        """Return what cannot leave a node that is drained, for lack of another node."""
+        return []
+
+    def kept_on(self, node: NodeId) -> list[str]:
+        """Return the names of logs of which a node has something that is never copied elsewhere."""
+        return []
+
+    def stored_bytes(self, node: NodeId) -> int:
+        """Return what the node stores of this protocol, if it reports that by stream."""
+        return 0
+
+    def unknown_streams(self, node: NodeId) -> list[StreamId]:
+        """Return the streams that the node holds without being a replica of them."""
+        return []
+
+    async def clean_up(self, node: NodeId) -> Cleanup:
+        """Delete what a node has that no record names."""
+        return Cleanup()
+
+    def node_joined(self, node: NodeId) -> None:
+        """Called after a node registered and got its answer."""
+
+    def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        """Called when a node fell silent, is back, or an operator's wishes for it changed."""
+
+    # ---- news from nodes
+
+    def has_data(self, request: pb.Register) -> bool:
+        """Return whether a node that registers says that it has, or had, data of this protocol."""
+        return False
+
+    def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
+        """Return the record of a node that registers, with what it has lost.
+
+        `all_lost`: it has empty volumes, or an older copy of its data.
+        """
+        return node
+
+    def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
+        """Add to the answer to a registration what the node has to know."""
+
+    def registered(self, node: NodeRecord, request: pb.Register) -> None:
+        """Called when a node is admitted, before it is answered."""
+
+    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
+        """Called with every report of a node."""
+
+    # ---- requests
+
+    def requests(self) -> Mapping[str, Answer]:
+        """Return the requests that only this protocol knows, by their fields in `pb.Frame`.
+
+        They are answered after this process has confirmed that it leads.
+        """
+        return {}
+
+    def requests_at_once(self) -> Mapping[str, AnswerAtOnce]:
+        """Return requests on the append path: answered without confirming the leadership."""
+        return {}
+
+
+LoadKeeper: TypeAlias = Callable[[KeeperContext], Awaitable[ProtocolKeeper]]
+
+
+class Keepers(dict[str, ProtocolKeeper]):
+    """The keepers of a term, by the names of their protocols."""
+
+    def of(self, protocol: str) -> ProtocolKeeper:
+        keeper = self.get(protocol)
+        if keeper is None:
+            known = ", ".join(self)
+            raise InvalidArgument(f"there is no protocol {protocol!r}: available are {known}")
+        return keeper
+
+    def active(self, log: LogRecord) -> ProtocolKeeper:
+        """Return the keeper of the active segment of a log."""
+        return self.of(log.layout.active.settings.protocol)
+
+    async def find_tail(self, log: LogRecord) -> Glsn:
+        return await self.active(log).find_tail(log, log.layout.active)

@@ -1,0 +1,54 @@
+"""The protocols that logs can have. Tests add their own.
+
+Commit rounds belong to one protocol; what rebuilds them is exported here for the commands that need
+it, so that nothing else has to name that protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from loomlog.metadata.chained.draft import ChainedDraft
+from loomlog.metadata.chained.keeper import ChainedKeeper
+from loomlog.metadata.copyset.draft import CopysetDraft
+from loomlog.metadata.copyset.keeper import CopysetKeeper
+from loomlog.metadata.ordered.draft import OrderedDraft
+from loomlog.metadata.ordered.keeper import OrderedKeeper
+from loomlog.metadata.ordered.rebuild import (
+    Findings,
+    LogFinding,
+    Rebuilding,
+    give_up,
+    no_secret,
+    rebuilding,
+)
+from loomlog.metadata.protocol import KeeperContext, Keepers, LoadKeeper
+from loomlog.metadata.rollback.draft import ProtocolDraft
+
+__all__ = (
+    "DRAFTS",
+    "KEEPERS",
+    "Findings",
+    "LogFinding",
+    "Rebuilding",
+    "give_up",
+    "load_keepers",
+    "no_secret",
+    "rebuilding",
+)
+
+KEEPERS: Final[dict[str, LoadKeeper]] = {
+    keeper.protocol: keeper.load for keeper in (OrderedKeeper, ChainedKeeper, CopysetKeeper)
+}
+
+# For `loom metadata catch-up`; in the order in which records are drafted.
+DRAFTS: Final[dict[str, Callable[[], ProtocolDraft]]] = {
+    draft.protocol: draft for draft in (OrderedDraft, ChainedDraft, CopysetDraft)
+}
+
+
+async def load_keepers(keepers: Keepers, context: KeeperContext) -> None:
+    """Make one keeper for each protocol; each reads its own records."""
+    for protocol, load in KEEPERS.items():
+        keepers[protocol] = await load(context)

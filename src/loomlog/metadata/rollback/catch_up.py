@@ -1,0 +1,170 @@
+"""Bring restored metadata up to date with what the storage nodes know: `loom metadata catch-up`.
+
+A stand-in asks the nodes what they hold (offline/collector.py). draft.py, the drafts of the
+protocols and core/ordered/rebuild.py decide what follows. Nothing is written before everything is
+certain. The history comes last: until it names the runs that the nodes know, no metadata repository
+does anything with this metadata. Nothing is deleted on any node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from loomlog.errors import NotFound
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import (
+    HISTORY,
+    ClusterRecord,
+    CountersRecord,
+    HistoryRecord,
+    NodeRecord,
+    Record,
+    decode,
+    encode,
+)
+from loomlog.metadata.nodes.registration import record_of
+from loomlog.metadata.offline.collector import Collector
+from loomlog.metadata.offline.transfer import MovableStore
+from loomlog.metadata.registry import DRAFTS, Findings, Rebuilding, no_secret
+from loomlog.metadata.rollback.draft import Draft
+from loomlog.metadata.rollback.gate import fields_of, history_of, seen_from_wire
+from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.memory import MemoryStore
+from loomlog.types import LogId, NodeId
+
+VERSIONS_ABOVE: Final = 1_000_000  # changes that no node knows of
+LEASE_EPOCHS_ABOVE: Final = 1_000_000  # holders since the copy was made
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The metadata after the catch-up."""
+
+    changes: dict[str, Record | None]
+    notes: tuple[str, ...]  # what is restored, and what cannot be
+    reasons: tuple[str, ...]  # why it must not be done; none: it may
+    rounds: Findings
+
+    @property
+    def certain(self) -> bool:
+        return not self.reasons and self.rounds.certain
+
+
+class CatchUp:
+    """Plans and writes the update of restored metadata. Created by `catching_up`."""
+
+    def __init__(
+        self, store: MovableStore, items: dict[str, Versioned], collector: Collector
+    ) -> None:
+        self._store = store
+        self._items = items
+        self._collector = collector
+
+    @property
+    def address(self) -> str:
+        return self._collector.address
+
+    @property
+    def nodes(self) -> dict[NodeId, NodeRecord]:
+        items = ((key, item) for key, item in self._items.items() if key.startswith("node/"))
+        records = (decode(NodeRecord, key, item.value) for key, item in items)
+        return {record.node_id: record for record in records}
+
+    async def plan(
+        self,
+        *,
+        without: Collection[NodeId],
+        leave: Collection[LogId],
+        deleted: Collection[str],
+        timeout_s: float,
+        waiting: Callable[[list[NodeId]], None],
+    ) -> Plan:
+        """Ask all nodes except those in `without`. `leave`: unknown loglets of unknown logs.
+        `deleted`: logs of which no node has anything, because they were deleted since."""
+        wanted = [node for node in self.nodes if node not in without]
+        await self._collector.wait_for(wanted, timeout_s, waiting)
+        callers = self._collector.callers
+        absent = [node for node in wanted if node not in callers]
+        protocols = [new_draft() for new_draft in DRAFTS.values()]
+        for caller in list(callers.values()):
+            holdings = await self._collector.holdings(caller)
+            for protocol in protocols:
+                protocol.add(caller, holdings)
+        draft = Draft(self._items, protocols, [*self.nodes, *callers])
+        draft.make(
+            {n: record_of(caller.registration) for n, caller in callers.items()}, leave, deleted
+        )
+        changes = draft.changes
+        seen = [seen_from_wire(caller.registration.known_run) for caller in callers.values()]
+        history = history_of(self._history).adopt(seen)
+        gone = tuple(dict.fromkeys((*self._history.without, *without)))
+        changes[HISTORY] = HistoryRecord(
+            fields_of(history), gone, "", self._history.lease_epochs + LEASE_EPOCHS_ABOVE
+        )
+        rounds = await self._rebuild_rounds(changes, without)
+        draft.seal_changed()
+        reasons = [f"node {node} did not come: start its vsn, or give it up" for node in absent]
+        return Plan(changes, tuple(draft.notes), (*reasons, *draft.reasons), rounds)
+
+    async def write(self, plan: Plan) -> None:
+        """Write the plan, except for the rounds and the history."""
+        callers = self._collector.callers.values()
+        known = (caller.registration.known_run.revision for caller in callers)
+        version = max([await self._store.last_version(), *known])
+        await self._store.raise_versions(version + VERSIONS_ABOVE)
+        for key, record in plan.changes.items():
+            if key != HISTORY:
+                await self._put(key, None if record is None else encode(record))
+        for key, item in self._items.items():  # so that swaps of what was forgotten conflict
+            if key.startswith("register/"):
+                await self._put(key, item.value)
+
+    async def finish(self, plan: Plan) -> None:
+        """Write the history: from then on a metadata repository may start."""
+        record = plan.changes[HISTORY]
+        assert record is not None
+        await self._put(HISTORY, encode(record))
+
+    async def _put(self, key: str, value: bytes | None) -> None:
+        item = await self._store.get(key)
+        if item is not None or value is not None:
+            await self._store.compare_and_swap(key, item.version if item else 0, value)
+
+    async def _rebuild_rounds(
+        self, changes: Mapping[str, Record | None], without: Collection[NodeId]
+    ) -> Findings:
+        """Rebuild the rounds from the records as they will be."""
+        values = {key: item.value for key, item in self._items.items()}
+        values |= {key: encode(record) for key, record in changes.items() if record is not None}
+        copy = MemoryStore()
+        for key, value in values.items():
+            if key not in changes or changes[key] is not None:
+                await copy.compare_and_swap(key, 0, value)
+        cluster = decode(ClusterRecord, "cluster", values["cluster"])
+        catalog = await Catalog.load(copy, cluster.cluster_id, no_secret)
+        counters = decode(CountersRecord, "counters", values["counters"])
+        rebuilding = Rebuilding(catalog, counters.stream_id, self._collector)
+        return await rebuilding.examine(without=without, timeout_s=0, waiting=lambda _: None)
+
+    @property
+    def _history(self) -> HistoryRecord:
+        item = self._items.get(HISTORY)
+        return decode(HistoryRecord, HISTORY, item.value) if item else HistoryRecord()
+
+
+@asynccontextmanager
+async def catching_up(store: MovableStore, listen: str) -> AsyncIterator[CatchUp]:
+    """Take the place of the metadata repository until the end of the block."""
+    items = await store.list("")
+    if "cluster" not in items:
+        raise NotFound("there is no metadata of a cluster: nothing can be brought up to date")
+    cluster = decode(ClusterRecord, "cluster", items["cluster"].value)
+    collector = Collector(cluster)
+    await collector.start(listen)
+    try:
+        yield CatchUp(store, items, collector)
+    finally:
+        await collector.close()

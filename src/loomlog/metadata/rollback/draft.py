@@ -1,0 +1,213 @@
+"""Draft the records of metadata that match what the storage nodes hold. Pure.
+
+catch_up.py asks the nodes and writes the records. An unknown is a reason not to go on; a harmless
+loss is a note for the operator. Each protocol drafts its own records; metadata/registry.py lists
+the drafts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final, TypeVar
+
+from loomlog.metadata.catalog.records import (
+    CountersRecord,
+    LeaseRecord,
+    LogRecord,
+    NodeRecord,
+    Record,
+    decode,
+    log_key,
+    node_key,
+)
+from loomlog.metadata.offline.collector import Caller
+from loomlog.metadata.store.contract import Versioned
+from loomlog.types import LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+_R = TypeVar("_R", bound=Record)
+
+NUMBERS_ABOVE: Final = 100  # ids that were used and deleted since, and that no node knows any more
+
+
+class Draft:
+    """The records that change, one kind after the other."""
+
+    def __init__(
+        self,
+        items: Mapping[str, Versioned],
+        protocols: Sequence[ProtocolDraft],
+        nodes: Collection[NodeId],
+    ) -> None:
+        self._items = items
+        self._protocols = protocols
+        self.nodes = frozenset(nodes)
+        self.changes: dict[str, Record | None] = {}
+        self.notes: list[str] = []
+        self.reasons: list[str] = []
+
+    def make(
+        self,
+        came: Mapping[NodeId, NodeRecord],
+        leave: Collection[LogId],
+        deleted: Collection[str],
+    ) -> None:
+        """Draft all records. `leave`: loglets of newer logs; `deleted`: logs deleted since."""
+        self._raise_numbers()
+        self._adopt_nodes(came)
+        logs = {log.log_id: log for log in self.decoded("log/", LogRecord)}
+        for log in logs.values():
+            if log.creating:  # it may have been created since: a start would undo it
+                self.changes[log_key(log.name)] = replace(log, creating=False)
+        for log in [log for log in logs.values() if not self._is_anywhere(log)]:
+            del logs[log.log_id]
+            self._drop(log, deleted)
+        for protocol in self._protocols:
+            protocol.bring(self, logs)
+        for protocol in self._protocols:
+            self._look_at_unknown(protocol, logs, leave)
+        self._end_leases()
+        for key in self.keys("tombstone/"):  # what was deleted stays on the nodes, for cleanup
+            self.changes[key] = None
+        if self.keys("register/") or self.keys("lease/"):
+            self.notes.append(
+                "registers, checkpoints and leases are as in the copy: what was changed since is "
+                "lost, every version is new, and no lease has a holder"
+            )
+
+    def seal_changed(self) -> None:
+        """Called after the rounds were rebuilt from the records as they are now."""
+        for protocol in self._protocols:
+            protocol.seal_changed(self)
+
+    # ---- numbers and nodes
+
+    def _raise_numbers(self) -> None:
+        own = next(iter(self.decoded("counters", CountersRecord)), CountersRecord())
+        logs = [log_id for protocol in self._protocols for log_id in protocol.log_ids()]
+        streams = [stream for protocol in self._protocols for stream in protocol.stream_ids()]
+        self.changes["counters"] = CountersRecord(
+            max((own.log_id, *logs)) + NUMBERS_ABOVE, max((own.stream_id, *streams)) + NUMBERS_ABOVE
+        )
+
+    def _adopt_nodes(self, came: Mapping[NodeId, NodeRecord]) -> None:
+        known = {node.node_id: node for node in self.decoded("node/", NodeRecord)}
+        for node, record in came.items():
+            before = known.get(node)
+            if before is not None and before.node_secret == record.node_secret:
+                continue
+            after = record
+            for protocol in self._protocols if before is not None else ():
+                after = protocol.note_losses(self, after)
+            self.changes[node_key(node)] = after
+            self.notes.append(
+                f"node {node} was {'replaced' if before else 'added'} since: taken in"
+            )
+
+    # ---- logs
+
+    def _is_anywhere(self, log: LogRecord) -> bool:
+        """Return whether a node has something of a log, as of every log that took an append."""
+        found = [protocol.is_held(self, log) for protocol in self._protocols]
+        return any(found) or all(each is None for each in found)
+
+    def _drop(self, log: LogRecord, deleted: Collection[str]) -> None:
+        """Forget a log only if an operator says that it was deleted: nodes may be missing."""
+        if log.name not in deleted:
+            self.reasons.append(
+                f"log {log.name}: no node that came has anything of it; start those that have it, "
+                f"or, if it was deleted after the copy was made, add --deleted {log.name}"
+            )
+            return
+        self.changes[log_key(log.name)] = None
+        for protocol in self._protocols:
+            self.changes.update(dict.fromkeys(protocol.keys_of(self, log)))
+        self.notes.append(f"log {log.name} was deleted since: it is not known any more")
+
+    def log(self, name: str) -> LogRecord:
+        """Return the newest draft of a log."""
+        changed = self.changes.get(log_key(name))
+        if isinstance(changed, LogRecord):
+            return changed
+        return decode(LogRecord, log_key(name), self._items[log_key(name)].value)
+
+    def _look_at_unknown(
+        self, protocol: ProtocolDraft, logs: Mapping[LogId, LogRecord], leave: Collection[LogId]
+    ) -> None:
+        """Stop at loglets that are not known: they may be segments of logs that are."""
+        for loglet in protocol.unknown_loglets(self):
+            which = f"segment {loglet} ({protocol.protocol})"
+            if loglet in leave or not logs:
+                self.notes.append(
+                    f"{which} is of a log that is not known any more: it stays on its nodes, and "
+                    "cannot be read"
+                )
+            else:
+                self.reasons.append(
+                    f"{which} is not known: if its log was created after the copy was made, add "
+                    f"--leave {loglet}; if it is part of a log that was switched since, only a "
+                    "newer copy of the metadata helps"
+                )
+
+    # ---- leases
+
+    def _end_leases(self) -> None:
+        for key in self.keys("lease/"):
+            lease = decode(LeaseRecord, key, self._items[key].value)
+            self.changes[key] = replace(lease, holder="")
+
+    # ---- records of the copy
+
+    def keys(self, prefix: str) -> list[str]:
+        return [key for key in self._items if key.startswith(prefix)]
+
+    def decoded(self, prefix: str, kind: type[_R]) -> Iterator[_R]:
+        return (decode(kind, key, self._items[key].value) for key in self.keys(prefix))
+
+    def remaining(self, prefix: str, kind: type[_R]) -> list[tuple[str, _R]]:
+        """Return the records that no change was drafted for yet, by key."""
+        keys = [key for key in self.keys(prefix) if key not in self.changes]
+        return [(key, decode(kind, key, self._items[key].value)) for key in keys]
+
+
+class ProtocolDraft(ABC):
+    """The records of one protocol after a rollback, from what the nodes hold."""
+
+    protocol: ClassVar[str]
+
+    @abstractmethod
+    def add(self, caller: Caller, holdings: pb.Holdings) -> None:
+        """Add the holdings of one node."""
+
+    @abstractmethod
+    def log_ids(self) -> Collection[LogId]:
+        """Return the numbers of logs and loglets that nodes know."""
+
+    def stream_ids(self) -> Collection[StreamId]:
+        """Return the numbers of streams that nodes know."""
+        return ()
+
+    @abstractmethod
+    def keys_of(self, draft: Draft, log: LogRecord) -> list[str]:
+        """Return the keys of the records of a log."""
+
+    @abstractmethod
+    def is_held(self, draft: Draft, log: LogRecord) -> bool | None:
+        """Return whether a node has something of a log; None if it never ran."""
+
+    @abstractmethod
+    def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
+        """Draft the records of this protocol."""
+
+    def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
+        """Return the record of a node that was replaced, with what it has lost."""
+        return node
+
+    def unknown_loglets(self, draft: Draft) -> Collection[LogId]:
+        """Return the loglets that nodes hold and no record names."""
+        return ()
+
+    def seal_changed(self, draft: Draft) -> None:  # noqa: B027 - most have nothing to seal
+        """Mark changed streams as sealed if their nodes may not know of the change."""

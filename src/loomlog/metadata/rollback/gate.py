@@ -1,0 +1,309 @@
+"""The gate lets a metadata repository act only if its metadata is the newest that ever existed.
+
+Every term is a run (core/history.py). Nothing is changed, and no request served that could matter,
+before enough storage nodes have durably noted the run. A node that knows a run or a change which
+this metadata lacks shuts the gate for good: the metadata is older than what was acknowledged. That
+is noted in the metadata, too, and ends only with `loom metadata catch-up`. A node that an operator
+removes by force or replaces is not waited for; that alone can be written while the gate is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from loomlog.core.history import History, PastRun, Run, Seen, enough
+from loomlog.errors import LoomError, RolledBack, Unauthorized, Unavailable
+from loomlog.metadata.catalog.records import (
+    HISTORY,
+    HistoryRecord,
+    NodeRecord,
+    decode,
+    encode,
+    node_key,
+)
+from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
+
+logger = logging.getLogger(__name__)
+
+WAIT_S: Final = 1.0  # for enough nodes; then the caller tries again
+COMMAND_WAIT_S: Final = 10.0  # after the start of a run, operators need not try again any more
+TELL_S: Final = 0.1  # between revisions sent to nodes
+
+
+class Gate:
+    """Open until `begin`, so that the term can be loaded. `shut` is called when it is shut."""
+
+    def __init__(self, store: MetaStore, shut: Callable[[RolledBack], None]) -> None:
+        self._store = store
+        self._shut = shut
+        self._loop = asyncio.get_running_loop()
+        self._record = HistoryRecord()
+        self._history = History()
+        self._version = 0  # of the record
+        self._begun_s = 0.0
+        self._required: frozenset[NodeId] = frozenset()
+        self._given_up: set[NodeId] = set()  # by an operator, while this was closed
+        self._agreed: set[NodeId] = set()  # they know nothing that is missing here
+        self._noted: set[NodeId] = set()
+        self._connections: dict[NodeId, Connection] = {}
+        self.doubt = ""  # a node's claim that does not count here
+        self._confirmed = asyncio.Event()  # enough nodes agreed
+        self._opened = asyncio.Event()  # enough nodes noted the run
+        self._opened.set()
+        self._rolled_back: RolledBack | None = None
+        self._revision = 0
+        self._telling: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
+
+    async def begin(self, run_id: str, nodes: Mapping[NodeId, NodeRecord]) -> None:
+        """Begin a run, and close until enough of the nodes have noted it."""
+        item = await self._store.get(HISTORY)
+        if item is not None:
+            self._record = decode(HistoryRecord, HISTORY, item.value)
+        begun_at = item.version if item is not None else 0
+        self._history = history_of(self._record).stored_at(begun_at).begin(run_id)
+        self._record = replace(self._record, runs=fields_of(self._history))
+        self._version = await self._store.compare_and_swap(HISTORY, begun_at, encode(self._record))
+        self._history = self._history.stored_at(self._version)
+        self._revision = self._version
+        staying = (n for n in nodes.values() if not n.removing and not n.replaceable)
+        self._required = frozenset(n.node_id for n in staying).difference(self._record.without)
+        self._begun_s = self._loop.time()
+        if self._required:
+            self._opened.clear()
+        if self._record.rolled_back:
+            self._close(self._record.rolled_back)
+
+    def stop(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+        if self._saving is not None:
+            self._saving.cancel()
+
+    # ---- checks
+
+    @property
+    def condition(self) -> str:
+        """Return why nothing may be changed, or ""."""
+        if self._rolled_back is not None:
+            return str(self._rolled_back)
+        return "" if self._opened.is_set() else self._waiting()
+
+    def check_not_shut(self) -> None:
+        if self._rolled_back is not None:
+            raise self._rolled_back
+
+    def check(self) -> None:
+        """Raise RolledBack, or Unavailable while nodes are waited for."""
+        self.check_not_shut()
+        if not self._opened.is_set():
+            raise Unavailable(self._waiting())
+
+    def check_write(self, key: str) -> None:
+        """Raise as `check` does, unless it belongs to giving up a node."""
+        self.check_not_shut()
+        is_tombstone = bool(self._given_up) and key.startswith("tombstone/")  # that lists it
+        if not is_tombstone and key not in map(node_key, self._given_up):
+            self.check()
+
+    async def wait(self) -> None:
+        """Check as `check` does, but wait at the start of a run for nodes that are coming."""
+        await _moment(self._opened, WAIT_S - self._age_s())
+        self.check()
+
+    async def wait_for_command(self) -> None:
+        """Wait as `wait` does, but fail at once for operators when no more nodes seem to come."""
+        try:
+            await self.wait()
+        except Unavailable as error:
+            if self._age_s() < COMMAND_WAIT_S:
+                raise
+            raise LoomError(f"nothing was changed: {error}") from error
+
+    def _age_s(self) -> float:
+        return self._loop.time() - self._begun_s
+
+    def _waiting(self) -> str:
+        missing = ", ".join(map(str, sorted(self._required - self._agreed)))
+        done = len(self._required & self._agreed)
+        return (
+            f"{done} of {len(self._required)} storage nodes have confirmed that this metadata is "
+            f"the newest, {enough(len(self._required))} are needed: start some of node {missing}; "
+            "if they are lost, run `loom node replace N` or `loom node remove N --force` for each"
+        )
+
+    # ---- nodes
+
+    def is_contradicted_by(self, known: pb.NoteRun) -> bool:
+        """Return whether this run was noted for other metadata than this."""
+        return bool(self._history.contradiction(seen_from_wire(known)))
+
+    async def admit(self, node: NodeId, connection: Connection, known: pb.NoteRun) -> None:
+        """Admit a node once it noted this run, as enough others did. No node notes a run before
+        enough agree to it: metadata that went back in time leaves no trace."""
+        self.compare(node, known, is_member=True)
+        self._agreed.add(node)
+        self._look()
+        await _moment(self._confirmed, WAIT_S)
+        self.check_not_shut()
+        if not self._confirmed.is_set():
+            raise Unavailable(self._waiting())
+        if seen_from_wire(known).run != self._history.newest:
+            await connection.request(pb.Frame(note_run=self._to_note()))
+        self._connections[node] = connection
+        self._noted.add(node)
+        self._look()
+        await _moment(self._opened, WAIT_S)
+        self.check()
+
+    def compare(self, node: NodeId, known: pb.NoteRun, *, is_member: bool) -> None:
+        """Shut the gate if a node of this cluster knows what this metadata lacks. A node that has
+        noted this run proves nothing: if it has noted another one since, that is of a copy of this
+        metadata. Nor does one that is not registered once most of those that are have agreed."""
+        self.check_not_shut()
+        contradiction = self._history.contradiction(seen_from_wire(known))
+        if not contradiction:
+            return
+        is_outvoted = self._opened.is_set() and bool(self._noted)
+        if node in self._noted or (is_outvoted and not is_member):
+            self._refuse(node, contradiction)
+        self._contradicted(node, contradiction)
+
+    def _refuse(self, node: NodeId, what: str) -> None:
+        doubt = (
+            f"a node {node} was refused that {what}: if it is of this cluster, this metadata is "
+            "not the newest, see `loom metadata catch-up`; else check its --mr"
+        )
+        if self.doubt != doubt:
+            logger.error("%s", doubt)
+            self.doubt = doubt
+        raise Unauthorized(doubt)
+
+    @contextmanager
+    def giving_up(self, node: NodeId) -> Iterator[None]:
+        """Let an operator write that the node is lost; once that is done, do not wait for it."""
+        self._given_up.add(node)
+        try:
+            yield
+        except BaseException:
+            self._given_up.discard(node)
+            raise
+        self._required -= {node}
+        self._look()
+
+    def _look(self) -> None:
+        needed = enough(len(self._required))
+        if len(self._required & self._agreed) >= needed:
+            self._confirmed.set()
+        if len(self._required & self._noted) >= needed:
+            self._opened.set()
+
+    def _contradicted(self, node: NodeId, what: str) -> None:
+        if node in self._record.without:
+            raise Unauthorized(
+                f"node {node} was given up by `loom metadata catch-up`, and {what}: to use it "
+                f"again, run `loom node replace {node}` and start it with empty volumes"
+            )
+        self.shut(f"node {node} {what}")
+        self.check_not_shut()
+
+    def _to_note(self) -> pb.NoteRun:
+        number, run_id = self._history.newest
+        return pb.NoteRun(number=number, id=run_id, revision=self._revision)
+
+    # ---- revisions
+
+    def wrote(self, revision: int) -> None:
+        """Called after a change: nodes are notified a moment later."""
+        self._revision = max(self._revision, revision)
+        if self._telling is None and self._connections:
+            self._telling = self._loop.call_later(TELL_S, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        frame = pb.Frame(note_run=self._to_note())
+        for node, connection in list(self._connections.items()):
+            if connection.closed:
+                del self._connections[node]
+            else:
+                connection.call(frame, (), _ignore)
+
+    # ---- rollback
+
+    def shut(self, reason: str) -> None:
+        """Shut the gate for good: this metadata is older than what a node knows."""
+        if self._rolled_back is None:
+            logger.critical("the metadata went back in time: %s", reason)
+            self._record = replace(self._record, rolled_back=reason)
+            self._saving = self._loop.create_task(self._save())
+            self._close(reason)
+
+    def _close(self, reason: str) -> None:
+        self._rolled_back = RolledBack(
+            f"the metadata went back in time, {reason}: restore a newer copy, or stop the metadata "
+            "repository and run `loom metadata catch-up`"
+        )
+        self._confirmed.set()
+        self._opened.set()
+        self._shut(self._rolled_back)
+
+    async def _save(self) -> None:
+        """Record the contradiction, so that the next run knows it even without that node."""
+        record = replace(self._record, runs=fields_of(self._history.settled()))
+        try:
+            await self._store.compare_and_swap(HISTORY, self._version, encode(record))
+        except LoomError as error:
+            logger.warning("could not record that the metadata went back in time: %s", error)
+
+
+class GatedStore(FencedStore):
+    """A view of a store that changes nothing while the gate is closed."""
+
+    def __init__(self, store: MetaStore, gate: Gate) -> None:
+        super().__init__(store)
+        self._gate = gate
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        self._gate.check_write(key)
+        version = await super().compare_and_swap(key, expected, value, fences=fences)
+        self._gate.wrote(version)
+        return version
+
+    def fenced(self, key: str, version: int) -> MetaStore:
+        return FencedStore(self, Fence(key, version))
+
+
+async def _moment(event: asyncio.Event, wait_s: float) -> None:
+    """Wait for an event, but not for long."""
+    if not event.is_set() and wait_s > 0:
+        try:
+            async with asyncio.timeout(wait_s):
+                await event.wait()
+        except TimeoutError:
+            pass
+
+
+def history_of(record: HistoryRecord) -> History:
+    return History(tuple(PastRun(Run(number, id_), until) for number, id_, until in record.runs))
+
+
+def fields_of(history: History) -> tuple[tuple[int, str, int], ...]:
+    return tuple((run.number, run.id, until) for run, until in history.runs)
+
+
+def seen_from_wire(message: pb.NoteRun) -> Seen:
+    return Seen(Run(message.number, message.id), message.revision)
+
+
+def _ignore(answer: object, payload: memoryview) -> None:
+    """Ignore the answer: a node that could not note a revision gets the next one."""

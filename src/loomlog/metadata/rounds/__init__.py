@@ -1,0 +1,1 @@
+"""Durable storage of commit rounds: a file, or a quorum of metadata repositories."""

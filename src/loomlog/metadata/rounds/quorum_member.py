@@ -1,0 +1,276 @@
+"""A member of the quorum round log: in every metadata repository, whether it leads or not.
+
+Requests are handled in the order of their arrival, one disk job at a time; all appends that came
+meanwhile are one job. Nothing is answered before it is durable. core.quorum.member decides what is
+accepted. A leader bounds its messages under way, so the queue here needs no bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from loomlog.core.quorum import member as rules
+from loomlog.core.quorum.majority import MemberId
+from loomlog.core.quorum.member import Leader, MemberState
+from loomlog.errors import Corrupt, InvalidArgument, LoomError, Unavailable
+from loomlog.metadata.rounds.member_disk import MemberDisk
+from loomlog.metadata.rounds.messages import describe, leader_in, records_in
+from loomlog.metadata.rounds.round_file import FILE_BYTES
+from loomlog.storage.files import Files, Step, Worker
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Route
+
+logger = logging.getLogger(__name__)
+
+Answer = Callable[[pb.Frame | LoomError, Sequence[bytes]], None]
+Watcher = Callable[[Leader], None]
+_REQUESTS = ("round_seal", "round_read", "round_install", "round_append")
+
+
+class _Request(NamedTuple):
+    kind: str
+    body: Any
+    records: list[bytes]
+    answer: Answer
+
+
+class QuorumMember:
+    """A member of the quorum round log. Created by `open`."""
+
+    def __init__(self, member_id: MemberId, disk: MemberDisk, worker: Worker) -> None:
+        self._member_id = member_id
+        self._disk = disk
+        self._worker = worker
+        self._state = disk.state
+        self._requests: deque[_Request] = deque()
+        self._busy = False
+        self._watchers: list[Watcher] = []
+        self.failed: asyncio.Future[LoomError] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    def open(
+        cls,
+        member_id: MemberId,
+        files: Files,
+        directory: str,
+        worker: Worker,
+        *,
+        create: bool,
+        file_bytes: int = FILE_BYTES,
+    ) -> QuorumMember:
+        """Open a member. `create`: it was never started before. If it was, and has no files, it is
+        lost: a leader fills it before it counts. Blocks."""
+        disk = MemberDisk.open(member_id, files, directory, create=create, file_bytes=file_bytes)
+        return cls(member_id, disk, worker)
+
+    def close(self) -> None:
+        """Close it after its worker was closed. Blocks."""
+        self._requests.clear()
+        self._disk.close()
+
+    # ---- the leader
+
+    @property
+    def leader(self) -> Leader:
+        """Return the newest leader that sealed this member; epoch 0: none yet."""
+        return self._state.promised
+
+    @property
+    def state(self) -> MemberState:
+        return self._state
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Call `watcher` with every newer leader that seals this member. The result ends it."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    # ---- requests in
+
+    def routes(self, codec: Codec) -> dict[str, Route]:
+        """Return the requests that the service of the metadata repository hands over."""
+
+        def route(connection: Connection, frame: Frame, payload: memoryview) -> None:
+            def answer(reply: pb.Frame | LoomError, records: Sequence[bytes]) -> None:
+                if isinstance(reply, LoomError):
+                    reply = codec.failure_frame(reply)
+                reply.id, reply.reply = frame.id, True
+                connection.send(reply, records)
+
+            self.take(frame, payload, answer)
+
+        return dict.fromkeys(_REQUESTS, route)
+
+    async def seal(
+        self, seal: pb.RoundSeal, check: Callable[[Leader], Awaitable[None]]
+    ) -> pb.Frame:
+        """Answer a RoundSeal; `check` raises unless its sender may lead."""
+        leader = leader_in(seal)
+        if leader.epoch >= self.leader.epoch and leader != self.leader:
+            await check(leader)
+        sealed: asyncio.Future[pb.Frame] = asyncio.get_running_loop().create_future()
+
+        def answer(reply: pb.Frame | LoomError, records: Sequence[bytes]) -> None:
+            if sealed.done():
+                return
+            if isinstance(reply, LoomError):
+                sealed.set_exception(reply)
+            else:
+                sealed.set_result(reply)
+
+        self.take(pb.Frame(round_seal=seal), memoryview(b""), answer)
+        return await sealed
+
+    def take(self, frame: pb.Frame, payload: memoryview, answer: Answer) -> None:
+        """Take a request of a leader; `answer` may be called at once."""
+        kind = frame.WhichOneof("body") or ""
+        body = getattr(frame, kind)
+        records = records_in(body, payload) if kind in ("round_install", "round_append") else []
+        self._requests.append(_Request(kind, body, records, answer))
+        if not self._busy:
+            self._next_job()
+
+    # ---- jobs
+
+    def _next_job(self) -> None:
+        while self._requests and not self._busy:
+            request = self._requests[0]
+            if self.failed.done():
+                self._requests.popleft().answer(Unavailable(str(self.failed.result())), ())
+            elif request.kind == "round_append":
+                self._append_job()
+            else:
+                self._requests.popleft()
+                self._try(request)
+
+    def _try(self, request: _Request) -> None:
+        try:
+            match request.kind:
+                case "round_seal":
+                    self._seal(request)
+                case "round_install":
+                    self._install(request)
+                case _:
+                    self._read(request)
+        except LoomError as error:
+            request.answer(error, ())
+
+    def _seal(self, request: _Request) -> None:
+        if request.body.member != self._member_id:
+            raise InvalidArgument(
+                f"this is metadata repository {self._member_id}, not {request.body.member}: "
+                "each needs an address of its own"
+            )
+        state = rules.seal(self._state, leader_in(request.body))
+        sealed = pb.RoundSealed(
+            file_epoch=state.file_epoch, last_index=state.last_index, lost=state.lost
+        )
+        steps = self._disk.promise(state) if state.promised != self._state.promised else []
+        self._run(steps, state, lambda: request.answer(pb.Frame(round_sealed=sealed), ()))
+
+    def _install(self, request: _Request) -> None:
+        body, records = request.body, request.records
+        state = rules.install(self._state, body.epoch, body.last_index)
+        steps = self._disk.install(state, records) if state is not self._state else []
+        if self._state.lost:
+            steps += self._disk.promise(state)
+        stored = pb.RoundStored(last_index=state.last_index)
+        self._run(steps, state, lambda: request.answer(pb.Frame(round_stored=stored), ()))
+
+    def _append_job(self) -> None:
+        """Return a job for all appends that wait now."""
+        state, epoch = self._state, 0
+        records: list[bytes] = []
+        answers: list[tuple[Answer, pb.Frame | LoomError]] = []
+        while self._requests and self._requests[0].kind == "round_append":
+            _, body, added, answer = self._requests.popleft()
+            reply: pb.Frame | LoomError
+            try:
+                before = state
+                state = rules.append(state, body.epoch, body.first_index, len(added))
+                index = rules.stored_index(state, body.epoch)
+                reply = pb.Frame(round_stored=pb.RoundStored(last_index=index))
+            except LoomError as error:
+                reply = error
+            else:
+                if state is not before:
+                    epoch = body.epoch
+                    records += added
+            answers.append((answer, reply))
+
+        def finished() -> None:
+            for answer, reply in answers:
+                answer(reply, ())
+
+        self._run(self._disk.append(epoch, records) if records else [], state, finished)
+
+    def _read(self, request: _Request) -> None:
+        rules.check_leader(self._state, request.body.epoch)
+        found: list[bytes] = []
+        self._busy = True
+
+        def finished(error: BaseException | None) -> None:
+            self._busy = False
+            if isinstance(error, Corrupt):
+                self._lose(request, error)
+            elif error is not None:
+                self._fail(error)
+                request.answer(Unavailable(str(self.failed.result())), ())
+            else:
+                self._answer_tail(request, found)
+            self._next_job()
+
+        self._worker.run([lambda: found.extend(self._disk.read())], finished)
+
+    def _answer_tail(self, request: _Request, records: list[bytes]) -> None:
+        tail = pb.RoundTail(
+            file_epoch=self._state.file_epoch,
+            last_index=self._state.last_index,
+            **describe(records),
+        )
+        request.answer(pb.Frame(round_tail=tail), records)
+
+    def _lose(self, request: _Request, error: Corrupt) -> None:
+        """Note that durable records cannot be read any more, to report it when sealed."""
+        logger.warning("this member's round log is lost, a leader must fill it: %s", error)
+        lost = self._state._replace(lost=True)
+        reply = Unavailable(f"this member cannot be read: {error}")
+        self._run(self._disk.promise(lost), lost, lambda: request.answer(reply, ()))
+
+    # ---- the disk
+
+    def _run(self, steps: list[Step], state: MemberState, finished: Callable[[], None]) -> None:
+        """Make a state durable; then it holds, and `finished` is called."""
+        if not steps:
+            self._enter(state)
+            finished()
+            return
+        self._busy = True
+
+        def on_finished(error: BaseException | None) -> None:
+            self._busy = False
+            if error is None:
+                self._enter(state)
+                finished()
+            else:
+                self._fail(error)
+            self._next_job()
+
+        self._worker.run(steps, on_finished)
+
+    def _enter(self, state: MemberState) -> None:
+        newer = state.promised.epoch > self._state.promised.epoch
+        self._state = state
+        if newer:
+            for watcher in list(self._watchers):
+                watcher(state.promised)
+
+    def _fail(self, error: BaseException) -> None:
+        """End this process: it is not known what is on the disk."""
+        if not self.failed.done():
+            logger.critical("the round log failed, this process must end: %s", error)
+            self.failed.set_result(LoomError(f"the round log failed: {error}"))

@@ -1,0 +1,258 @@
+"""The RoundLog of a leader among several metadata repositories (docs/design/metadata.md).
+
+core.quorum.leader decides; this module has the connections and callbacks: records appended in one
+turn of the loop are sent together, and answers call `done` in the order of the appends. Opening it
+is the takeover. News of a newer epoch, from any member, ends it: `lost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from loomlog.core.quorum.leader import LeaderLog
+from loomlog.core.quorum.majority import Configuration, MemberId
+from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.takeover import Sealed
+from loomlog.errors import Corrupt, LoomError, NotLeader, Unavailable
+from loomlog.metadata.rounds.contract import Done, Snapshot
+from loomlog.metadata.rounds.member_link import Caller, Connect, LocalCaller, MemberLink
+from loomlog.metadata.rounds.messages import frame_of, records_in
+from loomlog.metadata.rounds.quorum_member import QuorumMember
+from loomlog.metadata.rounds.round_file import FILE_BYTES
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+
+class MemberStanding(NamedTuple):
+    """A member as its leader sees it, for people."""
+
+    member: MemberId
+    reachable: bool
+    lag: int  # records that it has not stored
+
+
+class QuorumRoundLog:
+    """The round log of a leader with a quorum of members. Created by `open`."""
+
+    def __init__(
+        self, leader: Leader, configuration: Configuration, local: QuorumMember, file_bytes: int
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._leader = leader
+        self._core = LeaderLog(leader.epoch, configuration, file_bytes)
+        self._links = {member: MemberLink(member, self) for member in configuration.everybody}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._undone: deque[Done] = deque()  # of the newest records, oldest first
+        self._confirming: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._flush_scheduled = False
+        self._end: LoomError | None = None
+        self._unwatch = local.watch(self._sealed_by)
+        self.lost: asyncio.Future[LoomError] = self._loop.create_future()
+
+    @classmethod
+    async def open(
+        cls,
+        leader: Leader,
+        configuration: Configuration,
+        addresses: Mapping[MemberId, str],
+        local: QuorumMember,
+        connect: Connect,
+        *,
+        file_bytes: int = FILE_BYTES,
+    ) -> QuorumRoundLog:
+        """Take over: seal a majority, learn what was decided, install it on a majority.
+
+        Once per epoch: if it fails, take a new one. It waits for a majority as long as it must.
+        NotLeader: there is a newer epoch. Unavailable: try again with a new epoch."""
+        log = cls(leader, configuration, local, file_bytes)
+        log._connect(addresses, local, connect)
+        try:
+            await log._opened
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def _connect(
+        self, addresses: Mapping[MemberId, str], local: QuorumMember, connect: Connect
+    ) -> None:
+        async def call_local() -> Caller:
+            return LocalCaller(local)
+
+        for member, link in self._links.items():
+            way: Callable[[], Awaitable[Caller]] = call_local
+            if member != self._leader.member:
+                way = partial(connect, addresses[member], link)
+            task = self._loop.create_task(link.run(way))
+            task.add_done_callback(partial(self._link_ended, member))
+            self._tasks.append(task)
+
+    # ---- the RoundLog interface
+
+    @property
+    def epoch(self) -> int:
+        return self._leader.epoch
+
+    def read(self) -> list[bytes]:
+        assert self._core.tail is not None
+        return self._core.tail
+
+    def begin(self, snapshot: Snapshot) -> None:
+        self._core.snapshot = snapshot
+        self._core.tail = []
+
+    def append(self, epoch: int, record: bytes, done: Done) -> None:
+        if self._end is not None:
+            raise self._end
+        if epoch != self.epoch:
+            raise NotLeader(f"epoch {epoch} is over: the round log is in epoch {self.epoch}")
+        self._core.append(record)
+        self._undone.append(done)
+        self._schedule_flush()
+
+    def close(self) -> None:
+        """Close its connections at once; appends under way may or may not become durable."""
+        self._finish(NotLeader(f"epoch {self.epoch} is over: its leader closed the log"))
+
+    # ---- beyond the interface
+
+    async def confirm(self) -> None:
+        """Return when a majority has said, after this call, that no newer leader sealed it.
+
+        NotLeader: one did. Calls of one turn of the loop are one question."""
+        if self._end is not None:
+            raise self._end
+        confirmed: asyncio.Future[None] = self._loop.create_future()
+        question = self._core.confirm()
+        self._confirming.append((question, confirmed))
+        self._schedule_flush()
+        await confirmed
+
+    def tell(self, frame: pb.Frame) -> None:
+        """Send a message without an answer to every other member that is connected."""
+        for link in self._links.values():
+            link.tell(frame)
+
+    def standing(self) -> list[MemberStanding]:
+        last = self._core.last_index
+        return [
+            MemberStanding(member, bool(progress.sealed), last - min(progress.stored_index, last))
+            for member, progress in self._core.members.items()
+        ]
+
+    # ---- called by links
+
+    def connected(self, member: MemberId) -> None:
+        self._core.connected(member)
+        self._schedule_flush()
+
+    def disconnected(self, member: MemberId) -> None:
+        self._core.disconnected(member)
+        self._schedule_flush()
+
+    def replaced(self, error: NotLeader) -> None:
+        """End this log: a member said that there is a newer epoch."""
+        if self._end is None:
+            logger.info("the round log has a newer leader: %s", error)
+            self._lose(error)
+
+    def _link_ended(self, member: MemberId, task: asyncio.Task[None]) -> None:
+        """End this log if a link failed: its member would seem to be away for ever."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.error("the link to member %d of the round log failed", member, exc_info=error)
+        self._lose(LoomError(f"internal error on the link to member {member}: see the log"))
+
+    def _lose(self, error: LoomError) -> None:
+        if self._end is None:
+            self.lost.set_result(error)
+            self._finish(error)
+
+    def answered(self, member: MemberId, frame: pb.Frame, payload: memoryview) -> None:
+        if self._end is not None:
+            return
+        try:
+            self._take(member, frame, payload)
+        except Corrupt as error:
+            logger.warning("member %d of the round log: %s", member, error)
+            self._links[member].hang_up()
+        except Unavailable as error:  # this epoch will never be open
+            self._finish(error)
+        self._call_back()
+        self._schedule_flush()
+
+    def _take(self, member: MemberId, frame: pb.Frame, payload: memoryview) -> None:
+        match frame.WhichOneof("body"):
+            case "round_sealed":
+                sealed = frame.round_sealed
+                answer = Sealed(sealed.file_epoch, sealed.last_index, sealed.lost)
+                self._core.sealed(member, answer)
+            case "round_tail":
+                self._core.tail_read(member, records_in(frame.round_tail, payload))
+            case "round_stored":
+                self._core.stored(member, frame.round_stored.last_index)
+
+    def _sealed_by(self, leader: Leader) -> None:
+        """End this log: the member of this process has a newer leader."""
+        if leader.epoch > self.epoch:
+            self.replaced(
+                NotLeader(
+                    f"epoch {self.epoch} is over: member {leader.member} at {leader.address} "
+                    f"leads, or tries to, in epoch {leader.epoch}",
+                    leader.address,
+                )
+            )
+
+    # ---- internals
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        for member, link in self._links.items():
+            while self._end is None:
+                message = self._core.next_message(member)
+                if message is None:
+                    break
+                link.ask(*frame_of(message, self._leader, member))
+
+    def _call_back(self) -> None:
+        if self._core.open and not self._opened.done():
+            self._opened.set_result(None)
+        while len(self._undone) > self._core.last_index - self._core.done_index:
+            self._undone.popleft()(None)
+        while self._confirming and self._confirming[0][0] <= self._core.confirmed:
+            _, confirmed = self._confirming.popleft()
+            if not confirmed.done():
+                confirmed.set_result(None)
+
+    def _finish(self, error: LoomError) -> None:
+        if self._end is not None:
+            return
+        self._end = error
+        self._unwatch()
+        for task in self._tasks:
+            task.cancel()
+        for link in self._links.values():
+            link.hang_up()
+        self._tell_waiting(error)
+
+    def _tell_waiting(self, error: LoomError) -> None:
+        waiting = [confirmed for _, confirmed in self._confirming]
+        for future in [self._opened, *waiting]:
+            if not future.done():
+                future.set_exception(error)
+        self._confirming.clear()
+        undone, self._undone = self._undone, deque()
+        for done in undone:
+            done(error)

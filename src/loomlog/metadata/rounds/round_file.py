@@ -1,0 +1,261 @@
+"""A file of round records: its format, creation and recovery.
+
+    rounds-00000007.log:  file header (64 bytes) | record | record | … | zeros
+
+Records start at multiples of 64 bytes and are numbered from 1 in each file. The writer has one job
+under way at a time (write, then fdatasync). So a crash may tear records of one job in any way, but
+if one of a LATER job is there, all before it had been durable: a broken record before such a one is
+corruption, not a torn tail.
+
+A file is made whole: its first records are in it when it appears under its name, and it has the
+size that its header tells. It is never made shorter, so a shorter one was cut and has lost rounds.
+
+Errors name the file, the byte and the records. What to do about it depends on whose file it is, so
+callers add that.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from loomlog.errors import Corrupt, VersionMismatch
+from loomlog.limits import ALIGNMENT, MIB
+from loomlog.storage.files import File, Files, Step
+
+FILE_BYTES: Final = 4 * MIB  # some 30,000 rounds; reading it takes milliseconds
+FORMAT: Final = 2
+
+_FILE_MAGIC: Final = b"loomrnds"
+_FILE: Final = struct.Struct("<8sIIQQQ")  # magic, CRC of the rest, format, number, epoch, size
+_RECORD_MAGIC: Final = b"LMRR"
+_RECORD: Final = struct.Struct("<4sIIIQQ")  # magic, CRC of the rest, size, place in job, number, …
+_CRC_FROM: Final = 8  # in a record
+
+
+class Record(NamedTuple):
+    """A round as it is stored, and the epoch of the leader that wrote it."""
+
+    epoch: int
+    content: bytes
+
+
+class _Found(NamedTuple):
+    number: int
+    place: int  # in the job that wrote it, from 0
+    record: Record
+    end: int
+
+
+class RoundFile:
+    """A file of rounds and how far it is written."""
+
+    def __init__(self, number: int, epoch: int, capacity: int) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.capacity = capacity
+        self.end = ALIGNMENT
+        self.next_number = 1
+        self.records: list[Record] = []
+        self.file: File | None = None
+
+    @classmethod
+    def fresh(cls, number: int, epoch: int, capacity: int) -> RoundFile:
+        return cls(number, epoch, _aligned(max(capacity, 2 * ALIGNMENT)))
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+# ---- files
+
+
+def _name(number: int) -> str:
+    return f"rounds-{number:08d}.log"
+
+
+def _path(directory: str, number: int) -> str:
+    return f"{directory}/{_name(number)}"
+
+
+def clean(files: Files, directory: str) -> list[int]:
+    """Return the numbers of the files there, oldest first; remove what was never finished."""
+    numbers = []
+    for name in files.list(directory):
+        if name.endswith(".tmp"):
+            files.remove(f"{directory}/{name}")
+        elif name.startswith("rounds-") and name.endswith(".log"):
+            numbers.append(int(name[len("rounds-") : -len(".log")]))
+    return sorted(numbers)
+
+
+def remove(files: Files, directory: str, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        files.remove(_path(directory, number))
+
+
+def remove_if_there(files: Files, directory: str, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        with suppress(FileNotFoundError):
+            files.remove(_path(directory, number))
+
+
+def creation(files: Files, directory: str, new: RoundFile, data: bytes) -> list[Step]:
+    """Return the steps that make a file durable under its name. It is filled with zeros: syncing a
+    write into blocks that were written before takes half the time."""
+    path = _path(directory, new.number)
+    new.end = ALIGNMENT + len(data)
+
+    def write() -> None:
+        new.file = files.open(f"{path}.tmp", create=True)
+        new.file.truncate(0)
+        rest = bytes(new.capacity - new.end)
+        new.file.write([_file_header(new), data, rest], 0)
+
+    def sync() -> None:
+        assert new.file is not None
+        new.file.sync()
+
+    def publish() -> None:
+        files.rename(f"{path}.tmp", path)
+        files.sync_directory(directory)
+
+    return [write, sync, publish]
+
+
+def sync_way_to(files: Files, directory: str) -> None:
+    """Sync a directory and those above it. They may be the unsynced work of a process that was
+    killed, and a power loss must not take the way to a file in it."""
+    files.sync_directory(directory)
+    while "/" in directory.rstrip("/"):
+        directory = directory.rstrip("/").rpartition("/")[0] or "/"
+        try:
+            files.sync_directory(directory)
+        except PermissionError:
+            return  # not ours, so it was there before
+
+
+def read_file(files: Files, directory: str, number: int) -> list[Record]:
+    """Return the records in a file that may be being written, up to the first broken one."""
+    path = _path(directory, number)
+    file = files.open(path)
+    try:
+        data = bytes(file.read(file.size(), 0))
+    finally:
+        file.close()
+    found = _read_file_header(data, path, number)
+    _scan(found, data, path)
+    return found.records
+
+
+def open_file(files: Files, directory: str, number: int) -> RoundFile:
+    path = _path(directory, number)
+    file = files.open(path)
+    try:
+        data = bytes(file.read(file.size(), 0))
+        opened = _read_file_header(data, path, number)
+        opened.file = file
+        _scan(opened, data, path)
+        _clear_rest(opened, data)
+        # What was read may not be stored, and after a sync that failed no other one stores it.
+        file.write([data[: opened.end]], 0)
+        file.sync()
+    except BaseException:
+        file.close()
+        raise
+    return opened
+
+
+def _scan(opened: RoundFile, data: bytes, path: str) -> None:
+    while (found := _record_at(data, opened.end)) is not None:
+        if found.number != opened.next_number:
+            break
+        opened.records.append(found.record)
+        opened.epoch = max(opened.epoch, found.record.epoch)
+        opened.next_number += 1
+        opened.end = found.end
+    _check_torn(opened, data, path)
+
+
+def _check_torn(opened: RoundFile, data: bytes, path: str) -> None:
+    """Raise unless the rest can be the remains of one job that was never durable."""
+    at = data.find(_RECORD_MAGIC, opened.end)
+    while at >= 0:
+        found = _record_at(data, at) if at % ALIGNMENT == 0 else None
+        if found is not None and found.number - found.place > opened.next_number:
+            raise Corrupt(
+                f"{path}: {_numbers(opened.next_number, found.number - 1)} damaged (from byte "
+                f"{opened.end} on), though record {found.number} is whole"
+            )
+        at = data.find(_RECORD_MAGIC, at + 1)
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"record {first} is" if first == last else f"records {first} to {last} are"
+
+
+def _clear_rest(opened: RoundFile, data: bytes) -> None:
+    """Write zeros after the last whole record, so that remains of a torn job are never read."""
+    assert opened.file is not None
+    rest = data[opened.end :]
+    if rest.count(0) != len(rest):
+        opened.file.write([bytes(len(rest))], opened.end)
+
+
+# ---- bytes
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _file_header(file: RoundFile) -> bytes:
+    fields = (FORMAT, file.number, file.epoch, file.capacity)
+    crc = int(crc32c(_FILE.pack(_FILE_MAGIC, 0, *fields)[12:]))
+    return _FILE.pack(_FILE_MAGIC, crc, *fields).ljust(ALIGNMENT, b"\0")
+
+
+def _read_file_header(data: bytes, path: str, number: int) -> RoundFile:
+    if len(data) < ALIGNMENT or not data.startswith(_FILE_MAGIC):
+        raise Corrupt(f"{path} is no file of rounds")
+    _, crc, version, written_number, epoch, capacity = _FILE.unpack_from(data)
+    if version == 1:  # its header was shorter
+        raise VersionMismatch(f"{path} has format 1, this release reads {FORMAT}")
+    if int(crc32c(data[12 : _FILE.size])) != crc:
+        raise Corrupt(f"{path}: the file header is damaged")
+    if version != FORMAT:
+        raise VersionMismatch(f"{path} has format {version}, this release reads {FORMAT}")
+    if written_number != number:
+        raise Corrupt(f"{path} is file {written_number} of the rounds under another name")
+    if len(data) < capacity:  # members of a quorum may have written beyond
+        raise Corrupt(f"{path} was cut: it has {len(data)} of {capacity} bytes")
+    return RoundFile(number, epoch, capacity)
+
+
+def encode(records: Sequence[Record], first_number: int) -> bytes:
+    parts = []
+    for place, (epoch, content) in enumerate(records):
+        head = _RECORD.pack(_RECORD_MAGIC, 0, len(content), place, first_number + place, epoch)
+        crc = int(crc32c(head[_CRC_FROM:] + content))
+        record = b"".join((head[:4], crc.to_bytes(4, "little"), head[_CRC_FROM:], content))
+        parts.append(record.ljust(_aligned(len(record)), b"\0"))
+    return b"".join(parts)
+
+
+def _record_at(data: bytes, at: int) -> _Found | None:
+    if at + _RECORD.size > len(data):
+        return None
+    magic, crc, size, place, number, epoch = _RECORD.unpack_from(data, at)
+    end = at + _RECORD.size + size
+    if magic != _RECORD_MAGIC or end > len(data):
+        return None
+    if int(crc32c(data[at + _CRC_FROM : end])) != crc:
+        return None
+    content = data[at + _RECORD.size : end]
+    return _Found(number, place, Record(epoch, content), at + _aligned(end - at))

@@ -1,0 +1,181 @@
+"""The status of the cluster for people and clients. Reads only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from loomlog.core.quorum.member import Leader
+from loomlog.core.segments import Layout, Segment
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.metrics import cluster_metrics, render
+from loomlog.metadata.nodes.clocks import Clocks
+from loomlog.metadata.nodes.connected_nodes import ConnectedNode, ConnectedNodes
+from loomlog.metadata.nodes.node_operator import NodeOperator
+from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.status_json import status_dict
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+
+
+class StatusView:
+    """Describes logs, nodes and the metadata repository as they are now."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: ConnectedNodes,
+        keepers: Keepers,
+        operator: NodeOperator,
+        clocks: Clocks,
+        leader: Leader,
+        metadata_members: Callable[[], Sequence[pb.MetadataMember]],
+        own_conditions: Callable[[], Iterable[str]],
+        waits_for: Callable[[], str],
+    ) -> None:
+        """`waits_for` returns why no stream can run now, or ""."""
+        self._loop = asyncio.get_running_loop()
+        self._catalog = catalog
+        self._nodes = nodes
+        self._keepers = keepers
+        self._operator = operator
+        self._clocks = clocks
+        self._leader = leader
+        self._metadata_members = metadata_members
+        self._own_conditions = own_conditions
+        self._waits_for = waits_for
+        self._started_at = self._loop.time()
+
+    # ---- logs
+
+    def logs(self) -> list[LogRecord]:
+        """Return the logs that exist for their users, by name."""
+        logs = (self._catalog.logs[name] for name in sorted(self._catalog.logs))
+        return [log for log in logs if not self._catalog.is_unfinished(log)]
+
+    def log(self, log: LogRecord) -> pb.Log:
+        keeper, active = self._keepers.active(log), log.layout.active
+        return pb.Log(
+            log_id=log.log_id,
+            name=log.name,
+            protocol=log.protocol,
+            replicas=log.replicas,
+            head=log.trimmed + 1,
+            tail=keeper.known_tail(log, active),
+            tail_unknown=not keeper.is_tail_known(log, active),
+            streams=self._streams(log),
+            version=self._version_of(log),
+            segments=map(_segment, log.segments),
+            switching=_switching(log.layout),
+            retention_s=log.retention_s,
+        )
+
+    async def bounds(self, log: LogRecord) -> pb.Bounds:
+        return pb.Bounds(head=log.trimmed + 1, tail=await self._keepers.find_tail(log))
+
+    def _version_of(self, log: LogRecord) -> int:
+        versions = (keeper.version_of(log) for keeper in self._keepers.values())
+        return max(self._catalog.version_of(log), *versions)
+
+    def _streams(self, log: LogRecord) -> list[pb.LogStream]:
+        streams = [stream for keeper in self._keepers.values() for stream in keeper.streams(log)]
+        if reason := self._waits_for():
+            for stream in streams:
+                stream.condition = reason
+        return streams
+
+    # ---- the cluster
+
+    def metadata_addresses(self) -> list[str]:
+        """Return the addresses of all metadata repositories; none if there is only one."""
+        members = self._metadata_members()
+        return [member.address for member in members] if len(members) > 1 else []
+
+    def status(self) -> pb.Status:
+        nodes = self._catalog.nodes
+        members = self._metadata_members()
+        epoch, leader, _ = self._leader
+        status = pb.Status(
+            cluster_id=self._catalog.cluster.cluster_id,
+            metadata_address=next((m.address for m in members if m.member_id == leader), ""),
+            nodes=[self._node(nodes[node]) for node in sorted(nodes)],
+            logs=[self.log(log) for log in self.logs()],
+            uptime_s=self._loop.time() - self._started_at,
+            leader_epoch=epoch,
+            leader=leader,
+            members=members,
+            conditions=self._conditions(),
+        )
+        for keeper in self._keepers.values():
+            keeper.extend_status(status)
+        return status
+
+    def _conditions(self) -> list[str]:
+        """Return what is wrong with this metadata repository."""
+        is_retained = any(log.retention_s for log in self._catalog.logs.values())
+        waits = self._clocks.why_unknown() if is_retained else ""
+        return [*self._own_conditions(), *filter(None, (self._clocks.own_condition(), waits))]
+
+    def _node(self, node: NodeRecord) -> pb.NodeStatus:
+        node_id, keepers = node.node_id, self._keepers.values()
+        connected = self._nodes.get(node_id)
+        stored_bytes = sum(keeper.stored_bytes(node_id) for keeper in keepers)
+        return pb.NodeStatus(
+            storage_node_id=node_id,
+            address=node.address,
+            alive=self._nodes.reachable(node_id),
+            last_report_s=self._loop.time()
+            - (connected.heard_at if connected else self._started_at),
+            sync_mode=node.sync_mode,
+            replicas=sum(len(keeper.replicas_on(node_id)) for keeper in keepers),
+            stored_bytes=stored_bytes + (connected.loglet_bytes if connected else 0),
+            draining=node.draining,
+            unknown_streams=[s for keeper in keepers for s in keeper.unknown_streams(node_id)],
+            location=node.location,
+            conditions=self._node_conditions(node_id, connected),
+        )
+
+    def _node_conditions(self, node: NodeId, connected: ConnectedNode | None) -> list[str]:
+        """Return what is wrong with a node; its own report counts while it is connected."""
+        reported = connected.conditions if connected and connected.connection else ()
+        clock = self._clocks.condition_of(node)
+        return [*self._operator.replacement(node), *reported, *filter(None, (clock,))]
+
+    # ---- HTTP
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the status, ready for JSON."""
+        return status_dict(self.status(), self._stream_details)
+
+    def _stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
+        details: dict[str, Any] = {}
+        for keeper in self._keepers.values():
+            details |= keeper.stream_details(stream)
+        return details
+
+    def metrics(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        status = self.status()
+        own = [metric for keeper in self._keepers.values() for metric in keeper.metrics(status)]
+        return render([*cluster_metrics(status), *own])
+
+
+def _segment(segment: Segment) -> pb.Segment:
+    return pb.Segment(
+        loglet_id=segment.loglet,
+        protocol=segment.settings.protocol,
+        streams=segment.settings.streams,
+        replicas=segment.settings.replicas,
+        nodeset=segment.settings.nodeset,
+        start=segment.start,
+        end=segment.end,
+    )
+
+
+def _switching(layout: Layout) -> str:
+    if layout.successor is None:
+        return ""
+    protocol, streams, replicas, _ = layout.successor.settings
+    return f"{layout.switch}: {protocol}, {streams} streams, {replicas} replicas"

@@ -1,0 +1,1 @@
+"""Stores for metadata: memory, SQLite or etcd."""

@@ -1,0 +1,1 @@
+"""Background work that is retried until it succeeds."""

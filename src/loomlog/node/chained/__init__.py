@@ -1,0 +1,1 @@
+"""The `chained` protocol on a storage node."""

@@ -1,0 +1,302 @@
+"""`chained` on a storage node: its replicas of chains.
+
+Any client may read and write: core/chained decides what an epoch allows. Only the metadata
+repository may seal, create, fill, trim and remove a replica, over the connection that this node
+made to it.
+
+A chain is always synced, whatever the node's --sync: a replica that loses what it acknowledged
+breaks the order of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from loomlog import limits
+from loomlog.core.chained.block import POSITION_MAX
+from loomlog.core.chained.join import pull
+from loomlog.core.chained.messages import (
+    Answer,
+    ChainedAsk,
+    Create,
+    Done,
+    Fetch,
+    Pull,
+    Refused,
+    Remove,
+    Request,
+    Seal,
+    SealedAt,
+    Stored,
+    Trim,
+)
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import NOT_HERE
+from loomlog.core.requests import Lost, drive
+from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable
+from loomlog.node.chained.volumes import ChainVolume, ChainVolumes
+from loomlog.node.chained.waiting_fetches import WaitingFetches
+from loomlog.node.protocol import NodeContext, NodeProtocol
+from loomlog.node.volume import Volume
+from loomlog.node.workers import called_back
+from loomlog.storage.chained.write_once import Answered
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import (
+    ORDERS,
+    answer_from_wire,
+    answer_to_wire,
+    request_from_wire,
+    request_to_wire,
+)
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
+
+logger = logging.getLogger(__name__)
+
+_CHANGED: Final = (Stored, SealedAt, Done)
+_NOT_DONE: Final = (Refused, Lost)
+
+AskHere: TypeAlias = Callable[[Replica, Request, Answered], None]
+
+
+class ChainedService(NodeProtocol):
+    def __init__(self, context: NodeContext) -> None:
+        self._node_id = context.node_id
+        self._link = context.link
+        self._volumes = ChainVolumes(context.disks)
+        self._void: frozenset[Replica] | None = None  # None until the node has registered
+        self._told: set[Replica] = set()  # those reported as damaged
+        self._waiting = WaitingFetches(self._look)
+        self._creations = asyncio.Lock()
+        self._puller = ChainPuller(context.codec, self._ask)
+
+    def routes(self) -> dict[str, Route]:
+        return {"chain_request": self._request}
+
+    def orders(self) -> dict[str, Route]:
+        return {"chain_request": self._order}
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._waiting.connection_closed(connection)
+
+    async def stop(self) -> None:
+        self._puller.stop()
+
+    # ---- the metadata repository
+
+    def register(self, message: pb.Register) -> None:
+        message.chain_replicas.extend(self.found())
+        log_ids = [replica.log_id for replica in self._volumes.replicas]
+        message.highest_log_id = max([message.highest_log_id, *log_ids])
+
+    def registered(self, answer: pb.Registered) -> None:
+        """Learn which replicas are older copies. What they lack may have been acknowledged, so they
+        are not served at all until they are sealed to be copied."""
+        self._void = frozenset(
+            Replica(self._node_id, ref.loglet_id, ref.chain, ref.birth) for ref in answer.void
+        )
+
+    def conditions(self, message: pb.NodeConditions) -> None:
+        message.conditions.extend(self._volumes.conditions)
+        message.chains_unserved = self._volumes.are_unserved
+
+    async def list_holdings(self, message: pb.Holdings) -> None:
+        message.chain_replicas.extend(self.found())
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._volumes.stored_bytes
+
+    def found(self) -> list[pb.ChainReplicaRef]:
+        """Return what is here, for the metadata repository."""
+        return [
+            pb.ChainReplicaRef(
+                loglet_id=replica.log_id,
+                chain=replica.chain,
+                birth=replica.birth,
+                epoch=standing.epoch,
+                written=standing.written,
+            )
+            for replica, standing in self._volumes.replicas.items()
+        ]
+
+    # ---- requests
+
+    def _request(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        """Handle a request of a client or of another node."""
+        message = frame.chain_request
+        if message.kind in ORDERS:
+            name = pb.ChainRequest.Kind.Name(message.kind)
+            raise Unauthorized(f"{name} of a replica is ordered by the metadata repository only")
+        if self._void is None:
+            raise Unavailable("this node has not registered yet: its data may be an older copy")
+        return self._serve(connection, frame.id, message, payload)
+
+    def _order(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        """Handle a request of the metadata repository, which may ask for everything."""
+        return self._serve(connection, frame.id, frame.chain_request, payload)
+
+    def _serve(
+        self,
+        connection: Connection,
+        request_id: int,
+        message: pb.ChainRequest,
+        payload: memoryview,
+    ) -> Awaitable[Frame] | None:
+        replica, request = request_from_wire(message, self._node_id, payload)
+        done = partial(_answer, connection, request_id)
+        if isinstance(request, Create):
+            return self._create(replica)
+        if isinstance(request, Remove):
+            return self._remove(replica)
+        if isinstance(request, Pull):
+            return self._pull(replica, request, message.source.address)
+        if isinstance(request, Fetch) and message.wait_ms:
+            wait_s = min(message.wait_ms / 1000, limits.CHAIN_WAIT_S_MAX)
+            self._waiting.add(connection, replica, request, wait_s, done)
+        else:
+            self._ask(replica, request, done)
+        return None
+
+    def volume_changed(self, volume: Volume) -> None:
+        """Report the replicas on a volume that does not work: others take their places."""
+        chains = self._volumes.on(volume)
+        chains.volume_changed()
+        if chains.works:
+            self._told.difference_update(chains.replicas)
+        else:
+            for replica in chains.replicas:
+                self._tell_of_damage(chains, replica)
+
+    def _ask(self, replica: Replica, request: Request, done: Answered) -> None:
+        volume = self._volumes.holding(replica)
+        if self._void and isinstance(request, Seal) and request.salvage:
+            self._void -= {replica}
+        if volume is not None and replica in (self._void or ()) and not isinstance(request, Remove):
+            done(NOT_HERE)
+        elif volume is None:
+            done(self._not_here(request))
+        else:
+            volume.ask(replica, request, partial(self._answered, volume, replica, request, done))
+
+    def _not_here(self, request: Request) -> Answer:
+        """Return the answer for a replica that was not found; it may be in a table that is not
+        open."""
+        if problems := self._volumes.conditions:
+            return Refused(problems[0])
+        return Done() if isinstance(request, Remove) else NOT_HERE
+
+    def _look(self, replica: Replica, request: Request, done: Answered) -> None:
+        """Like `_ask`, but report exceptions as refusals: a waiting fetch has no caller."""
+        try:
+            self._ask(replica, request, done)
+        except Busy as error:
+            done(Refused(str(error)))
+
+    def _answered(
+        self,
+        volume: ChainVolume,
+        replica: Replica,
+        request: Request,
+        done: Answered,
+        answer: Answer,
+    ) -> None:
+        done(answer)
+        if isinstance(answer, _CHANGED):
+            self._waiting.changed(replica)
+        elif isinstance(answer, _NOT_DONE) and volume.is_damaged(replica):
+            self._tell_of_damage(volume, replica)
+        match request, answer:
+            case Trim(_, position), Done():
+                volume.reclaim_soon(replica, position)
+            case Remove(), Done():
+                volume.reclaim_soon(replica, POSITION_MAX)
+                logger.info("%s left this node", _name(replica))
+
+    def _tell_of_damage(self, volume: ChainVolume, replica: Replica) -> None:
+        """Report a damaged replica, once: another one may take its place."""
+        if replica not in self._told:
+            self._told.add(replica)
+            report = pb.ReportChain(
+                loglet_id=replica.log_id,
+                epoch=volume.replicas[replica].epoch,
+                storage_node_id=self._node_id,
+            )
+            self._link.tell(pb.Frame(report_chain=report))
+
+    async def _create(self, replica: Replica) -> Frame:
+        async with self._creations:
+            answer = await self._created(replica)
+        if isinstance(answer, Done):
+            logger.info("%s is new on this node", _name(replica))
+        return _frame(answer)
+
+    async def _remove(self, replica: Replica) -> Frame:
+        """Remove the replica, after an earlier order to create it."""
+        async with self._creations:
+            return _frame(await called_back(partial(self._ask, replica, Remove())))
+
+    async def _pull(self, replica: Replica, request: Pull, address: str) -> Frame:
+        return _frame(await self._puller.pull(replica, request, address))
+
+    async def _created(self, replica: Replica) -> Answer:
+        try:
+            volume = self._volumes.holding(replica) or await self._volumes.place()
+        except LoomError as error:
+            return Refused(str(error))
+        return await called_back(partial(volume.ask, replica, Create()))
+
+
+class ChainPuller:
+    """Copies to all replicas of one node. Stays connected to the nodes that it copied from."""
+
+    def __init__(self, codec: Codec, ask_here: AskHere) -> None:
+        self._ask_here = ask_here
+        self._links = Links(codec, OnlyAnswers())
+
+    async def pull(self, replica: Replica, request: Pull, address: str) -> Answer:
+        """Copy from the source at this address; raises Busy if one of them is overloaded."""
+
+        async def answer(asks: list[ChainedAsk]) -> list[Answer]:
+            return await asyncio.gather(*(self._answer(replica, ask, address) for ask in asks))
+
+        return await drive(pull(replica, request), answer)
+
+    def stop(self) -> None:
+        self._links.close()
+
+    async def _answer(self, replica: Replica, ask: ChainedAsk, address: str) -> Answer:
+        assert isinstance(ask.target, Replica)
+        if ask.target == replica:
+            return await called_back(lambda done: self._ask_here(replica, ask.request, done))
+        message, _ = request_to_wire(ask.target, ask.request)
+        try:
+            connection = await self._links.connect(address)
+            reply, content = await connection.request(pb.Frame(chain_request=message))
+        except Busy:
+            raise
+        except LoomError as error:
+            return Refused(f"node {ask.target.node_id}: {error}")
+        return answer_from_wire(reply.chain_answer, content)
+
+
+def _frame(answer: Answer) -> Frame:
+    message, _ = answer_to_wire(answer)
+    return pb.Frame(chain_answer=message)
+
+
+def _answer(connection: Connection, request_id: int, answer: Answer) -> None:
+    message, payload = answer_to_wire(answer)
+    connection.send(pb.Frame(id=request_id, reply=True, chain_answer=message), payload)
+
+
+def _name(replica: Replica) -> str:
+    return f"replica {replica.birth} of chain {replica.chain} of loglet {replica.log_id}"

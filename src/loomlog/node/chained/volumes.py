@@ -1,0 +1,327 @@
+"""The chains on the volumes of a node: a table on each, opened with the first replica.
+
+    <volume>/cid=<cluster id>/snid=<node id>/chains/…
+
+A node without chains has no table and no threads for one, and does not load RocksDB. When a disk
+has failed, nobody knows what reached it: every request is refused until the table was opened again,
+which happens when the volume works again (volume.py). Until then no replica on it is fit (`Check`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from loomlog import limits
+from loomlog.core.chained.messages import (
+    Check,
+    Copy,
+    Create,
+    Refused,
+    Request,
+    Seal,
+    Write,
+)
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import Standing
+from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.node.disks import Disks
+from loomlog.node.volume import ADVICE, Volume
+from loomlog.node.workers import off_loop
+from loomlog.storage.chained.block_table import BlockTable
+from loomlog.storage.chained.write_once import Answered, WriteOnceStore
+from loomlog.storage.files import Worker
+from loomlog.storage.store_owner import find_copies
+from loomlog.types import Glsn, NodeId
+
+logger = logging.getLogger(__name__)
+
+_NEEDS_VOLUME: Final = (Write, Copy, Create, Seal, Check)
+
+OpenTable: TypeAlias = Callable[[str], BlockTable]
+
+
+class ChainVolumes:
+    """Opens the tables that are there when it is made; that blocks."""
+
+    def __init__(self, disks: Disks) -> None:
+        self._disks = disks
+        self._volumes = [ChainVolume(disks, volume, self._open_table) for volume in disks.volumes]
+        self._copied = find_copies(disks.files, [f"{path}/chains" for path in disks.paths])
+        disks.own(self)
+        for volume in self._volumes:
+            volume.open()
+
+    def _open_table(self, path: str) -> BlockTable:
+        if path in self._copied:
+            raise InvalidArgument(
+                f"{path} and {self._copied[path]} are copies of each other; move one of them out "
+                "of the volume"
+            )
+        open_real = partial(_rocks_table, self._disks.settings.node_id)
+        return self._disks.open_store("chained", path, open_real, _is_empty)
+
+    @property
+    def replicas(self) -> dict[Replica, Standing]:
+        """The replicas on all volumes."""
+        return {
+            replica: standing
+            for volume in self._volumes
+            for replica, standing in volume.replicas.items()
+        }
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(volume.stored_bytes for volume in self._volumes)
+
+    @property
+    def conditions(self) -> list[str]:
+        """Sentences for operators about tables that cannot be opened."""
+        return [volume.problem for volume in self._volumes if volume.problem]
+
+    @property
+    def are_unserved(self) -> bool:
+        """Whether there may be replicas here that cannot do their part for now."""
+        return any(volume.is_unserved for volume in self._volumes)
+
+    def holding(self, replica: Replica) -> ChainVolume | None:
+        """Return the volume with the replica."""
+        for volume in self._volumes:
+            if replica in volume.replicas:
+                return volume
+        return None
+
+    def on(self, volume: Volume) -> ChainVolume:
+        return next(chains for chains in self._volumes if chains.volume is volume)
+
+    async def place(self) -> ChainVolume:
+        """Return the volume with the fewest replicas; raises Unavailable if all disks failed."""
+        problem = Unavailable("; ".join(chains.volume.condition for chains in self._volumes))
+        usable = [chains for chains in self._volumes if chains.volume.takes_more]
+        for volume in sorted(usable, key=lambda volume: len(volume.replicas)):
+            try:
+                await volume.make_ready()
+                return volume
+            except Unavailable as error:
+                problem = error
+        raise problem
+
+    def stop(self) -> None:
+        for volume in self._volumes:
+            volume.stop()
+
+    def close(self) -> None:
+        for volume in self._volumes:
+            volume.close()
+
+
+class _Workers(NamedTuple):
+    commits: Worker  # opens, too
+    quick: Worker  # the same, which may do on the loop what is quick
+    look_ups: Worker
+
+
+class ChainVolume:
+    """The chains on one volume."""
+
+    def __init__(self, disks: Disks, volume: Volume, open_table: OpenTable) -> None:
+        self.volume = volume
+        self._disks = disks
+        self._path = f"{volume.path}/chains"
+        self._open_table = open_table
+        self._workers: _Workers | None = None
+        self._table: BlockTable | None = None
+        self._store: WriteOnceStore | None = None
+        self._reclaimer: Reclaimer | None = None
+        self.replicas: Mapping[Replica, Standing] = {}  # those that are here
+        self.problem = ""  # why they cannot be opened
+        self._opening: asyncio.Task[None] | None = None
+        self._open_again_s = 0.0  # not before, by the loop's clock
+        self._open_later: asyncio.TimerHandle | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0 if self._store is None else self._store.stored_bytes
+
+    @property
+    def works(self) -> bool:
+        """Whether replicas on it can do their part."""
+        return self.volume.works and self._store is not None and self._store.failed is None
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether the volume fails, or what is there cannot be opened."""
+        is_opened = self._store is not None
+        return not self.volume.works or bool(self.problem) or (is_opened and not self.works)
+
+    def open(self) -> None:
+        """Open the table if it is there. Blocks."""
+        if self._disks.files.exists(self._path):
+            try:
+                self._open(self._make_workers())
+            except Exception as error:
+                self._cannot_open(error)
+
+    async def make_ready(self) -> None:
+        """Open or make the table; raises Unavailable if the disk has failed."""
+        if not self.works:
+            self._open_soon()
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+        if not self.works:
+            raise Unavailable(f"the chains at {self._path} cannot be opened: see the node's log")
+
+    def volume_changed(self) -> None:
+        store = self._store
+        if store is not None and self._path in self.volume.vanished:
+            store.fail(OSError(errno.ENOENT, "its directory is gone or was replaced", self._path))
+        if self.problem or (store is not None and store.failed is not None):
+            self._open_again_s = 0.0
+            self._open_soon()
+
+    def ask(self, replica: Replica, request: Request, done: Answered) -> None:
+        """See WriteOnceStore.ask. The volume must hold the replica, or be ready for it."""
+        store = self._store
+        assert store is not None
+        if not self.volume.works and isinstance(request, _NEEDS_VOLUME):
+            done(Refused(self.volume.condition))
+            return
+        if store.failed is not None:
+            self._open_soon()
+        store.ask(replica, request, done)
+
+    def is_damaged(self, replica: Replica) -> bool:
+        """Return whether something of the replica could not be read."""
+        return self._store is not None and replica in self._store.damaged
+
+    def reclaim_soon(self, replica: Replica, position: Glsn) -> None:
+        """Free the space of the replica up to this position some time."""
+        if self._reclaimer is not None:
+            self._reclaimer.soon(replica, position)
+
+    def stop(self) -> None:
+        """Called before the workers finish."""
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._open_later is not None:
+            self._open_later.cancel()
+        if self._reclaimer is not None:
+            self._reclaimer.stop()
+
+    def close(self) -> None:
+        """Called when the workers have finished."""
+        table, self._table = self._table, None
+        if table is not None:
+            table.close()
+
+    # ---- opening
+
+    def _open_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        is_time = self.volume.works and loop.time() >= self._open_again_s
+        if self._opening is None and is_time:
+            self._open_again_s = loop.time() + limits.REOPEN_S
+            self._opening = loop.create_task(self._open_again())
+
+    async def _open_again(self) -> None:
+        workers = self._make_workers()
+        if self._reclaimer is not None:
+            self._reclaimer.stop()
+        try:
+            await off_loop(workers.look_ups, lambda: None)  # those under way hold the table
+            await off_loop(workers.commits, partial(self._open, workers))
+        except Exception as error:
+            self._cannot_open(error)
+        finally:
+            self._opening = None
+
+    def _open(self, workers: _Workers) -> None:
+        self.close()
+        self._table = table = self._open_table(self._path)
+        self._disks.files.sync_directory(self.volume.path)
+        self.volume.watch(self._path)
+        self._reclaimer = Reclaimer(table, self._disks.worker)
+        self._store = WriteOnceStore(
+            table,
+            workers.commits,
+            workers.look_ups,
+            quick=workers.quick,
+            on_failure=self.volume.failed,
+        )
+        self.replicas = self._store.replicas
+        self.problem = ""
+
+    def _make_workers(self) -> _Workers:
+        if self._workers is None:
+            commits = self._disks.worker()
+            self._workers = _Workers(commits, self._disks.eager(commits), self._disks.worker())
+        return self._workers
+
+    def _cannot_open(self, error: Exception) -> None:
+        problem = f"the chains at {self._path} cannot be opened: {error}; {ADVICE}"
+        if problem != self.problem:
+            logger.error("%s", problem)
+        self.problem = problem
+        later = asyncio.get_running_loop().call_later
+        self._open_later = later(limits.REOPEN_S, self.volume_changed)
+
+
+class Reclaimer:
+    """Frees the space of blocks that were trimmed or removed from one table.
+
+    The table rewrites neighbouring data for that, so it waits until more has been trimmed, and runs
+    in a thread of its own. Space that is not freed when the node stops is freed with the next trim,
+    or by the table itself some time."""
+
+    def __init__(self, table: BlockTable, new_worker: Callable[[], Worker]) -> None:
+        self._table = table
+        self._new_worker = new_worker
+        self._worker: Worker | None = None
+        self._freed: dict[Replica, Glsn] = {}  # everything up to this position
+        self._timer: asyncio.TimerHandle | None = None
+        self._under_way = False
+
+    def soon(self, replica: Replica, position: Glsn) -> None:
+        """Free the space of positions up to this one some time."""
+        self._freed[replica] = max(position, self._freed.get(replica, 0))
+        self._wait()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._under_way:
+            self._table.interrupt()
+
+    def _wait(self) -> None:
+        if self._timer is None and not self._under_way:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(limits.CHAIN_RECLAIM_AFTER_S, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        freed, self._freed = self._freed, {}
+        self._worker = self._worker or self._new_worker()
+        self._under_way = True
+        steps = [partial(self._table.reclaim, *extent) for extent in freed.items()]
+        self._worker.run(steps, self._finished)
+
+    def _finished(self, error: BaseException | None) -> None:
+        self._under_way = False
+        if error is not None:
+            logger.warning("the space of trimmed blocks is not free yet: %s", error)
+        if self._freed:
+            self._wait()
+
+
+def _rocks_table(node_id: NodeId, path: str) -> BlockTable:
+    from loomlog.storage.chained.rocks_table import RocksTable
+
+    return RocksTable(path, node_id)
+
+
+def _is_empty(table: BlockTable) -> bool:
+    return not table.replicas()

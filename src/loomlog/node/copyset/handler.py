@@ -1,0 +1,136 @@
+"""Requests to the copies on a node, from sequencers, recoveries, other nodes and readers.
+
+Any peer may ask. core/copyset/storage.py decides what a request may do, once it is certain that its
+epoch was granted (grants.py). Only the metadata repository may trim and forget, over the connection
+that this node made to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from loomlog.core.copyset.claims import claimed_epoch
+from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.messages import Forget, NodeAnswer, NodeRequest, Read, Release
+from loomlog.errors import Busy, Unauthorized, Unavailable
+from loomlog.limits import COPYSET_READS_PER_CONNECTION_MAX, COPYSET_WAIT_S_MAX
+from loomlog.node.copyset.catch_up import CatchUp
+from loomlog.node.copyset.copies import Copies, looked_up
+from loomlog.node.copyset.grants import Grants
+from loomlog.node.workers import called_back
+from loomlog.types import LogId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.copyset import answer_to_wire, request_from_wire
+from loomlog.wire.link import Connection, Frame
+
+_ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
+
+
+class CopysetHandler:
+    def __init__(
+        self,
+        copies: Copies,
+        grants: Grants,
+        catch_up: CatchUp,
+        forgotten: Callable[[LogId], None],
+    ) -> None:
+        self._copies = copies
+        self._grants = grants
+        self._catch_up = catch_up
+        self._forgotten = forgotten
+        self._waiting: dict[Connection, dict[int, Callable[[], None]]] = {}
+
+    def request(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        """Handle a request of any peer."""
+        kind = frame.copyset_request.kind
+        if kind in _ORDERS:
+            name = pb.CopysetRequest.Kind.Name(kind)
+            raise Unauthorized(f"{name} of a log is ordered by the metadata repository only")
+        request = request_from_wire(frame.copyset_request, payload)
+        epoch = claimed_epoch(request)
+        if epoch and not self._grants.covers(request.log, epoch):
+            return self._when_granted(request, frame.copyset_request.stamp, epoch)
+        self._serve(connection, frame, request)
+        return None
+
+    async def _when_granted(self, request: NodeRequest, stamp: int, epoch: Epoch) -> Frame:
+        await self._grants.verify(request.log, epoch)
+        answer = await called_back(partial(self._copies.ask, request, stamp))
+        if isinstance(request, Release):
+            self._catch_up.released(request, answer)
+        message, _ = answer_to_wire(answer)
+        return pb.Frame(copyset_answer=message)
+
+    def order(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        """Handle a request of the metadata repository, which may ask for everything."""
+        self._serve(connection, frame, request_from_wire(frame.copyset_request, payload))
+
+    def _serve(self, connection: Connection, frame: Frame, request: NodeRequest) -> None:
+        message = frame.copyset_request
+        if isinstance(request, Read):
+            self._catch_up.somebody_reads(request.log)
+            if message.wait_ms:
+                self._wait(connection, frame.id, request, message.stamp, message.wait_ms / 1000)
+                return
+        if isinstance(request, Forget) and self._is_known(request.log, message.stamp):
+            self._forgotten(request.log)
+        if isinstance(request, Release):  # it has no answer
+            done = partial(self._catch_up.released, request)
+        else:
+            done = partial(_answer, connection, frame.id)
+        self._copies.ask(request, message.stamp, done)
+
+    def _is_known(self, log: LogId, stamp: int) -> bool:
+        return self._copies.standing(log).stamp in (0, stamp)
+
+    def connection_closed(self, connection: Connection) -> None:
+        for end in self._waiting.pop(connection, {}).values():
+            end()
+
+    def _wait(
+        self, connection: Connection, number: int, read: Read, stamp: int, wait_s: float
+    ) -> None:
+        waiting = self._waiting.setdefault(connection, {})
+        if len(waiting) >= COPYSET_READS_PER_CONNECTION_MAX:
+            raise Busy("too many reads wait on this connection")
+
+        def done(answer: NodeAnswer) -> None:
+            waiting.pop(number, None)
+            _answer(connection, number, answer)
+
+        waiting[number] = _nothing
+        wait_s = min(wait_s, COPYSET_WAIT_S_MAX)
+        end = self._copies.wait(read, stamp, wait_s, done, connection.turns)
+        if number in waiting:  # it may have been answered at once
+            waiting[number] = end
+
+    # ---- landmarks
+
+    async def landmarks(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.find_copyset_landmarks
+        store = await self._copies.volume.opened()
+        if store is None:
+            raise Unavailable("the copies on this node cannot be opened: see its log")
+        log = order.loglet_id
+        released = store.standing(log).released  # first: all that it covers is looked at then
+        older, young = await looked_up(partial(store.ages, log, order.timestamp_us))
+        found = pb.CopysetLandmarks(
+            older=older,
+            young=young,
+            released=released,
+            underreplicated=self._copies.may_miss(log),
+        )
+        return pb.Frame(copyset_landmarks=found)
+
+
+def _answer(connection: Connection, number: int, answer: NodeAnswer) -> None:
+    message, payload = answer_to_wire(answer)
+    connection.send(pb.Frame(id=number, reply=True, copyset_answer=message), payload)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,248 @@
+"""The LogsDB of a node, with its copies of `copyset` logs: on the volume that was first when it was
+made.
+
+    <volume>/cid=<cluster id>/snid=<node id>/logs/…
+
+A node without copies has no LogsDB and no threads for one. It is opened at the start of the node if
+it is there, otherwise with the first request; requests wait for that. If it cannot be opened, or a
+commit failed, everything is refused until the volume works again (volume.py); then it is opened
+again. A LogsDB whose directory vanished is not made again: the node does not know then what it had,
+and says so when it is restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from loomlog import limits
+from loomlog.core.copyset.messages import Refused, Trouble
+from loomlog.core.copyset.storage import LogStanding
+from loomlog.errors import InvalidArgument
+from loomlog.node.disks import Disks
+from loomlog.node.volume import ADVICE
+from loomlog.node.workers import off_loop
+from loomlog.storage.files import Files, Worker
+from loomlog.storage.logsdb.store import Answered, LogsStore
+from loomlog.storage.logsdb.table import LogsTable
+from loomlog.types import LogId
+
+logger = logging.getLogger(__name__)
+
+COUNT_S: Final = 5.0  # between counts of what is stored
+TEND_S: Final = 5.0  # a partition may last this much longer
+
+_OPENING: Final = Refused(Trouble.OVERLOADED, "too much waits for the copies to be opened")
+
+
+class _Workers(NamedTuple):
+    commits: Worker  # opens, too
+    look_ups: Worker
+    upkeep: Worker
+
+
+class LogsVolume:
+    """Opens the LogsDB when it is made, if it is there; that blocks."""
+
+    def __init__(
+        self, disks: Disks, now_us: Callable[[], int], store_failed: Callable[[], None]
+    ) -> None:
+        """`store_failed` is called before another store takes the place of a failed one."""
+        directory = find_logs(disks.files, disks.paths)
+        self.path = f"{directory}/logs"
+        self._disks = disks
+        self._volume = disks.volume_of(self.path)
+        self._now_us = now_us
+        self._store_failed = store_failed
+        self._workers: _Workers | None = None
+        self._table: LogsTable | None = None
+        self.store: LogsStore | None = None  # None: it is not open, or cannot be
+        self._refusal: Refused | None = None
+        self._problem = ""  # why it cannot be opened
+        self._opening: asyncio.Task[None] | None = None
+        self._open_again: asyncio.TimerHandle | None = None
+        self._tending: asyncio.TimerHandle | None = None
+        self._stored_bytes = 0
+        self._count_again_at = 0.0
+        self._waiting: list[tuple[Callable[[LogsStore], None], Answered]] = []
+        is_there, was_there = disks.files.exists(self.path), disks.opened.identity.has_copies
+        self.is_lost = was_there and not is_there  # it was made once, and is gone
+        self._was_used = was_there and is_there
+        disks.own(self)
+        if is_there:
+            self._open_now()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it cannot be opened: what is in it is not known."""
+        return self._refusal is not None
+
+    @property
+    def conditions(self) -> list[str]:
+        """Sentences for operators about a LogsDB that cannot be opened."""
+        return [self._problem] if self._problem else []
+
+    def standing(self, log: LogId) -> LogStanding:
+        return self.store.standing(log) if self.store is not None else LogStanding()
+
+    @property
+    def logs(self) -> list[LogId]:
+        return self.store.logs() if self.store is not None else []
+
+    @property
+    def stored_bytes(self) -> int:
+        """The stored bytes, counted a moment ago because there may be many logs."""
+        now, store = asyncio.get_running_loop().time(), self.store
+        if store is not None and now >= self._count_again_at:
+            self._count_again_at = now + COUNT_S
+            self._stored_bytes = sum(map(store.stored_bytes, store.logs()))
+        return self._stored_bytes
+
+    def volume_changed(self) -> None:
+        """Called when the volume failed, or works again."""
+        store = self.store
+        if self.path in self._volume.vanished:
+            if self._volume.works:
+                self._problem = f"the copies at {self.path} are gone: restart this node"
+            if store is not None:
+                store.fail(OSError(errno.ENOENT, "its directory is gone or was replaced"))
+        elif self._volume.works and (self.is_closed or (store is not None and store.failed)):
+            self._open_soon()
+
+    def when_open(self, work: Callable[[LogsStore], None], refused: Answered) -> None:
+        """Call `work` with the store, now or when it is open, or else `refused`."""
+        if self.store is not None:
+            work(self.store)
+        elif self._refusal is not None:
+            refused(self._refusal)
+        elif len(self._waiting) >= limits.COPYSET_LOOK_UPS_MAX:
+            refused(_OPENING)
+        else:
+            self._waiting.append((work, refused))
+            self._open_soon()
+
+    async def opened(self) -> LogsStore | None:
+        """Return the store, made if it is missing; None: it cannot be opened."""
+        if self.store is None and self._refusal is None:
+            self._open_soon()
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+        return self.store
+
+    def stop(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        for timer in (self._open_again, self._tending):
+            if timer is not None:
+                timer.cancel()
+        if self.store is not None:
+            self.store.stop()
+
+    def close(self) -> None:
+        table, self._table = self._table, None
+        if table is not None:
+            table.close()
+
+    # ---- opening
+
+    def _open_now(self) -> None:
+        workers = self._make_workers()
+        try:
+            self._open_table()
+        except Exception as error:
+            self._cannot_open(error)
+        else:
+            self._begin(workers)
+
+    def _open_soon(self) -> None:
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    async def _open(self) -> None:
+        workers = self._make_workers()
+        if self.store is not None:
+            self._store_failed()
+            self.store.stop()
+        try:
+            for worker in (workers.look_ups, workers.upkeep):
+                await off_loop(worker, lambda: None)  # what is under way holds the table
+            await off_loop(workers.commits, self._open_table)
+            self._begin(workers)
+        except Exception as error:
+            self._cannot_open(error)
+        finally:
+            self._opening = None
+        waiting, self._waiting = self._waiting, []
+        for work, refused in waiting:
+            self.when_open(work, refused)
+
+    def _open_table(self) -> None:
+        self.close()
+        self._table = self._disks.open_store("copyset", self.path, self._rocks_logs, _is_empty)
+        self._disks.files.sync_directory(self._volume.path)
+        # Before anything is put into it: a process that ends in between has lost nothing.
+        self._disks.opened.note_copies()
+        self._volume.watch(self.path)
+
+    def _rocks_logs(self, path: str) -> LogsTable:
+        """Open the real LogsDB. One that was missing at the start was reported, and is made again;
+        one that is missing later is not."""
+        from loomlog.storage.logsdb.rocks_logs import RocksLogs
+
+        table = RocksLogs(path, self._now_us(), was_used=self._was_used)
+        self._was_used = True
+        return table
+
+    def _make_workers(self) -> _Workers:
+        if self._workers is None:
+            self._workers = _Workers(*(self._disks.worker() for _ in _Workers._fields))
+        return self._workers
+
+    def _begin(self, workers: _Workers) -> None:
+        assert self._table is not None
+        self._problem, self._refusal = "", None
+        self.store = LogsStore(
+            self._disks.settings.node_id,
+            self._table,
+            *workers,
+            lambda: self._volume.nearly_full,
+            on_failure=self._volume.failed,
+        )
+        self._tend()
+
+    def _tend(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
+        try:
+            if self.store is not None:
+                self.store.tend(self._now_us())
+        finally:  # whatever fails, it must not be the last time
+            self._tending = asyncio.get_running_loop().call_later(TEND_S, self._tend)
+
+    def _cannot_open(self, error: Exception) -> None:
+        problem = f"the copies at {self.path} cannot be opened: {error}; {ADVICE}"
+        if problem != self._problem:
+            logger.error("%s", problem)
+        self._problem = problem
+        later = asyncio.get_running_loop().call_later
+        self._open_again = later(limits.REOPEN_S, self.volume_changed)
+        self._refusal = Refused(Trouble.DISABLED, f"its copies cannot be opened: {error}")
+
+
+def find_logs(files: Files, paths: Sequence[str]) -> str:
+    """Return which of a node's paths has the LogsDB, whatever their order; the first one if there
+    is none yet. Blocks."""
+    found = [path for path in paths if files.exists(f"{path}/logs")]
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"copies of copyset logs are on two volumes: {found[0]}/logs and {found[1]}/logs; "
+            "move one of them away"
+        )
+    return (found or paths)[0]
+
+
+def _is_empty(table: LogsTable) -> bool:
+    return not table.logs()

@@ -1,0 +1,147 @@
+"""Runs the procedures of core/copyset (fence, recovery, purge, resolve) over the network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from loomlog.core.backoff import Backoff
+from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.messages import (
+    EpochStoreRequest,
+    LogState,
+    NodeAnswer,
+    NodeRequest,
+    Preempted,
+)
+from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
+from loomlog.core.copyset.requests import Answer, CopysetAsk, Round, Steps
+from loomlog.core.requests import Lost, Outcome, drive
+from loomlog.types import LogId, NodeId
+
+logger = logging.getLogger(__name__)
+
+AskNode: TypeAlias = Callable[[NodeId, NodeRequest, Callable[[NodeAnswer | None], None]], None]
+AskStore: TypeAlias = Callable[[EpochStoreRequest], Awaitable[LogState | None]]
+
+ANSWER_S: Final = 3.0  # nodes that are silent for longer count as dead elsewhere, too
+RETRY: Final = Backoff(0.05, 0.5)
+GRACE_S: Final = 0.05  # for the rest, when there are enough answers
+
+
+class Asker:
+    def __init__(self, ask_node: AskNode, ask_store: AskStore) -> None:
+        self._ask_node = ask_node
+        self._ask_store = ask_store
+
+    async def run(self, steps: Steps[Outcome]) -> Outcome:
+        return await drive(steps, self._ask_all)
+
+    async def _ask_all(self, asked: Round) -> Sequence[Answer]:
+        answers = _Answers(asked)
+        tasks = []
+        for index, (target, request) in enumerate(asked.asks):
+            if isinstance(request, EpochStoreRequest):
+                tasks.append(self._store_task(request, partial(answers.came, index)))
+            else:
+                assert isinstance(target, int)
+                self._ask_node(target, request, partial(answers.came, index))
+        try:
+            return await answers.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _store_task(
+        self, request: EpochStoreRequest, done: Callable[[LogState | None], None]
+    ) -> asyncio.Task[None]:
+        async def ask() -> None:
+            done(await self._ask_store(request))
+
+        return asyncio.get_running_loop().create_task(ask())
+
+
+class _Answers:
+    """The answers to the requests of one round."""
+
+    def __init__(self, asked: Round) -> None:
+        self._asked = asked
+        self._answers: list[Answer | None] = [None] * len(asked.asks)
+        self._missing = len(asked.asks)
+        self._changed = asyncio.Event()
+
+    def came(self, index: int, answer: NodeAnswer | LogState | None) -> None:
+        if self._answers[index] is None:
+            self._answers[index] = answer if answer is not None else Lost()
+            self._missing -= 1
+            self._changed.set()
+
+    async def wait(self) -> list[Answer]:
+        await self._until(self._are_enough, ANSWER_S)
+        await self._until(lambda: False, GRACE_S)
+        return [answer if answer is not None else Lost() for answer in self._answers]
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until that holds or nothing is missing."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._missing and not holds():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _are_enough(self) -> bool:
+        pairs = zip(self._asked.asks, self._answers, strict=True)
+        return self._asked.enough(
+            {_node(ask): answer for ask, answer in pairs if answer is not None}
+        )
+
+
+def _node(ask: CopysetAsk) -> NodeId:
+    assert isinstance(ask.target, int)
+    return ask.target
+
+
+async def insist(
+    attempt: Callable[[], Coroutine[Any, Any, Outcome | None]],
+) -> Outcome:
+    """Repeat an attempt until it has an outcome, with growing pauses."""
+    failures = 0
+    while (outcome := await attempt()) is None:
+        await asyncio.sleep(RETRY.delay_s(failures))
+        failures += 1
+    return outcome
+
+
+async def recover(
+    log: LogId,
+    epoch: Epoch,
+    asker: Asker,
+    now_us: Callable[[], int],
+    is_over: Callable[[], bool],
+) -> Recovered | Preempted | None:
+    """Recover all epochs before `epoch`, on the node that took it. Return None when `is_over`."""
+    recovery, reported = Recovery(log, epoch), ""
+
+    async def attempt() -> Recovered | Preempted | Interrupted | None:
+        nonlocal reported
+        if is_over():
+            return Interrupted("it is over")
+        ending = await asker.run(recovery.attempt({}, now_us()))
+        if not isinstance(ending, Interrupted):
+            return ending
+        if ending.reason != reported:  # once, however often it is tried
+            reported = ending.reason
+            logger.warning("loglet %d: not recovered yet: %s", log, reported)
+        return None
+
+    ending: Recovered | Preempted | Interrupted = await insist(attempt)
+    if isinstance(ending, Interrupted):
+        return None
+    if isinstance(ending, Recovered):
+        logger.info("loglet %d: recovered, epoch %d goes on", log, epoch)
+    return ending

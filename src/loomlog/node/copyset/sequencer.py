@@ -1,0 +1,328 @@
+"""A running sequencer: carries out what core/copyset/sequencer.py decides, in one epoch.
+
+It takes appends at once. At the same time it fences the sequencers before it and recovers their
+epochs. If that fails unexpectedly, this epoch ends as well, and another one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from loomlog.core.copyset.effects import (
+    Acknowledge,
+    Contradicted,
+    Drained,
+    Effect,
+    LeaveOpen,
+    Reactivate,
+    Reject,
+    Rejection,
+    Send,
+    StepDown,
+)
+from loomlog.core.copyset.exclusions import Exclusions
+from loomlog.core.copyset.fence import Fenced, fence
+from loomlog.core.copyset.lsn import Epoch, Lsn, offset_of
+from loomlog.core.copyset.messages import (
+    Amend,
+    Finish,
+    LogState,
+    NodeAnswer,
+    Preempted,
+    Release,
+    Store,
+)
+from loomlog.core.copyset.placement import Chance
+from loomlog.core.copyset.recovery import Recovered
+from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, State
+from loomlog.core.copyset.stamps import Stamps
+from loomlog.errors import AppendUnknown, Busy, Unavailable
+from loomlog.node.copyset.appends import Append
+from loomlog.node.copyset.epoch_store import EpochStore, Known
+from loomlog.node.copyset.look_back import FindBatch
+from loomlog.node.copyset.procedures import Asker, AskNode, insist, recover
+from loomlog.node.ordered.producers import ProducerTable
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+OpenEnd = tuple[Append, Lsn]
+
+GIVE_UP_S: Final = 1.0  # between epochs that fail unexpectedly
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerContext:
+    """The parts of a node that its sequencers share."""
+
+    me: NodeId
+    ask: AskNode
+    tell: Callable[[NodeId, Release], None]
+    asker: Asker
+    find_batch: FindBatch
+    epochs: EpochStore
+    exclusions: Exclusions
+    chance: Chance
+    settings: SequencerSettings
+    now_us: Callable[[], int]
+    spawn: Callable[[Coroutine[Any, Any, None]], object]
+
+
+class RunningSequencer:
+    """`again` gets appends that are nowhere and need another sequencer. `over` is called once, with
+    the appends whose outcome recovery decides."""
+
+    def __init__(
+        self,
+        known: Known,
+        context: SequencerContext,
+        again: Callable[[Append], None],
+        over: Callable[[list[OpenEnd]], None],
+    ) -> None:
+        state = known.state
+        self._log = known.log
+        self._stream = known.stream
+        self._context = context
+        self._again = again
+        self._over = over
+        self._loop = asyncio.get_running_loop()
+        self._core = Sequencer(
+            known.log,
+            state.metadata_of(state.epoch),
+            state.epoch,
+            {node for metadata in state.history for node in metadata.nodes},
+            context.exclusions,
+            context.chance,
+            context.settings,
+        )
+        self._stamps = Stamps(known.now_us, known.asked_at)
+        self._nodes = state.metadata_of(state.epoch).nodes
+        # There never was an epoch before it.
+        self._is_first = state.history[0].since == state.epoch and not state.trimmed
+        self._producers = ProducerTable()
+        self._underway: dict[Lsn, Append] = {}
+        self._open_ends: list[OpenEnd] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks_at = 0.0  # uvloop's timers do not know it when it is now
+        self._recovered: asyncio.Future[bool] = self._loop.create_future()
+        self._told: asyncio.Future[None] = self._loop.create_future()  # where this epoch ends
+        self.gave_up = False  # earlier epochs could not be settled, and no other node does it
+        self.contradicted: Contradicted | None = None  # another node had this epoch before
+        self.replaced_by: Epoch = 0  # the lowest that the epoch after this one can have
+        self._settling = self._loop.create_task(self._settle(state))
+
+    # ---- state
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._core.epoch
+
+    @property
+    def is_over(self) -> bool:
+        return self._core.state is State.OVER
+
+    async def recovered(self) -> bool:
+        """Wait until all earlier epochs are recovered; False: this one ended before that."""
+        return await asyncio.shield(self._recovered)
+
+    def tail(self) -> pb.CopysetTail:
+        last = self._core.last_acknowledged
+        return pb.CopysetTail(
+            tail=last if offset_of(last) else 0,
+            released=self._core.released,
+            epoch=self._core.epoch,
+        )
+
+    def knows(self, append: Append) -> bool:
+        """Return whether no older epoch can have the append, or it is too old to tell."""
+        if self._is_first:
+            return True
+        try:
+            header = append.header
+            return bool(self._producers.find(header.producer_id, header.sequence))
+        except AppendUnknown:
+            return True
+
+    # ---- events
+
+    def append(self, append: Append) -> None:
+        """Take an append; raises AppendUnknown if it may repeat one that is too old to tell."""
+        producer_id, sequence = append.header.producer_id, append.header.sequence
+        if repeated := self._producers.find(producer_id, sequence):
+            self._repeat(append, repeated)
+            return
+        lsn, header, now_s = self._core.next_lsn, append.header, self._loop.time()
+        append.place(self._stream, self._core.epoch, lsn)
+        stamp_us = self._stamps.stamp(self._context.now_us(), header.max_timestamp_us, now_s)
+        effects = self._core.append(append.batch, header.count, append, stamp_us, now_s)
+        if not (effects and isinstance(effects[0], Reject)):
+            self._producers.note(producer_id, sequence, lsn)
+            self._underway[lsn] = append
+        self._do(effects)
+
+    def returned(self, node: NodeId) -> None:
+        """Called when a node restarted, or is connected again."""
+        self._do(self._core.returned(node))
+
+    def retry(self) -> None:
+        """Called when nodes are available again."""
+        self._do(self._core.retry(self._loop.time()))
+
+    def learned(self, state: LogState) -> None:
+        """Called with the current state of the epoch store."""
+        if state.epoch > self.epoch:
+            self._do(self._core.preempted(state.epoch - 1))
+
+    async def finish(self) -> None:
+        """End, and wait until the epoch store knows where."""
+        self._do(self._core.end())
+        await asyncio.shield(self._told)
+
+    async def _tell_end(self) -> None:
+        """Report to the epoch store how far this epoch was acknowledged: then its end is known,
+        whatever happens to the nodes."""
+        last = offset_of(self._core.last_acknowledged)
+        await self._context.epochs.ask(Finish(self._log, self.epoch, last))
+        self._told.set_result(None)
+
+    def stop(self) -> None:
+        self._settling.cancel()
+        if not self._recovered.done():
+            self._recovered.set_result(False)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _repeat(self, append: Append, lsn: Lsn) -> None:
+        """Answer a repeated append, or when it is in progress answer only this request later."""
+        underway = self._underway.get(lsn)
+        if underway is None:
+            append.succeeded(lsn)
+        else:
+            underway.connection, underway.request_id = append.connection, append.request_id
+
+    def _answered(self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None) -> None:
+        self._do(self._core.answered(node, lsn, wave, answer, self._loop.time()))
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(self._core.tick(self._loop.time()))
+
+    # ---- effects
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(node, Release() as release):
+                    self._context.tell(node, release)
+                case Send(node, (Store() | Amend()) as request):
+                    record = request.record
+                    answered = partial(self._answered, node, record.first, record.wave)
+                    self._context.ask(node, request, answered)
+                case Acknowledge(Append() as append, lsn):
+                    del self._underway[lsn]
+                    append.succeeded(lsn)
+                case Reject(Append() as append, why):
+                    self._reject(append, why)
+                case LeaveOpen(Append() as append, lsn):
+                    self._open_ends.append((append, lsn))
+                case StepDown(seal):
+                    logger.info(
+                        "loglet %d: epoch %d is over, epoch %d or a later one has begun",
+                        self._log,
+                        self.epoch,
+                        seal + 1,
+                    )
+                    self.gave_up = False
+                    self.replaced_by = seal + 1
+                    self._end()
+                case Contradicted():
+                    self.contradicted = effect
+                    self._end()
+                case Drained():
+                    self._end()
+                case Reactivate():
+                    logger.info("loglet %d: epoch %d is full", self._log, self.epoch)
+        self._schedule()
+
+    def _reject(self, append: Append, why: Rejection) -> None:
+        match why:
+            case Rejection.BUSY:
+                append.failed(Busy(f"loglet {self._log}: {why}: try again in a moment"))
+            case Rejection.UNAVAILABLE:
+                away = self._context.exclusions.down.intersection(self._nodes)
+                nodes = ", ".join(f"node {node}" for node in sorted(away))
+                append.failed(Unavailable(f"loglet {self._log}: {why}: start {nodes}"))
+            case _:
+                self._again(append)
+
+    def _end(self) -> None:
+        open_ends, self._open_ends = self._open_ends, []
+        self._underway.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._recovered.done():
+            self._recovered.set_result(False)
+        self._context.spawn(self._tell_end())
+        self._over(open_ends)
+
+    def _schedule(self) -> None:
+        due = self._core.next_due
+        if due is None or (self._timer is not None and self._ticks_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._ticks_at = self._loop.call_at(due, self._tick), due
+
+    # ---- earlier epochs
+
+    async def _settle(self, state: LogState) -> None:
+        try:
+            await self._fence(state)
+            if not self.is_over:
+                await self._recover()
+        except Exception:
+            logger.exception(
+                "loglet %d: the epochs before %d cannot be settled: it ends, another one begins",
+                self._log,
+                self.epoch,
+            )
+            await asyncio.sleep(GIVE_UP_S)
+            self.gave_up = True
+            self._do(self._core.drain(self._loop.time()))
+
+    async def _fence(self, state: LogState) -> None:
+        async def attempt() -> Fenced | Preempted | None:
+            if self.is_over:
+                return Fenced({})
+            outcome: Fenced | Preempted | None = await self._context.asker.run(
+                fence(self._log, self.epoch, state, {})
+            )
+            return outcome
+
+        outcome: Fenced | Preempted = await insist(attempt)
+        if isinstance(outcome, Preempted):
+            self._do(self._core.preempted(outcome.seal))
+            return
+        for node, newer in outcome.newer.items():
+            self._do(self._core.found(node, newer))
+        self._do(self._core.fenced())
+
+    async def _recover(self) -> None:
+        context = self._context
+        ending = await recover(
+            self._log, self.epoch, context.asker, context.now_us, lambda: self.is_over
+        )
+        if isinstance(ending, Preempted):
+            self._do(self._core.preempted(ending.seal))
+        elif isinstance(ending, Recovered):
+            last_clean = ending.state.last_clean
+            self._do(self._core.recovered_up_to(last_clean, self._loop.time()))
+            if not self._recovered.done():
+                self._recovered.set_result(True)

@@ -1,0 +1,1 @@
+"""The `ordered` protocol on a storage node."""

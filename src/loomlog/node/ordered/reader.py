@@ -1,0 +1,276 @@
+"""Reads and subscriptions of one replica.
+
+What the page cache holds is read on the loop without blocking; the rest goes to a worker. Only
+committed entries are ever read. A subscription sends while it has credit, which its reader
+renews: a slow reader slows nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from loomlog import limits
+from loomlog.errors import Corrupt, LoomError, NotFound, Trimmed, Unavailable
+from loomlog.node.ordered.repairer import Repairer
+from loomlog.node.ordered.replica import ReplicaDriver
+from loomlog.node.workers import off_loop
+from loomlog.storage.files import Worker
+from loomlog.storage.ordered.parts import Beginning, Part
+from loomlog.storage.ordered.stream_reader import Chunk, Miss
+from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Codec, Connection
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class Reader:
+    """Reads committed entries of one replica, from memory if it can."""
+
+    def __init__(self, driver: ReplicaDriver, worker: Worker, repairer: Repairer) -> None:
+        self._driver = driver
+        self._store = driver.store
+        self._worker = worker
+        self._repairer = repairer
+
+    def _check_whole(self) -> None:
+        """Refuse to read a replica that is damaged or has left: others may have the data."""
+        if self._store.context.damaged:
+            raise Unavailable(f"this replica of stream {self._driver.stream_id} is damaged")
+        if self._driver.closed:
+            raise Unavailable(f"this replica of stream {self._driver.stream_id} has left this node")
+
+    async def _from_disk(self, work: Callable[[], Result]) -> Result:
+        """Read in a worker; the replica may leave or restart in the meantime."""
+        try:
+            return await off_loop(self._worker, work)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            raise Unavailable(
+                f"this replica of stream {self._driver.stream_id} has just gone: ask another"
+            ) from error
+
+    async def find(self, glsn: Glsn) -> CommitContext | None:
+        """Return the commit that holds `glsn`, or the first one after it."""
+        self._check_whole()
+        commit = self._store.find_cached(glsn)
+        if not isinstance(commit, Miss):
+            return commit
+        return await self._from_disk(lambda: self._store.find(glsn))
+
+    async def commits_after(self, high_watermark: Glsn, count_max: int) -> list[CommitContext]:
+        """Return the commits with entries above a high watermark, oldest first."""
+        return await self._from_disk(lambda: self._store.commits_after(high_watermark, count_max))
+
+    async def position_of(self, llsn: Llsn) -> Glsn:
+        """Return the position of a committed entry; raises Trimmed."""
+        self._check_whole()
+        cached = self._store.find_llsn_cached(llsn)
+        if isinstance(cached, Miss):
+            commit = await self._from_disk(lambda: self._store.find_llsn(llsn))
+        else:
+            commit = cached
+        if commit is None:
+            raise Trimmed(f"stream {self._driver.stream_id}: LLSN {llsn} was trimmed")
+        return commit.glsn + llsn - commit.llsn
+
+    async def chunk(self, first: Llsn, bytes_max: int) -> Chunk:
+        """Return batches from the one with this LLSN on, repaired if necessary."""
+        self._check_whole()
+        try:
+            return await self._chunk(first, bytes_max)
+        except Corrupt:
+            if not await self._repairer.repair(first, bytes_max):
+                raise
+            return await self._chunk(first, bytes_max)
+
+    async def _chunk(self, first: Llsn, bytes_max: int) -> Chunk:
+        last = self._driver.core.last_committed_llsn
+        chunk = self._store.read_cached(first, last, bytes_max)
+        if chunk is not None:
+            return chunk
+        return await self._from_disk(lambda: self._store.read(first, last, bytes_max))
+
+    async def beginning(self) -> Beginning:
+        """Return the start of a copy of this replica."""
+        try:
+            return await self._from_disk(self._store.beginning)
+        except Corrupt:
+            if not await self._repairer.repair(self._store.first_kept, 1):
+                raise
+            return await self._from_disk(self._store.beginning)
+
+    async def part(self, first: Llsn, bytes_max: int) -> Part:
+        """Return batches from this LLSN on for a copy, repaired if necessary."""
+        try:
+            return await self._part(first, bytes_max)
+        except Corrupt:
+            if not await self._repairer.repair(first, bytes_max):
+                raise
+            return await self._part(first, bytes_max)
+
+    async def _part(self, first: Llsn, bytes_max: int) -> Part:
+        last = self._driver.core.last_committed_llsn
+        part = self._store.read_part_cached(first, last, bytes_max)
+        if part is not None:
+            return part
+        return await self._from_disk(lambda: self._store.read_part(first, last, bytes_max))
+
+    async def stored(self, first: Llsn, last: Llsn) -> memoryview:
+        """Return batches as they are stored, for a peer to repair its own; not repaired here."""
+        last = min(last, self._driver.core.last_committed_llsn)
+        size = limits.READ_CHUNK_BYTES
+        return await self._from_disk(lambda: self._store.read_stored(first, last, size))
+
+    async def read(self, glsn: Glsn) -> Chunk:
+        """Return the batch with this position; the error says why there is none."""
+        driver = self._driver
+        driver.check_kept(glsn)
+        high = driver.core.context.high_watermark
+        if glsn > high:
+            raise Unavailable(
+                f"this replica of stream {driver.stream_id} knows positions up to {high} only"
+            )
+        commit = await self.find(glsn)
+        if commit is None or commit.glsn > glsn:
+            raise NotFound(f"position {glsn} is not in stream {driver.stream_id}")
+        return await self.chunk(commit.llsn + glsn - commit.glsn, 1)
+
+    async def locate(self, glsn: Glsn) -> Llsn:
+        """Return the first LLSN of this stream at or after `glsn`, also if it is the next one."""
+        high = self._driver.core.context.high_watermark
+        if glsn > high + 1:  # entries below it may still come, and move that place
+            raise Unavailable(
+                f"this replica of stream {self._driver.stream_id} knows positions up to {high} only"
+            )
+        return await self.first_llsn(glsn)
+
+    async def find_time(self, timestamp_us: int, first_glsn: Glsn) -> Glsn:
+        """Return where the first batch at or after `first_glsn` begins that has an entry of that
+        time or later; 0 if there is none."""
+        first = await self.first_llsn(first_glsn)
+        llsn = await self._from_disk(lambda: self._store.find_time(timestamp_us, first))
+        return await self.position_of(llsn) if llsn is not None else 0
+
+    async def first_llsn(self, glsn: Glsn) -> Llsn:
+        """Return the LLSN where a subscription from this position begins."""
+        self._driver.check_kept(glsn)
+        end = self._driver.core.last_committed_llsn + 1
+        commit = await self.find(glsn)
+        if commit is None:
+            return end
+        return commit.llsn + max(0, glsn - commit.glsn)
+
+
+class Subscription:
+    """Sends a stream's committed batches to one reader, in order, for as long as it wants."""
+
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        reader: Reader,
+        codec: Codec,
+        connection: Connection,
+        request: pb.Frame,
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._codec = codec
+        self._connection = connection
+        self._request_id = request.id
+        self._wanted = request.subscribe
+        self._credit = int(request.subscribe.credit_bytes)
+        self._told: Glsn = 0
+        self._told_sealed = False
+        self._wake = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def add_credit(self, count: int) -> None:
+        self._credit += count
+        self._wake.set()
+
+    def cancel(self) -> None:
+        self._driver.unwatch(self)
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._send_all()
+        except LoomError as error:
+            self._end(error)
+        except Exception as error:
+            logger.error(
+                "a subscription of stream %d failed", self._driver.stream_id, exc_info=error
+            )
+            self._end(LoomError("internal error in a subscription: see the server's log"))
+
+    async def _send_all(self) -> None:
+        wanted = self._wanted
+        next_llsn = wanted.first_llsn or await self._reader.first_llsn(wanted.first_glsn)
+        self._driver.watch(self, self._wake.set)
+        while not self._driver.closed:
+            self._wake.clear()
+            if self._credit > 0 and next_llsn <= self._driver.core.last_committed_llsn:
+                try:
+                    next_llsn = await self._send_chunk(next_llsn)
+                except Trimmed:
+                    next_llsn = await self._skip_trimmed(next_llsn)
+                    continue
+                await asyncio.sleep(0)  # others have a turn between two chunks
+            else:
+                await self._connection.drain()
+                self._tell_standing()
+                await self._wake.wait()
+        raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
+
+    async def _send_chunk(self, next_llsn: Llsn) -> Llsn:
+        """Send the next batches. The subscriptions of a connection take turns, and stop while its
+        peer does not read: data stays in memory until it is sent."""
+        async with self._connection.reads:
+            await self._connection.drain()
+            size = min(limits.READ_CHUNK_BYTES, self._credit)
+            chunk = await self._reader.chunk(next_llsn, size)
+            self._credit -= len(chunk.buffer)
+            self._send(chunk)
+        return chunk.last_llsn + 1
+
+    async def _skip_trimmed(self, next_llsn: Llsn) -> Llsn:
+        """Return where to go on after a trim. A subscription of a replica that lagged begins below
+        the wanted position: entries that were trimmed there are skipped."""
+        wanted = self._wanted.first_glsn
+        first = await self._reader.first_llsn(wanted) if wanted else 0
+        if first <= next_llsn:
+            raise Trimmed(f"stream {self._driver.stream_id}: LLSN {next_llsn} was trimmed")
+        return first
+
+    def _send(self, chunk: Chunk) -> None:
+        caught_up = chunk.last_llsn == self._driver.core.last_committed_llsn
+        high = self._driver.core.context.high_watermark
+        self._told = high if caught_up else chunk.last_glsn
+        frame = pb.Frame(id=self._request_id, reply=True)
+        frame.subscription_data.high_watermark = self._told
+        self._connection.send(frame, [chunk.buffer])
+
+    def _tell_standing(self) -> None:
+        """Report the high watermark when everything was sent, and whether the stream is sealed."""
+        high = self._driver.core.context.high_watermark
+        sealed = self._driver.core.state is not ReplicaState.RUNNING
+        if self._credit > 0 and (high > self._told or sealed != self._told_sealed):
+            self._told, self._told_sealed = high, sealed
+            frame = pb.Frame(id=self._request_id, reply=True)
+            frame.subscription_data.high_watermark = high
+            frame.subscription_data.sealed = sealed
+            self._connection.send(frame)
+
+    def _end(self, error: LoomError) -> None:
+        self._driver.unwatch(self)
+        frame = self._codec.failure_frame(error)
+        frame.id, frame.reply = self._request_id, True
+        self._connection.send(frame)

@@ -1,0 +1,69 @@
+"""Connections from this node, as a primary, to its backups: one per peer, FIFO, pipelined.
+
+There are no acknowledgements: the commit is one. When a connection is lost or a backup refuses,
+the streams replicated over it seal themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from loomlog.errors import LoomError, Timeout
+from loomlog.types import Llsn, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame, Links
+
+OnFailure = Callable[[StreamId, str], None]
+
+
+class Backups:
+    """All peers that this node replicates to."""
+
+    def __init__(self, codec: Codec, on_failure: OnFailure) -> None:
+        self._on_failure = on_failure
+        self._links = Links(codec, self)
+        self._streams: dict[str, set[StreamId]] = {}  # that run over the connection
+
+    async def open(
+        self, stream_id: StreamId, epoch: int, next_llsn: Llsn, addresses: Sequence[str]
+    ) -> None:
+        """Every backup agrees to take this stream's entries from `next_llsn` on."""
+        for address in addresses:
+            connection = await self._links.connect(address)
+            question = pb.OpenReplication(
+                log_stream_id=stream_id, seal_epoch=epoch, next_llsn=next_llsn
+            )
+            try:
+                await connection.request(pb.Frame(open_replication=question))
+            except Timeout as error:
+                connection.abort(error)  # it may be dead without our knowing: make a new one
+                raise
+            self._streams.setdefault(address, set()).add(stream_id)
+
+    def replicate(
+        self, stream_id: StreamId, epoch: int, addresses: Sequence[str], batches: list[memoryview]
+    ) -> None:
+        for address in addresses:
+            connection = self._links.get(address)
+            if connection is None:
+                self._on_failure(stream_id, f"the backup at {address} is gone")
+                continue
+            message = pb.Replicate(log_stream_id=stream_id, seal_epoch=epoch)
+            connection.send(pb.Frame(replicate=message), batches)
+
+    def close(self) -> None:
+        self._links.close()
+
+    # ---- Handler
+
+    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        if frame.WhichOneof("body") == "replication_refused":
+            refused = frame.replication_refused
+            self._on_failure(refused.log_stream_id, refused.reason)
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        address = self._links.forget(connection)
+        if address is not None:
+            for stream_id in sorted(self._streams.pop(address, ())):
+                self._on_failure(stream_id, str(error))

@@ -1,0 +1,335 @@
+"""`ordered` on a storage node: its replicas of log streams, and the orders of the metadata
+repository. Requests of clients and other nodes are in requests.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from loomlog import limits
+from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, LoomError, NotFound
+from loomlog.node.ordered.copy_destination import CopyDestination
+from loomlog.node.ordered.copy_source import Copy
+from loomlog.node.ordered.reader import Reader
+from loomlog.node.ordered.repairer import Repairer, Scrub
+from loomlog.node.ordered.replica import ReplicaDriver
+from loomlog.node.ordered.replication import Backups
+from loomlog.node.ordered.requests import Held, StreamRequests
+from loomlog.node.ordered.stores import StreamStores
+from loomlog.node.protocol import NodeContext, NodeProtocol
+from loomlog.node.volume import Volume
+from loomlog.storage.ordered.stream_store import StreamStore
+from loomlog.types import StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection, Frame, Route
+from loomlog.wire.translate import commit_from_wire, commit_to_wire, report_to_wire
+
+logger = logging.getLogger(__name__)
+
+
+class OrderedService(NodeProtocol):
+    def __init__(self, context: NodeContext) -> None:
+        self._node_id = context.node_id
+        self._disks = context.disks
+        self._codec = context.codec
+        self._link = context.link
+        self._backups = Backups(context.codec, self._replication_failed)
+        self._copies: dict[tuple[StreamId, str], Copy] = {}  # to an address
+        self._scrubs: dict[StreamId, Scrub] = {}
+        self._recoveries: set[asyncio.Task[None]] = set()
+        self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
+        self._unreported: dict[StreamId, None] = {}  # an ordered set of those that changed
+        self.held: dict[StreamId, Held] = {}
+        self._requests = StreamRequests(self, context.codec, context.requests)
+        self._stores = StreamStores(context.disks)
+        for store in self._stores.open.values():
+            self._adopt(store)
+
+    def routes(self) -> dict[str, Route]:
+        return self._requests.routes()
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._requests.connection_closed(connection)
+
+    def begin_stop(self) -> None:
+        """Close the connections to backups: a peer that goes away at the same time is then no
+        failure."""
+        self._backups.close()
+
+    async def stop(self) -> None:
+        self._requests.stop()
+        for recovery in self._recoveries:
+            recovery.cancel()
+        for copy in self._copies.values():
+            await copy.stop()
+        for scrub in self._scrubs.values():
+            await scrub.stop()
+        for held in self.held.values():
+            held.driver.close()
+
+    def holding(self, stream_id: StreamId) -> Held:
+        held = self.held.get(stream_id)
+        if held is None:
+            raise NotFound(
+                f"node {self._node_id} has no replica of stream {stream_id}: refresh the metadata"
+            )
+        return held
+
+    def stamped(self, stream_id: StreamId, stamp: int) -> Held:
+        """Return the replica, for a request that may take entries away: only if it names the
+        creation stamp that is stored with them."""
+        held = self.holding(stream_id)
+        stored = held.driver.store.meta.stamp
+        if stamp != stored:
+            raise Conflict(
+                f"node {self._node_id} keeps stream {stream_id}: its creation stamp is "
+                f"{stored:016x}, the request is for {stamp:016x}"
+            )
+        return held
+
+    def _adopt(self, store: StreamStore) -> StreamId:
+        driver = ReplicaDriver(
+            self._node_id,
+            store,
+            self._backups,
+            self._codec,
+            lambda driver: self._changed(driver.stream_id),
+        )
+        repairer = Repairer(driver, self._disks.reader, self._codec)
+        reader = Reader(driver, self._disks.reader, repairer)
+        self.held[driver.stream_id] = Held(
+            driver, reader, repairer, CopyDestination(driver, self._codec)
+        )
+        return driver.stream_id
+
+    async def _let_go(self, stream_id: StreamId) -> None:
+        """Stop serving a replica that leaves."""
+        self.held.pop(stream_id).driver.close()
+        for copy in self._copies_of(stream_id):
+            await copy.stop()
+        if stream_id in self._scrubs:
+            await self._scrubs.pop(stream_id).stop()
+
+    def _copies_of(self, stream_id: StreamId) -> list[Copy]:
+        keys = [key for key in self._copies if key[0] == stream_id]
+        return [self._copies.pop(key) for key in keys]
+
+    def _replication_failed(self, stream_id: StreamId, reason: str) -> None:
+        held = self.held.get(stream_id)
+        if held is not None and held.driver.core.is_primary:  # else it is about an earlier epoch
+            held.driver.fail(f"replication failed: {reason}")
+
+    def volume_changed(self, volume: Volume) -> None:
+        """A volume failed, lost directories, or is well again."""
+        for held in list(self.held.values()):
+            if self._disks.volume_of(held.driver.store.path) is volume:
+                self._look_at(held.driver, volume)
+        if volume.works:
+            self._spawn(self._open_rest(volume))
+
+    async def _open_rest(self, volume: Volume) -> None:
+        async with self._coming_and_going:
+            for store in await self._stores.open_rest(volume):
+                self._changed(self._adopt(store))
+
+    def _look_at(self, driver: ReplicaDriver, volume: Volume) -> None:
+        path = driver.store.path
+        if path in volume.vanished:
+            driver.damage(volume.problem_of(path))
+        elif not volume.works and not volume.is_full:
+            driver.fail(volume.condition)
+        elif volume.works and driver.has_failed:
+            self._spawn(self._recover(driver))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        recovery = asyncio.get_running_loop().create_task(work)
+        self._recoveries.add(recovery)
+        recovery.add_done_callback(self._recoveries.discard)
+
+    async def _recover(self, driver: ReplicaDriver) -> None:
+        """Go on with what is stored, now that the disk works again. If the disks of all replicas
+        failed, no peer fills it, and all that was acknowledged was synced before."""
+        if driver.should_be_filled:
+            await asyncio.sleep(limits.FILLED_S)
+        async with driver.sealing:
+            if driver.has_failed and driver.incoming is None:
+                try:
+                    await driver.recover()
+                except LoomError as error:
+                    logger.warning("stream %d does not recover yet: %s", driver.stream_id, error)
+        driver.changed()
+
+    # ---- reports to the metadata repository
+
+    def register(self, message: pb.Register) -> None:
+        message.uncommit_reports.extend(_report(held.driver) for held in self.held.values())
+        log_id, stream_id = self._stores.highest_ids
+        message.highest_log_id = max(message.highest_log_id, log_id)
+        message.highest_stream_id = max(message.highest_stream_id, stream_id)
+
+    def registered(self, answer: pb.Registered) -> None:
+        for stream_id in self.held:
+            self._changed(stream_id)  # what changed while the node registered
+
+    def _changed(self, stream_id: StreamId) -> None:
+        """Report the replica soon."""
+        self._unreported[stream_id] = None
+        self._link.report_soon()
+
+    def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
+        changed, self._unreported = self._unreported, {}
+        held = self.held
+        message.uncommit_reports.extend(
+            _report(held[stream_id].driver) for stream_id in changed if stream_id in held
+        )
+
+    def conditions(self, message: pb.NodeConditions) -> None:
+        message.conditions.extend(self._stores.conditions)
+        message.unserved.extend(sorted(self._stores.unserved(self.held)))
+
+    async def list_holdings(self, message: pb.Holdings) -> None:
+        message.streams.extend(
+            pb.StreamHolding(log_stream_id=stream_id, log_id=held.driver.store.meta.log_id)
+            for stream_id, held in self.held.items()
+        )
+
+    # ---- orders of the metadata repository
+
+    def orders(self) -> dict[str, Route]:
+        return {
+            "find_time": self._requests.find_time,
+            "commit": self._commit,
+            "add_log_stream": self._add,
+            "seal": self._seal,
+            "unseal": self._unseal,
+            "trim_log_stream": self._trim,
+            "remove_log_stream": self._remove,
+            "synchronise": self._synchronise,
+            "scrub": self._scrub,
+            "list_commits": self._list_commits,
+        }
+
+    def _commit(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        for result in frame.commit.commit_results:
+            held = self.held.get(result.log_stream_id)
+            if held is not None:
+                held.driver.commit(commit_from_wire(result))
+
+    async def _add(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.add_log_stream
+        if not order.stamp or not order.birth:
+            raise InvalidArgument(f"stream {order.log_stream_id}: an order to add it has no stamp")
+        async with self._coming_and_going:
+            held = self.held.get(order.log_stream_id)
+            if held is None:
+                self._changed(self._adopt(await self._create(order)))
+            else:
+                self._check_same(held.driver.store, order)
+        return pb.Frame(done=pb.Done())
+
+    def _check_same(self, store: StreamStore, order: pb.AddLogStream) -> None:
+        """Accept a repeated order to add a replica that is still empty."""
+        meta = store.meta
+        if store.last_llsn or (meta.stamp, meta.birth) != (order.stamp, order.birth):
+            raise AlreadyExists(
+                f"node {self._node_id} has data of stream {meta.stream_id} at "
+                f"{store.path}; if nobody needs it, remove it with "
+                f"`loom node cleanup {self._node_id}`"
+            )
+
+    async def _create(self, order: pb.AddLogStream) -> StreamStore:
+        stream_id = order.log_stream_id
+        return await self._stores.create(order.log_id, stream_id, order.stamp, order.birth)
+
+    async def _seal(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.seal
+        driver = self.stamped(order.log_stream_id, order.stamp).driver
+        answer = await driver.seal(order.seal_epoch, order.last_committed_llsn)
+        return pb.Frame(seal_response=answer)
+
+    async def _unseal(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.unseal
+        driver = self.holding(order.log_stream_id).driver
+        await driver.unseal(order.seal_epoch, order.replicas)
+        return pb.Frame(done=pb.Done())
+
+    async def _trim(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.trim_log_stream
+        await self.stamped(order.log_stream_id, order.stamp).driver.trim(order.glsn)
+        return pb.Frame(done=pb.Done())
+
+    async def _remove(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.remove_log_stream
+        async with self._coming_and_going:
+            held = self.stamped(order.log_stream_id, order.stamp)
+            self._check_birth(held.driver.store, order.birth)
+            await self._let_go(order.log_stream_id)
+            try:
+                await self._stores.delete(held.driver.store)
+            except LoomError:
+                self.held[order.log_stream_id] = held  # the order is going to be repeated
+                raise
+            logger.info("stream %d left this node", order.log_stream_id)
+        return pb.Frame(done=pb.Done())
+
+    def _check_birth(self, store: StreamStore, birth: int) -> None:
+        """Refuse to remove a replica that another attempt made."""
+        if birth and birth != store.meta.birth:
+            raise Conflict(
+                f"node {self._node_id} keeps stream {store.meta.stream_id}: its replica has birth "
+                f"{store.meta.birth:016x}, the request is for {birth:016x}"
+            )
+
+    async def _synchronise(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.synchronise
+        held = self.holding(order.log_stream_id)
+        key = (order.log_stream_id, order.destination.address)
+        copy = self._copies.get(key)
+        if copy is not None and copy.epoch != order.seal_epoch:
+            await copy.stop()
+            copy = None
+        if copy is None:
+            copy = Copy(held.driver, held.reader, self._codec, order)
+            self._copies[key] = copy
+        copy.throttle.bytes_per_s = order.bytes_per_s
+        await copy.settled(limits.COPY_ANSWER_S)
+        if copy.done and self._copies.get(key) is copy:
+            del self._copies[key]  # reported; another request starts it again
+        return pb.Frame(synchronise_response=copy.progress())
+
+    async def _scrub(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.scrub
+        held = self.holding(order.log_stream_id)
+        scrub = self._scrubs.get(order.log_stream_id)
+        if order.start and (scrub is None or scrub.done):
+            peers = [r.address for r in order.replicas if r.storage_node_id != self._node_id]
+            await self._disks.volume_of(held.driver.store.path).look()
+            scrub = Scrub(held.driver, held.repairer, self._disks, peers)
+            self._scrubs[order.log_stream_id] = scrub
+        if scrub is None:
+            raise NotFound(f"stream {order.log_stream_id} was not scrubbed since this node started")
+        return pb.Frame(scrub_response=scrub.progress())
+
+    async def _list_commits(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order, count_max = frame.list_commits, limits.COMMITS_LISTED_MAX
+        held = self.holding(order.log_stream_id)
+        commits = await held.reader.commits_after(order.after, count_max)
+        answer = pb.CommitList(
+            report=_report(held.driver),
+            ran_epoch=max(0, held.driver.ran_in),
+            commits=[commit_to_wire(order.log_stream_id, commit) for commit in commits],
+            more=len(commits) == count_max,
+        )
+        return pb.Frame(commit_list=answer)
+
+
+def _report(driver: ReplicaDriver) -> pb.LogStreamUncommitReport:
+    meta = driver.store.meta
+    return report_to_wire(driver.core.report(), driver.store.stored_bytes, meta.stamp, meta.birth)

@@ -1,0 +1,178 @@
+"""The stores of a node's log streams: found at the start, made, removed, opened again.
+
+Each volume has one journal, which all streams on it share. A replica that cannot be opened keeps
+nothing else from being served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from loomlog.errors import LoomError
+from loomlog.node.disks import Disks
+from loomlog.node.volume import Volume, is_of_volume
+from loomlog.node.workers import finish
+from loomlog.storage.ordered.journal import Channel, Journal
+from loomlog.storage.ordered.replica_paths import ReplicaPaths, set_aside
+from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.stream_store import StreamStore
+from loomlog.types import LogId, StreamId
+
+logger = logging.getLogger(__name__)
+
+
+class StreamStores:
+    """Opens what is on the disks when it is made; that blocks."""
+
+    def __init__(self, disks: Disks) -> None:
+        self._disks = disks
+        self._settings = disks.settings.storage
+        self._journals: dict[str, Journal] = {}  # by the node's path on the volume
+        self.open: dict[StreamId, StreamStore] = {}
+        self._unopened: dict[StreamId, str] = {}  # because their volume did not work
+        disks.own(self)
+        stamp = disks.opened.cluster_stamp
+        self._paths = ReplicaPaths(disks.files, disks.paths, stamp, disks.settings.node_id)
+        for stream_id, path in list(self._paths.streams.items()):
+            self._open(stream_id, path)
+        for condition in self.conditions:
+            logger.error("%s", condition)
+
+    @property
+    def conditions(self) -> list[str]:
+        """Sentences for operators about replicas that are not served."""
+        return self._paths.found.conditions
+
+    def unserved(self, held: Collection[StreamId]) -> set[StreamId]:
+        """Return the streams with data here that are not among those `held`, but may be later."""
+        return set(self._paths.streams).difference(held) | self._paths.found.unserved
+
+    @property
+    def highest_ids(self) -> tuple[LogId, StreamId]:
+        """The highest numbers of a log and of a log stream that were found here."""
+        found, metas = self._paths.found, [store.meta for store in self.open.values()]
+        return (
+            max([found.highest_log_id, *(meta.log_id for meta in metas)]),
+            max([found.highest_stream_id, *(meta.stream_id for meta in metas)]),
+        )
+
+    def _open(self, stream_id: StreamId, path: str) -> None:
+        try:
+            store = StreamStore.open(self._disks.files, path, self._journal(path), self._settings)
+        except OSError as error:
+            if is_of_volume(error):
+                self._disks.volume_of(path).failed(error)
+                self._unopened[stream_id] = path
+            else:
+                self._paths.is_damaged(stream_id, f"it cannot be opened ({error})")
+        except Exception as error:  # whatever its damaged files bring about
+            self._paths.is_damaged(stream_id, f"it cannot be opened ({error})")
+        else:
+            self._add(store)
+
+    async def open_rest(self, volume: Volume) -> list[StreamStore]:
+        """Recover the replicas that could not be opened while their volume did not work."""
+        stores: list[StreamStore] = []
+        for stream_id, path in list(self._unopened.items()):
+            if self._disks.volume_of(path) is volume:
+                with suppress(LoomError):  # the node stops
+                    stores += await self._open_in_order(stream_id, path)
+        return stores
+
+    async def _open_in_order(self, stream_id: StreamId, path: str) -> list[StreamStore]:
+        """Return the store, if it can be opened now."""
+        journal, stores = self._journal(path), list[StreamStore]()
+        files, settings = self._disks.files, self._settings
+        errors: list[Exception] = []
+
+        def open_store() -> None:
+            try:
+                stores.append(StreamStore.open(files, path, journal, settings))
+            except Exception as error:  # not raised: the journal would take its volume for failed
+                errors.append(error)
+
+        await self._in_order(journal, open_store)
+        for error in errors:
+            logger.error("stream %d cannot be opened at %s: %s", stream_id, path, error)
+            if isinstance(error, OSError) and is_of_volume(error):
+                return []  # tried again when the volume works again
+            self._paths.is_damaged(stream_id, f"it cannot be opened ({error})")
+        del self._unopened[stream_id]
+        for store in stores:
+            self._add(store)
+        return stores
+
+    async def create(
+        self, log_id: LogId, stream_id: StreamId, stamp: int, birth: int
+    ) -> StreamStore:
+        """Make a new, empty replica. A damaged one of the same stream is set aside."""
+        stored = {stream_id: store.stored_bytes for stream_id, store in self.open.items()}
+        path = self._paths.place(stream_id, stored, self._disks.usable_paths())
+        damaged = self._paths.found.damaged_of(stream_id)
+        aside: dict[str, str] = {}
+        journal = self._journal(path)
+        meta = StreamMeta(log_id, stream_id, stamp, birth, self._disks.opened.cluster_stamp)
+        made: list[StreamStore] = []
+
+        def create() -> None:
+            files = self._disks.files
+            for old in damaged:
+                with suppress(OSError):  # its disk may be damaged, too, and this one on another
+                    aside[old] = set_aside(files, old)
+            made.append(StreamStore.create(files, path, meta, journal, self._settings))
+
+        try:
+            await self._in_order(journal, create)
+        except BaseException:
+            self._paths.forget(stream_id)
+            raise
+        finally:
+            self._paths.found.were_set_aside(aside)
+        self._add(made[0])
+        return made[0]
+
+    async def delete(self, store: StreamStore) -> None:
+        """Remove a replica's files, after what is under way for it; a power loss does not bring
+        them back."""
+
+        def delete() -> None:
+            self._disks.volume_of(store.path).forget(store.path)
+            self._paths.remove(store.meta.stream_id)
+
+        await self._in_order(self._journal(store.path), delete)
+        store.abandon()  # not closed: the journal may be syncing what was written to it
+        self.open.pop(store.meta.stream_id, None)
+        self._paths.forget(store.meta.stream_id)
+
+    def stop(self) -> None:
+        for journal in self._journals.values():
+            journal.close()
+
+    def close(self) -> None:
+        for store in self.open.values():
+            store.close()
+
+    def _add(self, store: StreamStore) -> None:
+        self.open[store.meta.stream_id] = store
+        self._disks.volume_of(store.path).watch(store.path)
+        if store.context.damaged:
+            logger.error("stream %d is damaged at %s", store.meta.stream_id, store.path)
+
+    def _journal(self, stream_path: str) -> Journal:
+        volume = self._disks.volume_of(stream_path)
+        if volume.path not in self._journals:
+            call_later = asyncio.get_running_loop().call_later
+            worker = self._disks.worker()
+            self._journals[volume.path] = Journal(worker, call_later, self._settings, volume.failed)
+        return self._journals[volume.path]
+
+    async def _in_order(self, journal: Journal, step: Callable[[], None]) -> None:
+        """Run blocking work in the journal, behind all that was asked of it before."""
+        try:
+            await finish(lambda done: journal.call(Channel("replica"), [step], done))
+        except OSError as error:
+            node = self._disks.settings.node_id
+            raise LoomError(f"node {node}: the disk failed: {error}") from error

@@ -1,0 +1,1 @@
+"""Stores of the `chained` protocol: write-once blocks in RocksDB and files."""

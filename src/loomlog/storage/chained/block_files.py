@@ -1,0 +1,154 @@
+"""Large blocks of chains, in files beside the table (batch_files.py): which, and what is in them.
+
+Each replica fills one file after the other. A file goes as a whole, when everything in it was
+trimmed: so the highest position in it is kept, by a row of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from threading import Lock
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from loomlog.core.chained.block import POSITION_MAX, Block
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import Standing
+from loomlog.errors import Corrupt
+from loomlog.limits import KIB, MIB
+from loomlog.storage.batch_files import BatchFiles
+from loomlog.storage.files import File, Files
+from loomlog.types import Glsn
+
+LARGE_BYTES: Final = 32 * KIB  # smaller ones are not worth a second sync
+FILE_BYTES: Final = 64 * MIB  # then the next one begins: about what a trim gives back at a time
+FILES_MAX: Final = 4  # that a commit syncs; what else is large goes to rows, as what is small
+
+
+class Place(NamedTuple):
+    """The place of a batch."""
+
+    number: int  # of its file
+    offset: int
+    size: int
+    crc: int
+
+
+class Content(NamedTuple):
+    """The contents of a file."""
+
+    highest: Glsn = 0  # position of any block
+    size: int = 0
+
+
+Contents: TypeAlias = dict[Replica, dict[int, Content]]  # by the number of the file
+
+
+class BlockFiles:
+    """The files of one table. One thread adds blocks, another removes files, any may read."""
+
+    def __init__(self, files: Files, path: str, contents: Contents) -> None:
+        """`contents`: as rows say. Other files are removed. To make one blocks, as all here."""
+        self._files = BatchFiles(files, path)
+        self._lock = Lock()  # of all that changes
+        self._contents = contents
+        # Files that are, or were, appended to. Numbers are not reused: a reader may still use them.
+        self._current = {replica: max(files) for replica, files in contents.items() if files}
+        self._changed: dict[tuple[Replica, int], Content] = {}  # since the last flush
+        self._files.remove_others(
+            {(_folder(replica), number) for replica in contents for number in contents[replica]}
+        )
+
+    @property
+    def stored_bytes(self) -> int:
+        with self._lock:
+            return sum(
+                content.size for files in self._contents.values() for content in files.values()
+            )
+
+    # ---- adding
+
+    def takes(self, replica: Replica, block: Block) -> bool:
+        """Whether it is for a file."""
+        if len(block.batch) < LARGE_BYTES:
+            return False
+        changed = self._changed
+        return len(changed) < FILES_MAX or (replica, self._current.get(replica)) in changed
+
+    def add(self, replica: Replica, block: Block) -> Place:
+        """Queue a block; the next flush writes it."""
+        size = len(block.batch)
+        with self._lock:
+            number = self._number(replica)
+            files = self._contents.setdefault(replica, {})
+            highest = max(files.get(number, Content()).highest, block.last)
+            offset = self._files.add(_folder(replica), number, block.batch)
+            files[number] = self._changed[replica, number] = Content(highest, offset + size)
+        return Place(number, offset, size, crc32c(block.batch))
+
+    def _number(self, replica: Replica) -> int:
+        """Return the number of the file for the next block."""
+        number = self._current.get(replica, 0)
+        content = self._contents.get(replica, {}).get(number)
+        if content is None or content.size >= FILE_BYTES:
+            number = self._current[replica] = number + 1
+        return number
+
+    def flush(self, *, sync: bool) -> dict[tuple[Replica, int], Content]:
+        """Write what was added. What rows have to say now."""
+        if not self._changed:
+            return {}
+        with self._lock:
+            self._files.flush(sync=sync)
+            changed, self._changed = self._changed, {}
+        return changed
+
+    # ---- reading
+
+    def open(self, replica: Replica, number: int) -> File:
+        """FileNotFoundError: all in it was trimmed."""
+        return self._files.open(_folder(replica), number)
+
+    # ---- removing
+
+    def remove(self, replica: Replica, position: Glsn) -> list[int]:
+        """The files of which nothing is left above a position; their numbers."""
+        with self._lock:
+            files = self._contents.get(replica, {})
+            gone = [number for number in files if files[number].highest <= position]
+            for number in gone:
+                self._files.remove(_folder(replica), number)
+                del files[number]
+            if not files and self._contents.pop(replica, None) is not None:
+                self._files.remove_folder(_folder(replica))
+            if position >= POSITION_MAX:
+                self._current.pop(replica, None)  # it was removed itself
+        return gone
+
+    def close(self) -> None:
+        with self._lock:
+            self._files.close()
+
+
+def read(file: File, place: Place) -> bytearray:
+    batch = file.read(place.size, place.offset)
+    if len(batch) != place.size or crc32c(batch) != place.crc:
+        raise Corrupt("a large block is not what was written: check the disk")
+    return batch
+
+
+def needless(
+    contents: Contents, standings: Mapping[Replica, Standing]
+) -> Iterator[tuple[Replica, int]]:
+    """Files that should have been removed before the process ended."""
+    for replica, files in contents.items():
+        standing = standings.get(replica)
+        for number, content in files.items():
+            if standing is None or content.highest <= standing.trimmed:
+                yield replica, number
+
+
+def _folder(replica: Replica) -> int:
+    """A number of its own for each replica of a node."""
+    return replica.log_id << 96 | replica.chain << 64 | replica.birth

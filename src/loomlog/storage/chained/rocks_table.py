@@ -1,0 +1,281 @@
+"""A BlockTable in RocksDB: positions of chains come in any order, and holes matter.
+
+    block:     "B" replica last(8) count(4)  →  batch, then version(1) producer(8) sequence(8)
+    extent:    "E" replica last(8) count(4)  →  latest timestamp(8, signed): to walk over
+                                                blocks, or find old ones, no batch is read
+    standing:  "S" replica                   →  version(1) epoch(8) trimmed(8) written(8)
+    file:      "F" replica number(8)         →  version(1) highest(8) size(8): see block_files.py
+    replica:   log(4) chain(4) birth(8)
+    a large block, of version 6, has instead of its batch: number(8) offset(8) size(4) crc(4)
+
+All numbers are big-endian and unsigned, so keys are in the order of positions. A block is kept by
+its LAST position: the first key at or behind a position is then the block that covers it or comes
+next, its extent is in the key, and to trim is to delete one range, without a look at any value.
+
+Batches have checksums of their own, RocksDB one for each of its blocks and log records. Batches of
+4 KiB and more go to blob files, which compactions leave alone; large ones to files of our own,
+which are synced before the rows that name them are written. What a killed process wrote without a
+sync is made durable when RocksDB opens, before anybody sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct
+from threading import Lock
+from typing import Final
+
+from rocksdict import Rdict, WriteBatch
+
+from loomlog.core.chained.block import POSITION_MAX, Block, Extent
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import Change, Gone, Put, Standing
+from loomlog.errors import Corrupt, VersionMismatch
+from loomlog.storage import rocks
+from loomlog.storage.chained import block_files
+from loomlog.storage.chained.block_files import BlockFiles, Content, Contents, Place, needless
+from loomlog.storage.chained.block_table import TrimmedMeanwhileError
+from loomlog.storage.disk import RealFiles
+from loomlog.storage.files import File
+from loomlog.types import Buffer, Glsn, NodeId
+
+VERSION: Final = 5
+VERSION_IN_FILE: Final = 6  # of a block
+
+_REPLICA: Final = Struct(">cIIQ")
+_PLACE: Final = Struct(">QI")
+_KEY: Final = Struct(">cIIQQI")  # both of them
+_BLOCK: Final = Struct(">BQQ")
+_PLACE_IN_FILE: Final = Struct(">QQII")
+_LATEST: Final = Struct(">q")
+_STANDING: Final = Struct(">BQQQ")
+_FILE_KEY: Final = Struct(">cIIQQ")
+_FILE: Final = Struct(">BQQ")
+_FILES: Final = b"F"
+_BLOCKS: Final = b"B"
+_EXTENTS: Final = b"E"
+_STANDINGS: Final = b"S"
+_PREFIX_BYTES: Final = _REPLICA.size
+_POSITION_MAX: Final = (1 << 64) - 1
+
+_SIZES: Final = (
+    "rocksdb.total-sst-files-size",
+    "rocksdb.total-blob-file-size",
+    "rocksdb.cur-size-all-mem-tables",
+)
+
+
+def _prefix(kind: bytes, replica: Replica) -> bytes:
+    return _REPLICA.pack(kind, replica.log_id, replica.chain, replica.birth)
+
+
+class RocksReplica:
+    """A replica as of one commit: a trim does not take away what was just found."""
+
+    def __init__(self, cursor: rocks.Cursor, replica: Replica, files: BlockFiles) -> None:
+        self._cursor = cursor
+        self._replica = replica
+        self._files = files
+        self._open: dict[int, File] = {}
+        self._prefix = _prefix(_EXTENTS, replica)
+
+    @property
+    def standing(self) -> Standing | None:
+        value = self._cursor.get(_prefix(_STANDINGS, self._replica))
+        return None if value is None else _unpack_standing(value)
+
+    def find(self, position: Glsn) -> Extent | None:
+        found = self.scan(position, 1)
+        return found[0] if found else None
+
+    def find_before(self, position: Glsn) -> Extent | None:
+        return self._before(self._key(position))
+
+    def last(self) -> Extent | None:
+        return self._before(self._key(_POSITION_MAX))
+
+    def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
+        extent = self._extent(self._cursor.seek(self._key(position)))
+        extents: list[Extent] = []
+        while extent is not None and len(extents) < blocks_max:
+            extents.append(extent)
+            extent = self._extent(self._cursor.next())
+        return extents
+
+    def load(self, extent: Extent) -> Block:
+        place = _PLACE.pack(extent.last, extent.count)
+        value = self._cursor.get(_prefix(_BLOCKS, self._replica) + place)
+        if value is None:
+            raise Corrupt(f"the block at {extent.first} is not where it was found: check the disk")
+        batch, written_by = memoryview(value)[: -_BLOCK.size], value[-_BLOCK.size :]
+        version, producer_id, sequence = _BLOCK.unpack(written_by)
+        if version == VERSION_IN_FILE:
+            batch = self._read(Place._make(_PLACE_IN_FILE.unpack(batch)))
+        else:
+            _check_version(version)
+        return Block(extent.first, extent.count, producer_id, sequence, batch)
+
+    def latest_us(self, extent: Extent) -> int:
+        value = self._cursor.get(self._prefix + _PLACE.pack(extent.last, extent.count))
+        if value is None or len(value) != _LATEST.size:
+            raise Corrupt(f"the block at {extent.first} has no time: check the disk")
+        latest_us: int = _LATEST.unpack(value)[0]
+        return latest_us
+
+    def _read(self, place: Place) -> memoryview:
+        try:
+            if place.number not in self._open:
+                self._open[place.number] = self._files.open(self._replica, place.number)
+        except FileNotFoundError as error:
+            raise TrimmedMeanwhileError("all in the file of a block was trimmed") from error
+        return memoryview(block_files.read(self._open[place.number], place))
+
+    def _before(self, key: bytes) -> Extent | None:
+        return self._extent(self._cursor.seek_back(key))
+
+    def _extent(self, key: bytes | None) -> Extent | None:
+        if key is None or not key.startswith(self._prefix):
+            return None
+        last, count = _PLACE.unpack_from(key, _PREFIX_BYTES)
+        return Extent(last - count + 1, count)
+
+    def _key(self, position: Glsn) -> bytes:
+        return self._prefix + _PLACE.pack(position, 0)
+
+
+class RocksTable:
+    """Opening and closing block."""
+
+    def __init__(self, path: str, node_id: NodeId) -> None:
+        rocks.prepare(path)
+        self._db = Rdict(path, rocks.options())
+        self._node_id = node_id
+        self._files = self._open_files(path)
+        self._committing = Lock()  # nobody looks while what was written is not synced yet
+        self._batch: WriteBatch | None = None  # for the next commit: to make it takes longest
+
+    def replicas(self) -> dict[Replica, Standing]:
+        found = {}
+        cursor = rocks.Cursor(self._db)
+        key = cursor.seek(_STANDINGS)
+        while key is not None and key.startswith(_STANDINGS):
+            _, log_id, chain, birth = _REPLICA.unpack(key)
+            replica = Replica(self._node_id, log_id, chain, birth)
+            found[replica] = _unpack_standing(cursor.value)
+            key = cursor.next()
+        return found
+
+    def _open_files(self, path: str) -> BlockFiles:
+        contents: Contents = {}
+        cursor = rocks.Cursor(self._db)
+        key = cursor.seek(_FILES)
+        while key is not None and key.startswith(_FILES):
+            _, log_id, chain, birth, number = _FILE_KEY.unpack(key)
+            version, *content = _FILE.unpack(cursor.value)
+            _check_version(version)
+            replica = Replica(self._node_id, log_id, chain, birth)
+            contents.setdefault(replica, {})[number] = Content._make(content)
+            key = cursor.next()
+        for replica, number in list(needless(contents, self.replicas())):
+            del contents[replica][number]
+            self._forget_files(replica, [number])
+        return BlockFiles(RealFiles(), path, contents)
+
+    def look(self, replica: Replica) -> RocksReplica:
+        with self._committing:
+            return RocksReplica(rocks.Cursor(self._db), replica, self._files)
+
+    def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
+        self.get_ready()
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        for replica, change in changes:
+            if not isinstance(change, Put):
+                _change(batch, replica, change)
+            elif self._files.takes(replica, change.block):
+                place = _PLACE_IN_FILE.pack(*self._files.add(replica, change.block))
+                _put(batch, replica, change.block, place, VERSION_IN_FILE)
+            else:
+                _put(batch, replica, change.block, change.block.batch, VERSION)
+        for (replica, number), content in self._files.flush(sync=sync).items():
+            batch.put(_file_key(replica, number), _FILE.pack(VERSION, *content))
+        with self._committing:
+            rocks.write(self._db, batch, sync=sync)
+
+    def get_ready(self) -> None:
+        if self._batch is None:
+            self._batch = WriteBatch(raw_mode=True)
+
+    def stored_bytes(self) -> int:
+        in_table = sum(self._db.property_int_value(name) or 0 for name in _SIZES)
+        return in_table + self._files.stored_bytes
+
+    def reclaim(self, replica: Replica, position: Glsn) -> None:
+        standing = self.look(replica).standing
+        trimmed = POSITION_MAX if standing is None else standing.trimmed
+        self._forget_files(replica, self._files.remove(replica, trimmed))
+        for kind in (_BLOCKS, _EXTENTS):
+            prefix = _prefix(kind, replica)
+            self._db.compact_range(prefix, prefix + _PLACE.pack(position, 0))
+
+    def _forget_files(self, replica: Replica, numbers: Sequence[int]) -> None:
+        """Forget files; if a power loss undoes that, the next start repeats it."""
+        batch = WriteBatch(raw_mode=True)
+        for number in numbers:
+            batch.delete(_file_key(replica, number))
+        self._db.write(batch)
+
+    def interrupt(self) -> None:
+        self._db.cancel_all_background(False)
+
+    def close(self) -> None:
+        self._files.close()
+        with suppress(Exception):  # what it cannot flush any more is in its log
+            self._db.close()
+
+
+def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, version: int) -> None:
+    _, log_id, chain, birth = replica
+    key = _KEY.pack(_BLOCKS, log_id, chain, birth, block.last, block.count)
+    # The batch comes first: copies of what is not aligned are slow.
+    written_by = _BLOCK.pack(version, block.producer_id, block.sequence)
+    batch.put(key, b"".join((content, written_by)))
+    batch.put(_EXTENTS + key[1:], _LATEST.pack(block.latest_us))
+
+
+def _file_key(replica: Replica, number: int) -> bytes:
+    return _FILE_KEY.pack(_FILES, replica.log_id, replica.chain, replica.birth, number)
+
+
+def _change(batch: WriteBatch, replica: Replica, change: Standing | Gone) -> None:
+    match change:
+        case Standing():
+            batch.put(_prefix(_STANDINGS, replica), _STANDING.pack(VERSION, *change))
+            if change.trimmed:
+                _delete_below(batch, replica, change.trimmed + 1)
+        case Gone():
+            batch.delete(_prefix(_STANDINGS, replica))
+            _delete_below(batch, replica, _POSITION_MAX)
+
+
+def _delete_below(batch: WriteBatch, replica: Replica, position: Glsn) -> None:
+    """Blocks that end there are kept."""
+    for kind in (_BLOCKS, _EXTENTS):
+        prefix = _prefix(kind, replica)
+        batch.delete_range(prefix, prefix + _PLACE.pack(position, 0))
+
+
+def _unpack_standing(value: bytes) -> Standing:
+    _check_version(value[0] if value else VERSION)
+    if len(value) != _STANDING.size:
+        raise Corrupt(f"the standing of a replica has {len(value)} bytes: restore the volume")
+    _, *numbers = _STANDING.unpack(value)
+    return Standing(*numbers)
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise VersionMismatch(
+            f"blocks of format version {version}, this software reads {VERSION}; upgrade it"
+        )

@@ -1,0 +1,141 @@
+"""The owner of the data in a directory: a small file next to the data, replaced atomically.
+
+    <volume>/cid=<cluster id>/snid=<node id>/identity
+
+It is one line of JSON, then its CRC32C in hex on a line of its own. Directory names alone prove
+nothing. Secrets are never shown: messages tell them apart by a fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from loomlog.errors import Corrupt, VersionMismatch
+from loomlog.storage import small_files
+from loomlog.storage.files import Files
+from loomlog.types import LogId, NodeId
+
+FORMAT: Final = 4
+_FILE: Final = "identity"
+_STORES: Final = frozenset(("chains", "logs"))
+_DEPTH_MAX: Final = 4  # two more levels than where data should be
+_LISTED_MAX: Final = 10_000  # a volume that is shared with other files is not searched for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The owner of a storage node path. `cluster_secret` is empty until the node has registered."""
+
+    cluster_id: str
+    node_id: NodeId
+    node_secret: str = field(repr=False)
+    cluster_secret: str = field(default="", repr=False)
+    has_copies: bool = False  # a LogsDB was made: if it is missing, copies are lost
+    lost: tuple[tuple[LogId, int], ...] = ()  # of these loglets, copies up to that epoch may be
+    volumes: tuple[str, ...] = ()  # all of the node; each has an identity before it is listed
+
+    def is_of(self, node: Identity) -> bool:
+        """Whether it names the same cluster and node; secrets are compared elsewhere."""
+        return (self.cluster_id, self.node_id) == (node.cluster_id, node.node_id)
+
+    def __str__(self) -> str:
+        """Return it for messages, with fingerprints instead of secrets."""
+        secrets = ""
+        if self.node_secret:
+            secrets += f", node secret {fingerprint(self.node_secret)}"
+        if self.cluster_secret:
+            secrets += f", cluster secret {fingerprint(self.cluster_secret)}"
+        return f"cluster {self.cluster_id}, storage node {self.node_id}{secrets}"
+
+
+def fingerprint(secret: str) -> str:
+    """Return enough of a secret's hash to tell two secrets apart."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:8]
+
+
+def cluster_stamp(secret: str) -> str:
+    """Return what tells clusters apart without giving away the secret."""
+    return hashlib.sha256(f"loomlog cluster {secret}".encode()).hexdigest()[:16] if secret else ""
+
+
+def exists(files: Files, path: str) -> bool:
+    return files.exists(f"{path}/{_FILE}")
+
+
+def save(files: Files, path: str, identity: Identity) -> None:
+    data = small_files.encode({"format": FORMAT, **asdict(identity)})
+    small_files.replace_file(files, f"{path}/{_FILE}", data)
+
+
+def load(files: Files, path: str) -> Identity:
+    """Read the identity of a node directory; Corrupt if it is damaged."""
+    data = small_files.read(files, f"{path}/{_FILE}")
+    line, _, crc = data.partition(b"\n")
+    fields = _fields(line) or _fields(data)  # format 1 had several lines
+    if fields is not None and fields.get("format") != FORMAT:
+        raise VersionMismatch(
+            f"{path}/{_FILE}: expected format {FORMAT}, found {fields.get('format')}; "
+            "use the release that wrote it"
+        )
+    if fields is None or crc != b"%08x\n" % crc32c(line):
+        raise Corrupt(
+            f"{path}/{_FILE} is damaged; copy it from another volume of this node or a backup; if "
+            f"there is none, run `loom node replace {path.rpartition('=')[2]}` and start the node "
+            "with empty volumes"
+        )
+    del fields["format"]
+    fields["lost"] = tuple((loglet, epoch) for loglet, epoch in fields["lost"])
+    fields["volumes"] = tuple(fields["volumes"])
+    return Identity(**fields)
+
+
+def _fields(line: bytes) -> dict[str, Any] | None:
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def node_directories(files: Files, volume: str) -> list[str]:
+    """Return every directory under a volume that has an identity or data of a storage node.
+
+    They are looked for everywhere, because a directory may have been copied or mounted at the
+    wrong level."""
+    found: list[str] = []
+    waiting = deque([(volume, 0)])
+    for _ in range(_LISTED_MAX):
+        if not waiting:
+            break
+        path, depth = waiting.popleft()
+        names = _names(files, path)
+        if _is_node_directory(path, names):
+            found.append(path)
+        elif depth < _DEPTH_MAX:
+            waiting.extend((f"{path.rstrip('/')}/{name}", depth + 1) for name in names)
+    return found
+
+
+def _is_node_directory(path: str, names: list[str]) -> bool:
+    if path.rpartition("/")[2].startswith("snid="):
+        return _FILE in names or _is_data(names)
+    stores = not _STORES.isdisjoint(names)
+    return any(name.startswith("lsid=") for name in names) or (_FILE in names and stores)
+
+
+def _is_data(names: list[str]) -> bool:
+    return any(name.startswith("lsid=") or name in _STORES for name in names)
+
+
+def _names(files: Files, path: str) -> list[str]:
+    """Return what is in a directory; nothing if it is a file, or not ours to read."""
+    try:
+        return files.list(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []

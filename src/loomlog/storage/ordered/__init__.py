@@ -1,0 +1,1 @@
+"""Stores of the `ordered` protocol: a data log and a commit log per replica."""

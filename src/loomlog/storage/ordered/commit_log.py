@@ -1,0 +1,366 @@
+"""The commits of one replica, in order: 64-byte records in files that grow up to a fixed size.
+
+    commit/<ordinal of the first record, 20 digits>.cc
+
+Each holds records, the commits that gave entries their GLSN, dense in LLSN, and two slots for
+empty commits (commit_file.py).
+
+Empty commits only move the high watermark, so only the latest is kept, in the slot of the newest
+file that does not hold the latest one known to be stored: a torn write never takes the high
+watermark back. One is under way at a time; those that come meanwhile wait, the latest wins.
+An empty commit carries the ordinal of the record that comes next: it counts only behind all
+records it was written behind.
+
+A new commit is found by lookups at once: what is not surely in the file is in `_recent`.
+Commits are written lazily: losing the last ones is harmless, the repository sends them again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice, takewhile
+from operator import attrgetter
+
+from loomlog.config import StorageSettings
+from loomlog.core.ordered.recovery import last_place
+from loomlog.errors import Corrupt, InvalidArgument
+from loomlog.storage.files import Files, Finished, Step
+from loomlog.storage.ordered.allocation import allocation
+from loomlog.storage.ordered.commit_file import (
+    RECENT,
+    RECORD_BYTES,
+    SLOT_OFFSETS,
+    CommitFile,
+    encode,
+    follows,
+    open_commit_files,
+    records_max,
+)
+from loomlog.storage.ordered.file_read import Read, from_disk
+from loomlog.storage.ordered.journal import Channel, Journal
+from loomlog.types import CommitContext, Glsn, Llsn, SyncMode
+
+_BLOCK_RECORDS = 64
+_CURSORS_MAX = 256  # places where readers will go on
+
+
+class CommitLog:
+    """The commit files of one replica."""
+
+    def __init__(
+        self, files: Files, path: str, channel: Channel, journal: Journal, settings: StorageSettings
+    ) -> None:
+        """Open what is there. Blocking."""
+        self._files = files
+        self._path = f"{path}/commit"
+        self._channel = channel
+        self._journal = journal
+        self._durable = settings.sync is not SyncMode.NONE
+        self._file_bytes = settings.commit_file_bytes
+        self._records_max = records_max(settings.commit_file_bytes)
+        files.make_directory(self._path)
+        found = open_commit_files(files, self._path, channel, settings.commit_file_bytes)
+        self.damaged = found.damaged
+        self._chain = found.chain  # replaced, not changed, where readers may look
+        self._next = found.next_ordinal
+        first = found.next_ordinal - len(found.recent)
+        self._recent = (first, found.recent)  # the newest commits and the ordinal of the first
+        self._stored = found.next_ordinal
+        self._cursors: dict[Llsn, int] = {}
+        self.last = found.recent[-1] if found.recent else None  # the last that is not empty
+        self.empty = found.empty  # the latest empty commit, if it is newer than `last`
+        self._empty_under_way = False
+        self._waiting: list[tuple[CommitContext, Finished]] = []  # empty commits that came since
+
+    @property
+    def stored_bytes(self) -> int:
+        return (self._next - self._oldest) * RECORD_BYTES
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the paths of the current files."""
+        return [file.path for file in self._chain if file.opened is not None]
+
+    @property
+    def _oldest(self) -> int:
+        return self._chain[0].first_ordinal if self._chain else self._next
+
+    # ---- writing ------------------------------------------------------------------------
+
+    def append(self, context: CommitContext, done: Finished) -> None:
+        """Take in the next commit; `done` when it is stored."""
+        self._check_order(context)
+        if context.length:
+            self._append_record(context, done)
+        else:
+            self.empty = context
+            self._waiting.append((context, done))
+            self._write_empty()
+
+    def _check_order(self, context: CommitContext) -> None:
+        newest = self.empty or self.last
+        if newest is not None and not follows(context, newest):
+            raise InvalidArgument(f"{self._path}: {context} does not follow {newest}")
+
+    def _append_record(self, context: CommitContext, done: Finished) -> None:
+        file = self._file_with_room()
+        ordinal = self._next
+        file.first = file.first or context
+        self._recent[1].append(context)  # before `_next` shows it to readers
+        self._next = ordinal + 1
+        self.last, self.empty = context, None
+        # Empty commits that were not written yet are stored when this newer one is.
+        dones = [*(waiting for _, waiting in self._waiting), done]
+        self._waiting = []
+        self._journal.write_lazy(
+            file,
+            file.offset(ordinal),
+            [encode(ordinal, context)],
+            partial(self._stored_record, ordinal, dones),
+        )
+        size = allocation(file.offset(self._next), self._file_bytes)
+        if size > file.allocated:
+            file.allocated = size
+            self._journal.call(self._channel, [partial(_try_grow, file, size)], _ignore)
+
+    def _stored_record(
+        self, ordinal: int, dones: list[Finished], error: BaseException | None
+    ) -> None:
+        if error is None:
+            self._stored = ordinal + 1
+            self._forget_old()
+        for done in dones:
+            done(error)
+
+    def _forget_old(self) -> None:
+        first, recent = self._recent
+        count = min(len(recent) - RECENT, self._stored - first)
+        if count >= RECENT:  # many at once: each time the rest is copied
+            self._recent = (first + count, recent[count:])
+
+    def _write_empty(self) -> None:
+        if self._empty_under_way or not self._waiting:
+            return
+        self._empty_under_way = True
+        context = self._waiting[-1][0]
+        dones = [done for _, done in self._waiting]
+        self._waiting = []
+        file = self._chain[-1] if self._chain else self._roll()
+        slot = file.free_slot
+        self._journal.write_lazy(
+            file,
+            SLOT_OFFSETS[slot],
+            [encode(self._next, context)],
+            partial(self._stored_empty, file, slot, dones),
+        )
+
+    def _stored_empty(
+        self, file: CommitFile, slot: int, dones: list[Finished], error: BaseException | None
+    ) -> None:
+        self._empty_under_way = False
+        if error is None:
+            file.stored_slot = slot
+        self._write_empty()
+        for done in dones:
+            done(error)
+
+    def _file_with_room(self) -> CommitFile:
+        if self._chain and self._next - self._chain[-1].first_ordinal < self._records_max:
+            return self._chain[-1]
+        return self._roll()
+
+    def _roll(self) -> CommitFile:
+        last = self._chain[-1] if self._chain else None
+        file = CommitFile(f"{self._path}/{self._next:020d}.cc", self._next, self._channel)
+        file.allocated = allocation(file.offset(self._next), self._file_bytes)
+        self._journal.call(self._channel, [partial(self._create, last, file)], _ignore)
+        self._chain = [*self._chain, file]
+        return file
+
+    def _create(self, last: CommitFile | None, file: CommitFile) -> None:
+        """Off the loop. A file says that all records before it are stored."""
+        if last is not None and self._durable:
+            last.file.sync()
+        file.opened = self._files.open(file.path, create=True)
+        file.opened.allocate(file.allocated)
+        if self._durable:
+            file.opened.sync()
+            self._files.sync_directory(self._path)
+
+    # ---- finding ------------------------------------------------------------------------
+
+    def find(self, glsn: Glsn, read: Read) -> CommitContext | None:
+        """The first commit with entries that ends at or above `glsn`."""
+        return self._at_or_none(self._search(glsn, _glsn, _last_glsn, read), read)
+
+    def walk(self, llsn: Llsn, read: Read) -> Iterator[tuple[int, CommitContext]]:
+        """The commits from the one that holds `llsn` on, each with its ordinal."""
+        ordinal = self._cursors.get(llsn)
+        if ordinal is None or ordinal < self._oldest:  # the commit before `llsn` may be dropped
+            ordinal = self._search(llsn, _llsn, _last_llsn, read)
+        return self._from(ordinal, read)
+
+    def after(self, high_watermark: Glsn, read: Read) -> Iterator[CommitContext]:
+        """The commits with entries whose high watermark is above this one, oldest first."""
+        ordinal = self._search(high_watermark + 1, _high_watermark, _high_watermark, read)
+        return (context for _, context in self._from(ordinal, read))
+
+    def _from(self, ordinal: int, read: Read) -> Iterator[tuple[int, CommitContext]]:
+        while ordinal < self._next:
+            for context in self._block(ordinal, read):
+                yield ordinal, context
+                ordinal += 1
+
+    def remember(self, llsn: Llsn, ordinal: int) -> None:
+        """A reader will go on at `llsn`, which is in this commit or in the next."""
+        if len(self._cursors) >= _CURSORS_MAX:
+            self._cursors = {}
+        self._cursors[llsn] = ordinal
+
+    def newest_first(self) -> Iterator[CommitContext]:
+        """All commits, as far back as they can be read. Blocking."""
+        if self.empty is not None:
+            yield self.empty
+        for ordinal in range(self._next - 1, self._oldest - 1, -1):
+            try:
+                yield self._at(ordinal, from_disk)
+            except Corrupt:
+                self.damaged = True
+                return
+
+    def _search(self, number: int, start: _Key, last: _Key, read: Read) -> int:
+        """The ordinal of the first record whose last number is at or above `number`."""
+        first, recent = self._recent
+        if recent and (start(recent[0]) <= number or first <= self._oldest):
+            return first + bisect_left(recent, number, key=last)
+        chain = [file for file in self._chain if file.first is not None]
+        if not chain:
+            return self._next
+        after = bisect_right(chain, number, key=lambda file: start(file.first))  # type: ignore[arg-type]
+        low = chain[max(after - 1, 0)].first_ordinal
+        high = chain[max(after, 1)].first_ordinal if max(after, 1) < len(chain) else self._next
+        ordinals = range(low, high)
+        return low + bisect_left(ordinals, number, key=lambda o: last(self._at(o, read)))
+
+    def _at_or_none(self, ordinal: int, read: Read) -> CommitContext | None:
+        return self._at(ordinal, read) if ordinal < self._next else None
+
+    def _at(self, ordinal: int, read: Read) -> CommitContext:
+        return self._block(ordinal, read, 1)[0]
+
+    def _block(self, ordinal: int, read: Read, count: int = _BLOCK_RECORDS) -> list[CommitContext]:
+        """Return up to `count` commits from `ordinal` on, at least one."""
+        first, recent = self._recent
+        if ordinal >= first:
+            return recent[ordinal - first : ordinal - first + count]
+        chain = self._chain
+        position = bisect_right(chain, ordinal, key=_first_ordinal) - 1
+        if position < 0:
+            raise Corrupt(f"{self._path}: record {ordinal} was trimmed")
+        end = chain[position + 1].first_ordinal if position + 1 < len(chain) else first
+        return chain[position].read(ordinal, min(count, end - ordinal, first - ordinal), read)
+
+    # ---- dropping -----------------------------------------------------------------------
+
+    def drop_above(self, high_watermark: Glsn, llsn: Llsn, epoch: int) -> None:
+        """Forget newer commits for good; `llsn` is then the first that is not committed.
+        Blocking; only while the store is opened."""
+        if self.empty is not None and self.empty.high_watermark > high_watermark:
+            self.empty = None
+        newer = takewhile(
+            lambda commit: commit.length and commit.high_watermark > high_watermark,
+            self.newest_first(),
+        )
+        count = sum(1 for _ in newer)
+        if count:
+            self._cut(self._next - count)
+            self._keep_watermark(high_watermark, llsn, epoch)
+
+    def _keep_watermark(self, high_watermark: Glsn, llsn: Llsn, epoch: int) -> None:
+        """Store the watermark of a dropped commit, so that the next recovery finds it too."""
+        before = self.last.high_watermark if self.last else 0
+        if high_watermark > before:
+            self.empty = CommitContext(high_watermark, before, 0, llsn, 0, epoch)
+            file = self._chain[-1]
+            file.file.write([encode(self._next, self.empty)], SLOT_OFFSETS[0])
+            file.file.sync()
+            file.stored_slot = 0
+
+    def _cut(self, end: int) -> None:
+        kept = [file for file in self._chain if file.first_ordinal < end] or self._chain[:1]
+        for file in reversed(self._chain[len(kept) :]):
+            self._files.remove(file.path)
+        self._files.sync_directory(self._path)
+        last = kept[-1]
+        last.wipe(end, self._file_bytes)
+        if last.first_ordinal == end:
+            last.first = None
+        self._chain = kept
+        self._next = self._stored = end
+        self._recent = (end, [])
+        self.last, self.empty = None, None
+        recent = list(islice(self.newest_first(), RECENT))[::-1]
+        self._recent = (end - len(recent), recent)
+        self.last = recent[-1] if recent else None
+
+    def drop_below(self, glsn: Glsn, stored_llsn: Llsn) -> list[Step]:
+        """Forget files of commits that end at or below `glsn`, but never one that is not followed
+        by a commit at or below `stored_llsn`; the steps that remove them."""
+        count = 0
+        while count + 1 < len(self._chain):
+            first = self._chain[count + 1].first
+            if first is None or first.glsn > glsn + 1 or first.llsn > stored_llsn:
+                break
+            count += 1
+        dropped, self._chain = self._chain[:count], self._chain[count:]
+        for file in dropped:
+            self._journal.forget(file)
+        return [partial(self._remove, file) for file in dropped]
+
+    def sync(self) -> None:
+        """Off the loop: store what was written. Files before the last were synced at the roll."""
+        if self._durable:
+            for file in self._chain[-2:]:
+                if file.opened is not None:
+                    file.opened.sync()
+
+    def _remove(self, file: CommitFile) -> None:
+        self._files.remove(file.path)
+        if self._durable:
+            self._files.sync_directory(self._path)
+
+    def abandon(self) -> None:
+        """Others stand in its place. Files are closed when the last reader lets go of them."""
+        for file in self._chain:
+            self._journal.forget(file)
+
+    def close(self) -> None:
+        """Close the files. Blocking; nothing may be under way."""
+        for file in self._chain:
+            if file.opened is not None:
+                file.opened.close()
+
+
+_Key = Callable[[CommitContext], int]
+_first_ordinal = attrgetter("first_ordinal")
+_high_watermark = attrgetter("high_watermark")
+_glsn = attrgetter("glsn")
+_llsn = attrgetter("llsn")
+_last_llsn = attrgetter("last_llsn")
+
+
+def _last_glsn(context: CommitContext) -> Glsn:
+    return last_place(context).glsn
+
+
+def _try_grow(file: CommitFile, size: int) -> None:
+    try:
+        file.file.allocate(size)
+    except OSError:
+        pass  # a full disk fails the write, if it is still full then
+
+
+def _ignore(error: BaseException | None) -> None:
+    """The channel keeps the error; whoever is answered next gets it."""

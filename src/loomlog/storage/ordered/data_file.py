@@ -1,0 +1,368 @@
+"""One data file: batches in LLSN order, and the sparse index to find them.
+
+The file may be longer than its data, and what follows the data may be stale batches of an earlier
+life of the file. So a batch counts only if its checksums, its stream and the expected LLSN fit and
+its epoch is not below that of the batch before: stale batches have other LLSNs, or an older epoch.
+
+The loop adds to a data file; readers in other threads look things up meanwhile. Nothing is ever
+removed under a reader but by `cut`, which only takes entries that are not committed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from loomlog.batch import HEADER_BYTES, Header, read_header
+from loomlog.errors import Corrupt, InvalidArgument, Trimmed
+from loomlog.limits import KIB, MIB
+from loomlog.storage.files import File
+from loomlog.storage.ordered.data_index import DataIndex
+from loomlog.storage.ordered.file_read import Read, from_disk
+from loomlog.storage.ordered.journal import Channel
+from loomlog.storage.ordered.producers import Producers
+from loomlog.types import Llsn, StreamId
+
+_SCAN_BYTES = 4 * MIB
+_SEEK_BYTES = 64 * KIB
+_CURSORS_MAX = 256  # places where readers will go on
+_NEVER_US = -(1 << 63)
+
+
+class Batch(NamedTuple):
+    """A stored batch as it was read; the view can be written to."""
+
+    header: Header
+    view: memoryview
+
+
+class Broken(NamedTuple):
+    """A stored batch that does not check out."""
+
+    llsn: Llsn  # its first
+    offset: int
+    next_llsn: Llsn  # where a sound batch may follow
+    reason: str
+
+
+class Examined(NamedTuple):
+    """The result of examining stored batches, up to the first broken one."""
+
+    next_llsn: Llsn  # everything below is sound, from where it was asked
+    size: int  # bytes looked at
+    broken: Broken | None
+
+
+class DataFile:
+    """A data file. It is a journal's target: its file comes to be when the roll is carried out."""
+
+    def __init__(
+        self,
+        path: str,
+        stream_id: StreamId,
+        first_llsn: Llsn,
+        capacity: int,
+        channel: Channel,
+        index_interval_bytes: int,
+    ) -> None:
+        self.path = path
+        self.stream_id = stream_id
+        self.first_llsn = first_llsn
+        self.next_llsn = first_llsn
+        self.capacity = capacity
+        self.allocated = capacity  # the size of its file
+        self.end = 0  # bytes that hold batches
+        self.last_epoch = 0
+        self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
+        self.dropped = False  # trimmed; the file may already be written again
+        self.producers = Producers()
+        self.channel = channel
+        self.opened: File | None = None
+        self._interval = index_interval_bytes
+        self._llsns = array("Q")
+        self._offsets = array("Q")
+        self._times_us = array("q")  # the latest time of each piece of the index
+        self._cursors: dict[Llsn, int] = {}
+
+    @property
+    def file(self) -> File:
+        if self.opened is None:
+            raise OSError(f"{self.path} is not there yet")
+        return self.opened
+
+    @property
+    def index_path(self) -> str:
+        return self.path.removesuffix(".seg") + ".idx"
+
+    # ---- growing and shrinking --------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        return self.end + size <= self.capacity
+
+    def add(self, header: Header) -> int:
+        """Take in a batch at the end; where it goes in the file."""
+        offset = self.end
+        if not self._offsets or offset - self._offsets[-1] >= self._interval:
+            self._offsets.append(offset)  # first: a reader takes what `_llsns` shows
+            self._times_us.append(_NEVER_US)
+            self._llsns.append(header.first_llsn)
+        self._times_us[-1] = max(self._times_us[-1], header.max_timestamp_us)
+        self.latest_us = max(self.latest_us, header.max_timestamp_us)
+        self.producers.note(header)
+        self.end = offset + header.size
+        self.next_llsn = header.last_llsn + 1
+        self.last_epoch = header.epoch
+        return offset
+
+    def cut(self, end: int, last_llsn: Llsn, last_epoch: int) -> None:
+        """Forget what is above `last_llsn`."""
+        self.end, self.next_llsn, self.last_epoch = end, last_llsn + 1, last_epoch
+        keep = bisect_right(self._llsns, last_llsn)
+        del self._llsns[keep:]
+        del self._offsets[keep:]
+        del self._times_us[keep:]
+        self._cursors = {}
+        self.producers.cut(last_llsn)
+
+    def index(self) -> DataIndex:
+        return DataIndex(
+            self.first_llsn,
+            self.next_llsn - 1,
+            self.end,
+            self.last_epoch,
+            self._llsns,
+            self._offsets,
+            self._times_us,
+            list(self.producers),
+        )
+
+    def restore(self, index: DataIndex) -> None:
+        """Know what the index file says; the data is not read."""
+        self.next_llsn = index.last_llsn + 1
+        self.end = index.end
+        self.last_epoch = index.last_epoch
+        self._llsns, self._offsets = index.llsns, index.offsets
+        self._times_us = index.times_us
+        self.latest_us = max(index.times_us, default=_NEVER_US)
+        self.producers = Producers(index.marks)
+
+    # ---- reading --------------------------------------------------------------------------
+
+    def scan(self, previous_epoch: int, stop_llsn: Llsn | None = None) -> None:
+        """Take in every batch that counts, from the start up to `stop_llsn`. Blocking."""
+        self.last_epoch = previous_epoch
+        window = _Window(self.file, from_disk, _SCAN_BYTES, self.file.size())
+        while self.next_llsn != stop_llsn:
+            try:
+                header = read_header(window.at(self.end, HEADER_BYTES))
+                self._expect(header, self.next_llsn)
+                if header.epoch < self.last_epoch:
+                    raise Corrupt("an older epoch than the batch before")
+                _check_body(header, window.at(self.end, header.size))
+            except Corrupt:
+                return
+            self.add(header)
+
+    def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> list[Batch]:
+        """Whole batches from the one that holds `first_llsn`; at least one, none that starts
+        above `last_llsn`, else no more than `max_bytes`."""
+        offset = self._cursors.get(first_llsn)
+        if offset is None:
+            offset = self._seek(first_llsn, read)
+        size = min(max(max_bytes, HEADER_BYTES), self._bound(last_llsn) - offset)
+        data = memoryview(read(self.file, size, offset))
+        try:
+            header = read_header(data)
+        except Corrupt as error:
+            raise self._broken(offset, first_llsn, error) from error
+        if header.size > len(data):
+            data = memoryview(read(self.file, header.size, offset))
+        batches = self._take(data, offset, first_llsn, last_llsn)
+        self._remember(batches[-1].header.last_llsn + 1, offset + sum(len(b.view) for b in batches))
+        return batches
+
+    def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
+        """Check whole batches from one that begins at or below `llsn`; none that starts above
+        `last_llsn`. Blocking."""
+        start, llsn = self._nearest(llsn)
+        offset = start
+        window = _Window(self.file, from_disk, max_bytes, self.end)
+        while offset < self.end and llsn <= last_llsn and offset - start < max_bytes:
+            header: Header | None = None
+            try:
+                header = read_header(window.at(offset, HEADER_BYTES))
+                self._expect(header, llsn)
+                _check_body(header, window.at(offset, header.size))
+            except Corrupt as error:
+                if self.dropped:
+                    raise self._broken(offset, llsn, error) from error
+                broken = Broken(llsn, offset, self._behind(llsn, offset, header), str(error))
+                return Examined(llsn, offset - start, broken)
+            offset += header.size
+            llsn = header.last_llsn + 1
+        self._remember(llsn, offset)
+        return Examined(llsn, offset - start, None)
+
+    def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
+        """The first batch with an entry of that time or later, among those that hold `first_llsn`
+        to `last_llsn`. Exact in whatever order times are. Blocking."""
+        begin = max(bisect_right(self._llsns, first_llsn) - 1, 0)
+        for piece in range(begin, bisect_right(self._llsns, last_llsn)):
+            if self._times_us[piece] < timestamp_us:
+                continue
+            for header in self._headers(piece, last_llsn):
+                if header.last_llsn >= first_llsn and header.max_timestamp_us >= timestamp_us:
+                    return header
+        return None
+
+    def _headers(self, piece: int, last_llsn: Llsn) -> Iterator[Header]:
+        """Yield the headers of one piece of the index, up to `last_llsn`."""
+        offset, llsn = self._offsets[piece], self._llsns[piece]
+        end = self._bound(llsn)
+        window = _Window(self.file, from_disk, _SEEK_BYTES, end)
+        while llsn <= last_llsn and offset < end:
+            try:
+                header = read_header(window.at(offset, HEADER_BYTES))
+                self._expect(header, llsn)
+            except Corrupt as error:
+                raise self._broken(offset, llsn, error) from error
+            yield header
+            offset += header.size
+            llsn = header.last_llsn + 1
+
+    def _nearest(self, llsn: Llsn) -> tuple[int, Llsn]:
+        """Return the nearest known batch start at or below `llsn`, without reading."""
+        offset = self._cursors.get(llsn)
+        if offset is not None:
+            return offset, llsn
+        position = bisect_right(self._llsns, llsn) - 1
+        return self._offsets[position], self._llsns[position]
+
+    def _behind(self, llsn: Llsn, offset: int, header: Header | None) -> Llsn:
+        """The first LLSN that can be found behind a broken batch."""
+        if header is not None and header.first_llsn == llsn:
+            self._remember(header.last_llsn + 1, offset + header.size)
+            return header.last_llsn + 1
+        above = bisect_right(self._llsns, llsn)
+        return self._llsns[above] if above < len(self._llsns) else self.next_llsn
+
+    def check_place(self, broken: Broken, header: Header) -> None:
+        """Whether a batch is what stood in the place of the broken one."""
+        end = broken.offset + header.size
+        above = bisect_right(self._llsns, broken.llsn)
+        if above < len(self._llsns):
+            next_llsn, next_offset = self._llsns[above], self._offsets[above]
+        else:
+            next_llsn, next_offset = self.next_llsn, self.end
+        entries, room = next_llsn - header.last_llsn - 1, next_offset - end
+        fits = min(entries, room) >= 0 and (entries == 0) == (room == 0)
+        if not fits or header.stream_id != self.stream_id or header.first_llsn != broken.llsn:
+            raise InvalidArgument(
+                f"{self.path} at {broken.offset}: no place for LLSN {header.first_llsn} to "
+                f"{header.last_llsn} of stream {header.stream_id} in {header.size} bytes"
+            )
+
+    def find_end(self, last_llsn: Llsn, previous_epoch: int) -> tuple[int, int]:
+        """Return where the data ends if `last_llsn` is the last entry, and its epoch. Blocking."""
+        if last_llsn < self.first_llsn:
+            return 0, previous_epoch
+        offset = self._seek(last_llsn, from_disk)
+        header = read_header(self.file.read(HEADER_BYTES, offset))
+        if header.last_llsn != last_llsn:
+            raise InvalidArgument(
+                f"{self.path}: LLSN {last_llsn} is inside the batch {header.first_llsn} to "
+                f"{header.last_llsn}; cut between batches"
+            )
+        return offset + header.size, header.epoch
+
+    def _seek(self, llsn: Llsn, read: Read) -> int:
+        """Return the start of the batch with `llsn`, from the index, then header by header."""
+        offset = self._offsets[bisect_right(self._llsns, llsn) - 1]
+        window = _Window(self.file, read, _SEEK_BYTES, self.end)
+        while True:
+            try:
+                header = read_header(window.at(offset, HEADER_BYTES))
+                if header.stream_id != self.stream_id or header.first_llsn > llsn:
+                    raise Corrupt(f"LLSN {header.first_llsn} of stream {header.stream_id} is here")
+            except Corrupt as error:
+                raise self._broken(offset, llsn, error) from error
+            if header.last_llsn >= llsn:
+                return offset
+            offset += header.size
+
+    def _take(
+        self, data: memoryview, offset: int, first_llsn: Llsn, last_llsn: Llsn
+    ) -> list[Batch]:
+        batches: list[Batch] = []
+        at, llsn = 0, first_llsn
+        # What follows `last_llsn` may still be on its way to the disk: not even its header counts.
+        while at + HEADER_BYTES <= len(data) and (not batches or llsn <= last_llsn):
+            try:
+                header = read_header(data, at)
+                view = data[at : at + header.size]
+                if batches:
+                    if len(view) < header.size:
+                        break
+                    self._expect(header, llsn)
+                elif not header.first_llsn <= llsn <= header.last_llsn:
+                    raise Corrupt(f"LLSNs {header.first_llsn} to {header.last_llsn} are here")
+                self._expect(header, header.first_llsn)
+                _check_body(header, view)
+            except Corrupt as error:
+                raise self._broken(offset + at, llsn, error) from error
+            batches.append(Batch(header, view))
+            at += header.size
+            llsn = header.last_llsn + 1
+        return batches
+
+    def _expect(self, header: Header, llsn: Llsn) -> None:
+        if header.stream_id != self.stream_id or header.first_llsn != llsn:
+            raise Corrupt(f"LLSN {header.first_llsn} of stream {header.stream_id} is here")
+
+    def _bound(self, last_llsn: Llsn) -> int:
+        """An offset at or behind the end of `last_llsn`, as near as the index knows."""
+        above = bisect_right(self._llsns, last_llsn)
+        return self._offsets[above] if above < len(self._llsns) else self.end
+
+    def _remember(self, llsn: Llsn, offset: int) -> None:
+        if len(self._cursors) >= _CURSORS_MAX:
+            self._cursors = {}
+        if offset < self.end:
+            self._cursors[llsn] = offset
+
+    def _broken(self, offset: int, llsn: Llsn, error: Corrupt) -> Corrupt | Trimmed:
+        if self.dropped:
+            return Trimmed(f"stream {self.stream_id}: LLSN {llsn} was trimmed")
+        return Corrupt(f"{self.path} at {offset}, stream {self.stream_id}, LLSN {llsn}: {error}")
+
+
+class _Window:
+    """A view on a file that moves forward, read block by block."""
+
+    def __init__(self, file: File, read: Read, block_bytes: int, limit: int) -> None:
+        self._file = file
+        self._read = read
+        self._block_bytes = block_bytes
+        self._limit = limit
+        self._block = memoryview(b"")
+        self._start = 0
+
+    def at(self, offset: int, size: int) -> memoryview:
+        """The bytes there; fewer at the end of the file."""
+        if offset < self._start or offset + size > self._start + len(self._block):
+            want = min(max(size, self._block_bytes), max(self._limit - offset, 0))
+            self._block = memoryview(self._read(self._file, want, offset))
+            self._start = offset
+        begin = offset - self._start
+        return self._block[begin : begin + size]
+
+
+def _check_body(header: Header, view: memoryview) -> None:
+    if len(view) < header.size:
+        raise Corrupt(f"cut off after {len(view)} of {header.size} bytes")
+    if crc32c(view[HEADER_BYTES:]) != header.body_crc:
+        raise Corrupt("the body does not match its checksum")

@@ -1,0 +1,420 @@
+"""The entries of one replica: a sequence of data files, dense in LLSN, of which the last one grows.
+
+    data/<first LLSN, 20 digits>.seg    batches; the first one grows (allocation.py), the others
+                                        have their full size from the start
+    data/<first LLSN, 20 digits>.idx    written when the data file is full (data_index.py)
+    spare/…                             files that become data files (spares.py)
+
+Bookkeeping happens on the loop, at once; the files follow through the journal, in order. So
+offsets are given before the file is there, and a roll costs the loop nothing.
+
+Opening reads the index files and scans the last data file only. Then it cuts off what follows the
+data there, so that nothing that was not recovered can come back later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+
+from loomlog.batch import Header, check, read_header
+from loomlog.config import StorageSettings
+from loomlog.errors import Corrupt, InvalidArgument, NotYetWritten, Trimmed
+from loomlog.storage.files import Files, Finished, Step
+from loomlog.storage.ordered import data_index
+from loomlog.storage.ordered.allocation import allocation
+from loomlog.storage.ordered.data_file import Batch, Broken, DataFile, Examined
+from loomlog.storage.ordered.file_read import Read
+from loomlog.storage.ordered.journal import Channel, Journal
+from loomlog.storage.ordered.producers import ProducerMark, Producers
+from loomlog.storage.ordered.spares import Spares
+from loomlog.types import Llsn, StreamId, SyncMode
+
+_first_llsn = attrgetter("first_llsn")
+
+
+class DataLog:
+    """The data files of one replica."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        stream_id: StreamId,
+        channel: Channel,
+        journal: Journal,
+        settings: StorageSettings,
+        base_llsn: Llsn = 1,
+    ) -> None:
+        """Open what is there; `base_llsn` comes next if that is nothing. Blocking."""
+        self._files = files
+        self._path = f"{path}/data"
+        self._stream_id = stream_id
+        self._channel = channel
+        self._journal = journal
+        self._settings = settings
+        self._durable = settings.sync is not SyncMode.NONE
+        self._truncating = False
+        self._prepared = False
+        self.damaged = False  # a data file is missing or broken in the middle
+        files.make_directory(self._path)
+        self._spares = Spares(
+            files,
+            f"{path}/spare",
+            settings.data_file_bytes,
+            settings.spare_files_max,
+            durable=self._durable,
+        )
+        self._data_files: list[DataFile] = []  # replaced, not changed, where readers may look
+        self.next_llsn: Llsn = base_llsn
+        self._open_data_files()
+
+    @property
+    def first_llsn(self) -> Llsn:
+        """The first LLSN that is stored, or would be."""
+        return self._data_files[0].first_llsn if self._data_files else self.next_llsn
+
+    @property
+    def last_llsn(self) -> Llsn:
+        return self.next_llsn - 1
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(data_file.end for data_file in self._data_files)
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the paths of the current files."""
+        return [data_file.path for data_file in self._data_files if data_file.opened is not None]
+
+    def producers(self) -> dict[int, list[ProducerMark]]:
+        """The last batches of every producer, oldest first."""
+        marks: dict[int, list[ProducerMark]] = {}
+        for mark in Producers(m for data_file in self._data_files for m in data_file.producers):
+            marks.setdefault(mark.producer_id, []).append(mark)
+        return marks
+
+    # ---- writing ------------------------------------------------------------------------
+
+    def append(
+        self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn, done: Finished
+    ) -> None:
+        """Store batches that go on where the log ends."""
+        headers = self._checked(batches, first_llsn, last_llsn)
+        buffers: list[memoryview] = []
+        data_file, offset = self._with_room(headers[0]), 0
+        for header, batch in zip(headers, batches, strict=True):
+            if not data_file.has_room(header.size):
+                # An error of this part fails the channel, and with it the part that answers.
+                self._journal.write(data_file, offset, buffers, _ignore)
+                data_file, buffers = self._with_room(header), []
+            at = data_file.add(header)
+            offset = offset if buffers else at
+            buffers.append(batch)
+        self.next_llsn = headers[-1].last_llsn + 1
+        self._journal.write(data_file, offset, buffers, done)
+        self._prepare()
+
+    def _checked(
+        self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn
+    ) -> list[Header]:
+        if self._truncating:
+            raise InvalidArgument(f"stream {self._stream_id} is being cut; append when it is done")
+        headers = [read_header(batch) for batch in batches]
+        llsn = self.next_llsn
+        for header, batch in zip(headers, batches, strict=True):
+            if header.first_llsn != llsn or header.stream_id != self._stream_id:
+                raise InvalidArgument(
+                    f"stream {self._stream_id}: batch with LLSN {header.first_llsn} of stream "
+                    f"{header.stream_id}, but LLSN {llsn} comes next"
+                )
+            if header.size != len(batch):
+                raise InvalidArgument(f"batch of {header.size} bytes in {len(batch)} bytes")
+            llsn = header.last_llsn + 1
+        if not headers or first_llsn != self.next_llsn or last_llsn != llsn - 1:
+            raise InvalidArgument(
+                f"stream {self._stream_id}: LLSN {first_llsn} to {last_llsn} announced, but "
+                f"{self.next_llsn} to {llsn - 1} found"
+            )
+        return headers
+
+    def _with_room(self, header: Header) -> DataFile:
+        last = self._data_files[-1] if self._data_files else None
+        if last is not None and last.has_room(header.size):
+            return last
+        if last is not None and not last.end:  # cut to nothing; a second one would have its name
+            last.capacity = last.allocated = header.size
+            self._journal.call(self._channel, [partial(_allocate, last)], _ignore)
+            return last
+        data_file = self._data_file(
+            header.first_llsn, max(self._settings.data_file_bytes, header.size)
+        )
+        if last is None:
+            data_file.allocated = allocation(header.size, data_file.capacity)
+        self._journal.call(self._channel, [partial(self._roll, last, data_file)], _ignore)
+        self._data_files.append(data_file)
+        self._prepared = False
+        return data_file
+
+    def _data_file(self, first_llsn: Llsn, capacity: int) -> DataFile:
+        return DataFile(
+            f"{self._path}/{first_llsn:020d}.seg",
+            self._stream_id,
+            first_llsn,
+            capacity,
+            self._channel,
+            self._settings.index_interval_bytes,
+        )
+
+    def _roll(self, last: DataFile | None, data_file: DataFile) -> None:
+        """Off the loop: finish the full data file, bring in the file of the next."""
+        if last is not None:
+            if self._settings.sync is SyncMode.INTERVAL:
+                last.file.sync()  # an index must not outlive its data
+            self._write_index(last)
+        if data_file.allocated == self._settings.data_file_bytes:
+            data_file.opened = self._spares.take(data_file.path)
+        else:
+            data_file.opened = self._files.open(data_file.path, create=True)
+            _allocate(data_file)
+            self._sync_directory()
+
+    def _write_index(self, data_file: DataFile) -> None:
+        file = self._files.open(data_file.index_path, create=True)
+        data = data_index.encode(data_file.index())
+        file.truncate(len(data))
+        file.write([data], 0)
+        if self._durable:
+            file.sync()
+        file.close()
+
+    def _sync_directory(self) -> None:
+        if self._durable:
+            self._files.sync_directory(self._path)
+
+    def _prepare(self) -> None:
+        """Make room while there is still some: in this file, or in a new one."""
+        active = self._data_files[-1]
+        size = allocation(active.end, active.capacity)
+        if size > active.allocated:
+            active.allocated = size
+            self._journal.call(self._channel, [partial(_try_grow, active, size)], _ignore)
+        if not self._prepared and active.end * 2 > active.capacity:
+            self._prepared = True
+            self._journal.call(self._channel, [self._try_prepare], _ignore)
+
+    def _try_prepare(self) -> None:
+        try:
+            self._spares.prepare()
+        except OSError:
+            pass  # a full disk fails the roll, if it is still full then
+
+    # ---- reading ------------------------------------------------------------------------
+
+    def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> list[Batch]:
+        """Like DataFile.read; an answer ends with its data file."""
+        return self._holder(first_llsn).read(first_llsn, last_llsn, max_bytes, read)
+
+    def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
+        """Like DataFile.find_time. Blocking."""
+        for data_file in self._data_files:
+            if data_file.latest_us >= timestamp_us and data_file.next_llsn > first_llsn:
+                header = data_file.find_time(timestamp_us, first_llsn, last_llsn)
+                if header is not None:
+                    return header
+        return None
+
+    def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
+        """Like DataFile.examine; ends with its data file. Blocking."""
+        return self._holder(llsn).examine(llsn, last_llsn, max_bytes)
+
+    def overwrite(self, broken: Broken, batch: memoryview, done: Finished) -> None:
+        """Put a sound copy in the place of a broken batch. A crash in the middle leaves it
+        broken."""
+        data_file = self._holder(broken.llsn)
+        data_file.check_place(broken, check(batch))
+
+        def write() -> None:
+            if not data_file.dropped:  # else its file may be another data file's by now
+                data_file.file.write([batch], broken.offset)
+                data_file.file.sync()
+
+        self._journal.call(self._channel, [write], done)
+
+    def _holder(self, llsn: Llsn) -> DataFile:
+        data_files = self._data_files
+        position = bisect_right(data_files, llsn, key=_first_llsn) - 1
+        if llsn >= self.next_llsn:
+            raise NotYetWritten(f"stream {self._stream_id}: no LLSN {llsn} yet")
+        if position < 0:
+            raise Trimmed(f"stream {self._stream_id}: LLSN {llsn} was trimmed")
+        return data_files[position]
+
+    # ---- cutting ------------------------------------------------------------------------
+
+    def truncate(self, last_llsn: Llsn, done: Finished) -> None:
+        """Drop what is stored above `last_llsn`. No append may be made until `done`."""
+        if last_llsn >= self.last_llsn:
+            self._journal.call(self._channel, [], done)
+            return
+        if last_llsn + 1 < self.first_llsn:
+            raise InvalidArgument(
+                f"stream {self._stream_id}: cannot cut at LLSN {last_llsn}, the data starts at "
+                f"{self.first_llsn}"
+            )
+        self._truncating = True
+        kept = [s for s in self._data_files if s.first_llsn <= last_llsn + 1]
+        doomed = self._data_files[len(kept) :]
+        found: list[tuple[int, int]] = []
+        steps: list[Step] = [partial(self._remove, data_file) for data_file in reversed(doomed)]
+        steps += [self._sync_directory, partial(self._cut, kept, last_llsn, found)]
+        self._journal.call(
+            self._channel, steps, partial(self._truncated, kept, doomed, last_llsn, found, done)
+        )
+
+    def _truncated(
+        self,
+        kept: list[DataFile],
+        doomed: list[DataFile],
+        last_llsn: Llsn,
+        found: list[tuple[int, int]],
+        done: Finished,
+        error: BaseException | None,
+    ) -> None:
+        self._truncating = False
+        if error is None:
+            ((end, epoch),) = found
+            kept[-1].cut(end, last_llsn, epoch)
+            # A trim may have dropped others meanwhile.
+            self._data_files = [s for s in self._data_files if s not in doomed]
+            self.next_llsn = last_llsn + 1
+            self._prepared = False
+            for data_file in doomed:
+                self._journal.forget(data_file)
+        done(error)
+
+    def _remove(self, data_file: DataFile) -> None:
+        for path in (data_file.index_path, data_file.path):
+            if self._files.exists(path):
+                self._files.remove(path)
+
+    def _cut(self, kept: list[DataFile], last_llsn: Llsn, found: list[tuple[int, int]]) -> None:
+        active = kept[-1]
+        previous_epoch = kept[-2].last_epoch if len(kept) > 1 else 0
+        end, epoch = active.find_end(last_llsn, previous_epoch)
+        if self._files.exists(active.index_path):
+            self._files.remove(active.index_path)
+            self._sync_directory()
+        _wipe(active, end)
+        found.append((end, epoch))
+
+    def drop_below(self, llsn: Llsn) -> list[Step]:
+        """Forget the data files that end below `llsn`; the steps that make away with the files."""
+        count = 0
+        while count + 1 < len(self._data_files) and self._data_files[count + 1].first_llsn <= llsn:
+            count += 1
+        dropped, self._data_files = self._data_files[:count], self._data_files[count:]
+        for data_file in dropped:
+            data_file.dropped = True
+            self._journal.forget(data_file)
+        return [partial(self._recycle, data_file) for data_file in dropped]
+
+    def _recycle(self, data_file: DataFile) -> None:
+        if self._files.exists(data_file.index_path):
+            self._files.remove(data_file.index_path)
+        self._spares.give(data_file.path, data_file.file)
+
+    def restart(self, next_llsn: Llsn) -> None:
+        """Drop everything and go on at `next_llsn`. Blocking; only while the store is opened."""
+        for data_file in self._data_files:
+            self._remove(data_file)
+        self._sync_directory()
+        self._data_files = []
+        self.next_llsn = next_llsn
+
+    def abandon(self) -> None:
+        """Others stand in its place. Files are closed when the last reader lets go of them."""
+        for data_file in self._data_files:
+            self._journal.forget(data_file)
+
+    def close(self) -> None:
+        """Close the files. Blocking; nothing may be under way."""
+        for data_file in self._data_files:
+            if data_file.opened is not None:
+                data_file.opened.close()
+        self._spares.close()
+
+    # ---- opening ------------------------------------------------------------------------
+
+    def _open_data_files(self) -> None:
+        firsts = [int(n[:-4]) for n in self._files.list(self._path) if n.endswith(".seg")]
+        for position, first_llsn in enumerate(firsts):
+            following = firsts[position + 1] if position + 1 < len(firsts) else None
+            if self._data_files and first_llsn != self.next_llsn:
+                self._set_aside(firsts[position:])
+                break
+            self._open_data_file(first_llsn, following)
+        if self._data_files:
+            active = self._data_files[-1]
+            if self._files.exists(active.index_path):
+                self._files.remove(active.index_path)
+            _wipe(active, active.end)
+
+    def _open_data_file(self, first_llsn: Llsn, following: Llsn | None) -> None:
+        data_file = self._data_file(first_llsn, self._settings.data_file_bytes)
+        data_file.opened = self._files.open(data_file.path)
+        data_file.capacity = max(data_file.capacity, data_file.file.size())
+        data_file.allocated = data_file.file.size()
+        previous_epoch = self._data_files[-1].last_epoch if self._data_files else 0
+        if following is None or not self._restore(data_file, following):
+            data_file.scan(previous_epoch, following)
+            if following is not None and data_file.next_llsn == following:
+                self._write_index(data_file)
+        self._data_files.append(data_file)
+        self.next_llsn = data_file.next_llsn
+
+    def _restore(self, data_file: DataFile, following: Llsn) -> bool:
+        """Take the index file's word, if there is one that fits."""
+        try:
+            file = self._files.open(data_file.index_path)
+            index = data_index.decode(file.read(file.size(), 0))
+        except (FileNotFoundError, Corrupt):
+            return False
+        file.close()
+        if index.first_llsn != data_file.first_llsn or index.last_llsn + 1 != following:
+            return False
+        data_file.restore(index)
+        return True
+
+    def _set_aside(self, firsts: Sequence[Llsn]) -> None:
+        """Entries in front of these are lost; they cannot be served, and a person may want them."""
+        self.damaged = True
+        for first_llsn in firsts:
+            path = f"{self._path}/{first_llsn:020d}.seg"
+            self._files.rename(path, f"{path}.damaged")
+        self._files.sync_directory(self._path)
+
+
+def _wipe(data_file: DataFile, end: int) -> None:
+    """Let zeros follow the data."""
+    data_file.file.truncate(end)
+    data_file.allocated = allocation(end, data_file.capacity)
+    _allocate(data_file)
+
+
+def _allocate(data_file: DataFile) -> None:
+    data_file.file.allocate(data_file.allocated)
+    data_file.file.sync()
+
+
+def _try_grow(data_file: DataFile, size: int) -> None:
+    try:
+        data_file.file.allocate(size)
+    except OSError:
+        pass  # a full disk fails the write, if it is still full then
+
+
+def _ignore(error: BaseException | None) -> None:
+    """The channel keeps the error; whoever is answered next gets it."""

@@ -1,0 +1,355 @@
+"""Group commit: all replicas on a volume write and sync together, in one worker job at a time.
+
+While a job is under way, writes queue up; the next job takes them all: one step writes (adjacent
+buffers of a file joined), then one sync per distinct file, then the answers in order.
+
+Invariants:
+- In one channel (one replica) everything happens in the order it was asked for.
+- With sync=always a write is answered only after its sync; a lazy write is written with the next
+  job and synced with others of its kind at most `commit_sync_delay_s` later.
+- After an error a channel is failed for good: nothing of it is acknowledged ever again, because
+  a failed fsync says nothing about what reached the disk, nor does a later one that succeeds.
+- Nothing to do: no job, no timer.
+
+Steps run off the loop. They touch only their job, and `Target.file` (see there).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from loomlog.config import StorageSettings
+from loomlog.errors import Unavailable
+from loomlog.storage.files import File, Finished, Step, Worker
+from loomlog.types import Buffer, SyncMode
+
+
+class Channel:
+    """One replica's place in the journal. `error` is why it failed, for good."""
+
+    __slots__ = ("error", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+
+
+class Target(Protocol):
+    """A file of a channel that is written to. It may come to be by an earlier `call` only:
+    the journal asks for `file` when it writes."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+    @property
+    def file(self) -> File: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class CallLater(Protocol):
+    """An event loop's call_later."""
+
+    def __call__(self, delay: float, callback: Callable[[], None], /) -> Timer: ...
+
+
+@dataclass(slots=True)
+class _Write:
+    target: Target
+    offset: int
+    buffers: Sequence[Buffer]
+    done: Finished
+    lazy: bool
+
+    @property
+    def channel(self) -> Channel:
+        return self.target.channel
+
+
+@dataclass(slots=True)
+class _Call:
+    channel: Channel
+    steps: Sequence[Step]
+    done: Finished
+
+
+_Request = _Write | _Call
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One hand-over to the worker."""
+
+    requests: list[_Request]
+    sync: dict[Target, None]
+    everything: bool = False  # syncs all that is dirty: lazy writes of earlier jobs are answered
+    errors: dict[Channel, BaseException] = field(default_factory=dict)
+
+    def steps(self) -> list[Step]:
+        first = self.requests[0] if self.requests else None
+        if isinstance(first, _Call):
+            return (
+                []
+                if first.channel.error
+                else [partial(self._try, first.channel, s) for s in first.steps]
+            )
+        steps: list[Step] = []
+        if runs := self._runs():
+            steps.append(partial(self._write, runs))
+        steps.extend(
+            partial(self._try, target.channel, partial(_sync, target)) for target in self.sync
+        )
+        return steps
+
+    def targets(self) -> Iterable[Target]:
+        return (
+            request.target
+            for request in self.requests
+            if isinstance(request, _Write) and not request.channel.error
+        )
+
+    def _runs(self) -> dict[Target, list[tuple[int, list[Buffer]]]]:
+        """Per file, what lies side by side joined into one write."""
+        runs: dict[Target, list[tuple[int, list[Buffer]]]] = {}
+        ends: dict[Target, int] = {}
+        for request in self.requests:
+            if isinstance(request, _Call) or request.channel.error:
+                continue
+            target = request.target
+            mine = runs.setdefault(target, [])
+            if mine and ends[target] == request.offset:
+                mine[-1][1].extend(request.buffers)
+            else:
+                mine.append((request.offset, list(request.buffers)))
+            ends[target] = request.offset + sum(map(len, request.buffers))
+        return runs
+
+    def _write(self, runs: dict[Target, list[tuple[int, list[Buffer]]]]) -> None:
+        for target, mine in runs.items():
+            for offset, buffers in mine:
+                self._try(target.channel, partial(_write, target, buffers, offset))
+
+    def _try(self, channel: Channel, step: Step) -> None:
+        """One replica's bad disk must not stop the others in the job."""
+        if channel in self.errors:
+            return
+        try:
+            step()
+        except Exception as error:
+            self.errors[channel] = error
+
+
+def _write(target: Target, buffers: list[Buffer], offset: int) -> None:
+    target.file.write(buffers, offset)
+
+
+def _sync(target: Target) -> None:
+    target.file.sync()
+
+
+class _Alarm:
+    """A timer that is set or not."""
+
+    def __init__(self, call_later: CallLater, delay_s: float, ring: Callable[[], None]) -> None:
+        self._call_later = call_later
+        self._delay_s = delay_s
+        self._ring = ring
+        self._timer: Timer | None = None
+
+    def set(self) -> None:
+        if self._timer is None:
+            self._timer = self._call_later(self._delay_s, self._rings)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rings(self) -> None:
+        self._timer = None
+        self._ring()
+
+
+class Journal:
+    """The order of writes to one volume. Lives on the loop; the worker does the blocking part."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        call_later: CallLater,
+        settings: StorageSettings,
+        failed: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        """`failed` is called with every error that makes a channel fail."""
+        self._worker = worker
+        self._call_later = call_later
+        self._failed = failed
+        self._always = settings.sync is SyncMode.ALWAYS
+        self._interval = settings.sync is SyncMode.INTERVAL
+        self._queue: deque[_Request] = deque()
+        self._eager = 0  # requests in the queue that want a job at once
+        self._lazy = 0  # lazy writes that are not answered
+        self._under_way: _Job | None = None
+        self._dirty: dict[Target, None] = {}  # written, not synced
+        self._waiting: list[_Write] = []  # lazy writes that are written and wait for their sync
+        self._flush_due = False
+        self._sync_due = False
+        self._flush_alarm = _Alarm(call_later, settings.commit_sync_delay_s, self._flush)
+        self._sync_alarm = _Alarm(call_later, settings.sync_interval_s, self._sync)
+        self._closed = False
+
+    def write(self, target: Target, offset: int, buffers: Sequence[Buffer], done: Finished) -> None:
+        """Write; `done` when it is stored as the sync mode says. The buffers belong to the
+        journal until then."""
+        if self._accepts(target.channel, done):
+            self._queue.append(_Write(target, offset, buffers, done, lazy=False))
+            self._eager += 1
+            self._start()
+
+    def write_lazy(
+        self, target: Target, offset: int, buffers: Sequence[Buffer], done: Finished
+    ) -> None:
+        """Write with the next job; `done` a little later, synced together with others."""
+        if self._accepts(target.channel, done):
+            self._queue.append(_Write(target, offset, buffers, done, lazy=True))
+            self._lazy += 1
+            self._flush_alarm.set()
+
+    def call(self, channel: Channel, steps: Sequence[Step], done: Finished) -> None:
+        """Other blocking work, in order with the writes of its channel."""
+        if self._accepts(channel, done):
+            self._queue.append(_Call(channel, steps, done))
+            self._eager += 1
+            self._start()
+
+    def forget(self, target: Target) -> None:
+        """The file is gone; there is nothing left to sync."""
+        self._dirty.pop(target, None)
+
+    def close(self) -> None:
+        """Hand in all that is left and sync it in any mode. Then close the worker, which waits."""
+        if self._closed:
+            return
+        self._closed = True
+        self._flush_alarm.cancel()
+        self._sync_alarm.cancel()
+        if self._under_way is not None:
+            self._dirty.update(dict.fromkeys(self._under_way.targets()))
+        while self._queue:
+            self._sync_due = True
+            self._hand_in(self._take())
+        if self._dirty:
+            self._sync_due = True
+            self._hand_in(self._take())
+
+    def _accepts(self, channel: Channel, done: Finished) -> bool:
+        error = channel.error
+        if self._closed:
+            error = Unavailable(f"{channel.name} is shutting down; ask another replica")
+        if error is None:
+            return True
+        self._call_later(0, partial(done, error))
+        return False
+
+    def _flush(self) -> None:
+        self._flush_due = True
+        self._sync_due = self._sync_due or self._always
+        self._start()
+
+    def _sync(self) -> None:
+        self._sync_due = True
+        self._start()
+
+    def _start(self) -> None:
+        wanted = self._eager or self._flush_due or self._sync_due
+        if wanted and self._under_way is None and not self._closed:
+            self._under_way = job = self._take()
+            self._hand_in(job)
+
+    def _hand_in(self, job: _Job) -> None:
+        self._worker.run(job.steps(), partial(self._finished, job))
+
+    def _take(self) -> _Job:
+        """The next job: one call, or all writes in front of the next call."""
+        queue = self._queue
+        if queue and isinstance(queue[0], _Call):
+            self._eager -= 1
+            return _Job([queue.popleft()], {})
+        writes: list[_Request] = []
+        while queue and isinstance(write := queue[0], _Write):
+            queue.popleft()
+            self._eager -= not write.lazy
+            writes.append(write)
+        self._flush_due = False
+        return self._with_sync(_Job(writes, {}))
+
+    def _with_sync(self, job: _Job) -> _Job:
+        if self._sync_due:
+            self._sync_due = False
+            job.everything = True
+            job.sync = dict.fromkeys(t for t in self._dirty if not t.channel.error)
+            job.sync.update(dict.fromkeys(job.targets()))
+            self._dirty = {}
+        elif self._always:
+            job.sync = {
+                request.target: None
+                for request in job.requests
+                if isinstance(request, _Write) and not request.lazy and not request.channel.error
+            }
+        return job
+
+    def _finished(self, job: _Job, error: BaseException | None) -> None:
+        if error is not None:
+            for channel in {r.channel for r in job.requests} | {t.channel for t in job.sync}:
+                job.errors.setdefault(channel, error)
+        for channel, reason in job.errors.items():
+            if channel.error is None:
+                channel.error = reason
+                self._failed(reason)
+        if job is self._under_way:
+            self._under_way = None
+        answers = self._settle(job)
+        self._start()
+        _answer(answers)
+
+    def _settle(self, job: _Job) -> list[_Request]:
+        """Book what the job did; the requests that can be answered now, in order."""
+        if job.everything:
+            answers: list[_Request] = [*self._waiting, *job.requests]
+            self._waiting = []
+        else:
+            answers = []
+            for request in job.requests:
+                if self._always and isinstance(request, _Write) and request.lazy:
+                    self._waiting.append(request)
+                else:
+                    answers.append(request)
+            self._dirty.update(dict.fromkeys(t for t in job.targets() if t not in job.sync))
+        self._lazy -= sum(isinstance(r, _Write) and r.lazy for r in answers)
+        if not self._closed:
+            self._set_alarms()
+        return answers
+
+    def _set_alarms(self) -> None:
+        if self._lazy and not self._flush_due:
+            self._flush_alarm.set()
+        if self._interval and self._dirty and not self._sync_due:
+            self._sync_alarm.set()
+
+
+def _answer(requests: list[_Request]) -> None:
+    """Every caller is answered, also when the code of one of them breaks."""
+    broken: Exception | None = None
+    for request in requests:
+        try:
+            request.done(request.channel.error)
+        except Exception as error:
+            broken = broken or error
+    if broken is not None:
+        raise broken

@@ -1,0 +1,248 @@
+"""Reads one replica: positions, batches, parts to copy.
+
+Nothing here changes a file or waits for a writer; StreamStore writes while workers read. `read`,
+`find` and the like may wait for the disk and belong in a worker; the `_cached` variants never wait
+and return None instead.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import islice
+from typing import Final, Literal, NamedTuple
+
+from loomlog.batch import assign_position
+from loomlog.core.ordered.recovery import NOWHERE
+from loomlog.errors import Corrupt, NotYetWritten, Trimmed
+from loomlog.storage.ordered.commit_log import CommitLog
+from loomlog.storage.ordered.data_file import Batch, Examined
+from loomlog.storage.ordered.data_log import DataLog
+from loomlog.storage.ordered.file_read import NotCached, Read, from_cache, from_disk
+from loomlog.storage.ordered.journal import Channel
+from loomlog.storage.ordered.parts import Beginning, Part, cut, pieces
+from loomlog.storage.ordered.producers import ProducerMark
+from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.types import CommitContext, Glsn, Llsn
+
+
+class Miss(Enum):
+    """The answer of a `_cached` lookup that would have had to wait."""
+
+    MISS = "miss"
+
+
+MISS: Final = Miss.MISS
+
+
+class Chunk(NamedTuple):
+    """Whole batches, joined, with their positions filled in."""
+
+    buffer: memoryview
+    first_llsn: Llsn
+    last_llsn: Llsn
+    first_glsn: Glsn
+    last_glsn: Glsn
+
+
+class StreamReader:
+    """The reading half of a replica's storage."""
+
+    def __init__(
+        self, path: str, meta: StreamMeta, channel: Channel, data: DataLog, commits: CommitLog
+    ) -> None:
+        self._path = path
+        self._meta = meta
+        self._channel = channel
+        self._data = data
+        self._commits = commits
+        self.local_low = NOWHERE  # the first committed entry that is kept
+
+    # ---- what it knows ------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def meta(self) -> StreamMeta:
+        return self._meta
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why nothing can be stored here any more."""
+        return self._channel.error
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._data.stored_bytes + self._commits.stored_bytes
+
+    @property
+    def last_llsn(self) -> Llsn:
+        """The last entry handed in; it may not be stored yet."""
+        return self._data.last_llsn
+
+    @property
+    def first_llsn(self) -> Llsn:
+        """The first entry that is stored, or would be; trimmed ones may still be."""
+        return self._data.first_llsn
+
+    @property
+    def first_kept(self) -> Llsn:
+        """The first LLSN that is not trimmed."""
+        newest = self._commits.last
+        end = newest.last_llsn + 1 if newest else self._meta.base_llsn
+        return self.local_low.llsn or end
+
+    def producers(self) -> dict[int, list[ProducerMark]]:
+        """The last batches of every producer, committed or not, oldest first."""
+        return self._data.producers()
+
+    # ---- reading ------------------------------------------------------------------------
+
+    def find(self, glsn: Glsn) -> CommitContext | None:
+        """The commit that holds `glsn`, or the first with entries after it; None if none."""
+        return self._commits.find(glsn, from_disk)
+
+    def find_cached(self, glsn: Glsn) -> CommitContext | Literal[Miss.MISS] | None:
+        try:
+            return self._commits.find(glsn, from_cache)
+        except NotCached:
+            return MISS
+
+    def find_llsn(self, llsn: Llsn) -> CommitContext | None:
+        """The commit that holds `llsn`; None if there is none, or none any more."""
+        return self._find_llsn(llsn, from_disk)
+
+    def find_llsn_cached(self, llsn: Llsn) -> CommitContext | Literal[Miss.MISS] | None:
+        try:
+            return self._find_llsn(llsn, from_cache)
+        except NotCached:
+            return MISS
+
+    def _find_llsn(self, llsn: Llsn, read: Read) -> CommitContext | None:
+        for _, commit in self._commits.walk(llsn, read):
+            if llsn <= commit.last_llsn:  # a reader may have left its mark one commit before
+                return commit if commit.llsn <= llsn else None
+        return None
+
+    def find_time(self, timestamp_us: int, first_llsn: Llsn) -> Llsn | None:
+        """Return the start of the first committed batch with an entry of that time or later, or
+        `first_llsn` if that is inside it; None if there is none. Blocking."""
+        newest = self._commits.last
+        if newest is None:
+            return None
+        header = self._data.find_time(timestamp_us, first_llsn, newest.last_llsn)
+        return max(header.first_llsn, first_llsn) if header else None
+
+    def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk:
+        """Committed batches from the one that holds `first_llsn`; none that starts above
+        `last_llsn`; at least one, else no more than `max_bytes`."""
+        return self._read(first_llsn, last_llsn, max_bytes, from_disk)
+
+    def read_cached(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk | None:
+        """Read from the page cache; return None if the disk is needed."""
+        try:
+            return self._read(first_llsn, last_llsn, max_bytes, from_cache)
+        except NotCached:
+            return None
+
+    def _read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> Chunk:
+        self._check_readable(first_llsn, self.first_kept)
+        batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
+        try:
+            first_glsn, last_glsn = self._assign_positions(batches, read)
+        except Corrupt:
+            self._check_readable(first_llsn, self.first_kept)
+            raise
+        first, last = batches[0].header.first_llsn, batches[-1].header.last_llsn
+        return Chunk(_joined(batches), first, last, first_glsn, last_glsn)
+
+    def _check_readable(self, llsn: Llsn, first_llsn: Llsn) -> None:
+        newest = self._commits.last
+        if newest is None or llsn > newest.last_llsn:
+            raise NotYetWritten(f"{self._channel.name}: LLSN {llsn} is not committed yet")
+        if llsn < first_llsn:
+            raise Trimmed(f"{self._channel.name}: LLSN {llsn} was trimmed")
+
+    def _assign_positions(self, batches: list[Batch], read: Read) -> tuple[Glsn, Glsn]:
+        """Fill in GLSNs from the commits; the first and the last one."""
+        commits = self._commits.walk(batches[0].header.first_llsn, read)
+        ordinal, commit = next(commits, (0, None))
+        glsns: list[Glsn] = []
+        for header, view in batches:
+            while commit is not None and commit.last_llsn < header.first_llsn:
+                ordinal, commit = next(commits, (0, None))
+            if commit is None or not (
+                commit.llsn <= header.first_llsn and header.last_llsn <= commit.last_llsn
+            ):
+                raise Corrupt(
+                    f"{self._path}, {self._channel.name}: no commit holds the batch of LLSN "
+                    f"{header.first_llsn} to {header.last_llsn}"
+                )
+            glsns.append(commit.glsn + header.first_llsn - commit.llsn)
+            assign_position(view, glsns[-1])
+        last = batches[-1].header
+        self._commits.remember(last.last_llsn + 1, ordinal)
+        return glsns[0], glsns[-1] + last.count - 1
+
+    def commits_after(self, high_watermark: Glsn, count_max: int) -> list[CommitContext]:
+        """The commits with entries above a high watermark, oldest first. Blocking."""
+        return list(islice(self._commits.after(high_watermark, from_disk), count_max))
+
+    # ---- copying to another replica -----------------------------------------------------
+
+    def beginning(self) -> Beginning:
+        """Return where a copy of everything kept starts: with a whole batch. Blocking."""
+        low, newest = self.local_low, self._commits.empty or self._commits.last
+        if low == NOWHERE:
+            if newest is None:
+                return Beginning(self._meta.base_llsn, 0, self._meta.base_high_watermark)
+            return Beginning(newest.last_llsn + 1, 0, newest.high_watermark)
+        batch = self._data.read(low.llsn, low.llsn, 1, from_disk)[0]
+        _, commit = next(self._commits.walk(low.llsn, from_disk))
+        piece = cut(commit, batch.header.first_llsn, batch.header.last_llsn)
+        return Beginning(piece.llsn, piece.glsn, piece.prev_high_watermark)
+
+    def read_part(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Part:
+        """As `read`, but as stored and with the commits; it must begin and end with a batch.
+        `first_llsn` may be below the trim, as far as the data is still there."""
+        return self._read_part(first_llsn, last_llsn, max_bytes, from_disk)
+
+    def read_part_cached(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Part | None:
+        """Read from the page cache; return None if the disk is needed."""
+        try:
+            return self._read_part(first_llsn, last_llsn, max_bytes, from_cache)
+        except NotCached:
+            return None
+
+    def _read_part(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> Part:
+        self._check_readable(first_llsn, self._data.first_llsn)
+        batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
+        first, last = batches[0].header.first_llsn, batches[-1].header.last_llsn
+        self._check_readable(last, 0)
+        commits = pieces((commit for _, commit in self._commits.walk(first, read)), first, last)
+        if not commits or commits[0].llsn != first:
+            raise Trimmed(f"{self._channel.name}: the commits of LLSN {first} were trimmed")
+        return Part(_joined(batches), first, last, commits)
+
+    def read_stored(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> memoryview:
+        """Committed batches from the one that holds `first_llsn`, as they are stored."""
+        self._check_readable(first_llsn, self._data.first_llsn)
+        return _joined(self._data.read(first_llsn, last_llsn, max_bytes, from_disk))
+
+    # ---- looking for damage -------------------------------------------------------------
+
+    def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
+        """Check stored, committed batches from one at or below `llsn` on, up to the first that is
+        broken. Blocking. Raises Corrupt if it is their commits that cannot be read."""
+        examined = self._data.examine(llsn, last_llsn, max_bytes)
+        for _, commit in self._commits.walk(llsn, from_disk):
+            if commit.last_llsn >= examined.next_llsn - 1:
+                break
+        return examined
+
+
+def _joined(batches: list[Batch]) -> memoryview:
+    """Batches that were read together lie side by side."""
+    size = sum(len(batch.view) for batch in batches)
+    return memoryview(batches[0].view.obj)[:size]

@@ -1,0 +1,306 @@
+"""One replica's files: its entries, its commits and what it must know of itself.
+
+    <path>/meta  <path>/data/…  <path>/commit/…  <path>/spare/…
+
+Methods that take `done` are called on the loop and return at once; effects are visible to
+lookups (stream_reader.py) at once and stored when `done` is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from loomlog.config import StorageSettings
+from loomlog.core.ordered.recovery import NOWHERE, Place, RecoveredContext, recover
+from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument
+from loomlog.storage.files import Files, Finished, Step
+from loomlog.storage.ordered import stream_meta, wipe
+from loomlog.storage.ordered.commit_log import CommitLog
+from loomlog.storage.ordered.data_file import Broken
+from loomlog.storage.ordered.data_log import DataLog
+from loomlog.storage.ordered.file_read import from_disk
+from loomlog.storage.ordered.journal import Channel, Journal
+from loomlog.storage.ordered.removals import Removals
+from loomlog.storage.ordered.replica_paths import has_data
+from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.stream_reader import StreamReader
+from loomlog.types import CommitContext, Glsn, Llsn
+
+_DIRECTORIES: Final = ("data", "commit", "spare")
+
+
+class StreamStore(StreamReader):
+    """The storage of one replica. `create` or `open` it; both block."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        meta: StreamMeta,
+        journal: Journal,
+        settings: StorageSettings,
+    ) -> None:
+        channel = Channel(f"stream {meta.stream_id}")
+        data = DataLog(files, path, meta.stream_id, channel, journal, settings, meta.base_llsn)
+        commits = CommitLog(files, path, channel, journal, settings)
+        super().__init__(path, meta, channel, data, commits)
+        self._files = files
+        self._journal = journal
+        self._settings = settings
+        self._removals = Removals(journal, channel)
+        self.context = self._recover()
+
+    @classmethod
+    def create(
+        cls,
+        files: Files,
+        path: str,
+        meta: StreamMeta,
+        journal: Journal,
+        settings: StorageSettings,
+    ) -> StreamStore:
+        """A new, empty replica at `path`."""
+        if files.exists(f"{path}/meta") or has_data(files, path):
+            raise AlreadyExists(f"{path} holds a replica already; remove it first")
+        if files.exists(path):
+            files.remove_tree(path)  # a creation that was interrupted
+        files.make_directory(path)
+        store = cls(files, path, meta, journal, settings)
+        stream_meta.save(files, path, meta)  # last: without it the directory is nobody's
+        files.sync_directory(path.rpartition("/")[0])
+        return store
+
+    @classmethod
+    def open(
+        cls, files: Files, path: str, journal: Journal, settings: StorageSettings
+    ) -> StreamStore:
+        """The replica that is stored at `path`, recovered."""
+        _sync_names(files, path)
+        store = cls._opened(files, path, journal, settings)
+        wipe.remove(files, path)
+        return store
+
+    @classmethod
+    def _opened(
+        cls, files: Files, path: str, journal: Journal, settings: StorageSettings
+    ) -> StreamStore:
+        meta = stream_meta.load(files, path)
+        if meta.wiping:
+            wipe.set_aside(files, path)
+            meta = replace(meta, wiping=False)
+            store = cls(files, path, meta, journal, settings)
+            stream_meta.save(files, path, meta)
+            return store
+        return cls(files, path, meta, journal, settings)
+
+    # ---- writing ------------------------------------------------------------------------
+
+    def append(
+        self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn, done: Finished
+    ) -> None:
+        """Store entries that go on where the stream ends. The batches must not change until
+        `done`."""
+        self._data.append(batches, first_llsn, last_llsn, done)
+
+    def commit(self, context: CommitContext, done: Finished) -> None:
+        """Store a commit. A little later than an append: losing it only means to hear it again."""
+        self._commits.append(context, done)
+        if self.local_low == NOWHERE and context.length:
+            self.local_low = _first_above(self._meta.trimmed_glsn, context)
+
+    def truncate(self, last_llsn: Llsn, done: Finished) -> None:
+        """Drop stored entries above `last_llsn` so that they never come back. No append may be
+        made until `done`."""
+        newest = self._commits.last
+        if newest is not None and last_llsn < newest.last_llsn:
+            raise InvalidArgument(
+                f"{self._channel.name}: LLSN {newest.last_llsn} is committed, "
+                f"cannot cut at {last_llsn}"
+            )
+        self._data.truncate(last_llsn, done)
+
+    def set_meta(
+        self, *, epoch: int | None = None, trimmed_glsn: Glsn | None = None, done: Finished
+    ) -> None:
+        """Change what is known of this replica."""
+        meta = self._meta
+        meta = meta if epoch is None else replace(meta, epoch=epoch)
+        self._meta = meta if trimmed_glsn is None else replace(meta, trimmed_glsn=trimmed_glsn)
+        self._journal.call(self._channel, [partial(self._save, self._meta)], done)
+
+    def _save(self, meta: StreamMeta) -> None:
+        stream_meta.save(self._files, self._path, meta)
+
+    # ---- trimming -----------------------------------------------------------------------
+
+    def trim(self, glsn: Glsn, done: Finished) -> None:
+        """Drop everything up to `glsn`: from now on it is trimmed; whole files go."""
+        if glsn <= self._meta.trimmed_glsn:
+            self._journal.call(self._channel, [], done)
+            return
+        self._meta = replace(self._meta, trimmed_glsn=glsn)
+        newest = self._commits.last
+        lows: list[Place] = []
+        steps: list[Step] = [
+            partial(self._save, self._meta),
+            # No entry may go before the commit that counts it is stored.
+            self._commits.sync,
+            lambda: lows.append(self._find_low(glsn)),
+        ]
+        self._journal.call(self._channel, steps, partial(self._trimmed, glsn, newest, lows, done))
+
+    def _trimmed(
+        self,
+        glsn: Glsn,
+        newest: CommitContext | None,
+        lows: list[Place],
+        done: Finished,
+        error: BaseException | None,
+    ) -> None:
+        if error is not None:
+            done(error)
+            return
+        # Commits may have come since it was looked up; those are in memory.
+        self.local_low = lows[0] if lows[0] != NOWHERE else self._find_low(glsn)
+        self._removals.add(self._drop_trimmed(glsn, newest), done)
+
+    def _drop_trimmed(self, glsn: Glsn, newest: CommitContext | None) -> list[Step]:
+        """Forget whole files below the trim; `newest` is the last commit that is surely stored."""
+        if newest is None:
+            return []
+        return [
+            *self._data.drop_below(min(self.first_kept, newest.last_llsn + 1)),
+            *self._commits.drop_below(glsn, newest.llsn),
+        ]
+
+    def _find_low(self, trimmed_glsn: Glsn) -> Place:
+        """The first committed entry above the trim. Blocking."""
+        commit = self._commits.find(trimmed_glsn + 1, from_disk)
+        return NOWHERE if commit is None else _first_above(trimmed_glsn, commit)
+
+    # ---- repairing damage ---------------------------------------------------------------
+
+    def overwrite(self, broken: Broken, batch: memoryview, done: Finished) -> None:
+        """Put a sound copy in the place of a broken batch."""
+        self._data.overwrite(broken, batch, done)
+
+    def find_missing(self, found: list[str], done: Finished) -> None:
+        """Put the paths of files that should be there and are not into `found`."""
+        missing: list[str] = []
+
+        def look() -> None:
+            missing.extend(path for path in self._paths() if not self._files.exists(path))
+
+        def finished(error: BaseException | None) -> None:
+            found.extend(path for path in missing if path in self._paths())  # not just dropped
+            done(error)
+
+        self._journal.call(Channel(self._channel.name), [look], finished)
+
+    def _paths(self) -> list[str]:
+        return [f"{self._path}/meta", *self._data.paths, *self._commits.paths]
+
+    # ---- restarting empty ----------------------------------------------------------------
+
+    def restart(
+        self, first_llsn: Llsn, high_watermark: Glsn, trimmed_glsn: Glsn, done: Finished
+    ) -> None:
+        """Wipe everything and go on at `first_llsn`. A crash leaves the old replica or the wiped
+        one. Clears an error, too. Nothing else may be asked until `done`."""
+        meta = replace(
+            self._meta,
+            trimmed_glsn=max(trimmed_glsn, self._meta.trimmed_glsn),
+            base_llsn=first_llsn,
+            base_high_watermark=high_watermark,
+            wiping=True,
+        )
+        self._renew([partial(self._save, meta)], done)
+
+    def reopen(self, done: Finished) -> None:
+        """Recover from what is stored, as after a restart of the process, to get over an error.
+        Nothing else may be asked until `done`."""
+        self._renew([], done)
+
+    def _renew(self, steps: list[Step], done: Finished) -> None:
+        opened: list[StreamStore] = []
+
+        def open_again() -> None:
+            _sync_names(self._files, self._path)
+            opened.append(
+                StreamStore._opened(self._files, self._path, self._journal, self._settings)
+            )
+
+        self._journal.call(
+            Channel(self._channel.name), [*steps, open_again], partial(self._renewed, opened, done)
+        )
+
+    def _renewed(
+        self, opened: list[StreamStore], done: Finished, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._channel.error = self._channel.error or error
+            done(error)
+            return
+        self.abandon()
+        fresh = opened[0]
+        self._meta, self._channel = fresh._meta, fresh._channel
+        self._data, self._commits = fresh._data, fresh._commits
+        self.local_low, self.context = fresh.local_low, fresh.context
+        self._removals.channel = fresh._channel
+        self._removals.add([partial(wipe.remove, self._files, self._path)])
+        done(None)
+
+    # ---- opening and closing ------------------------------------------------------------
+
+    def _recover(self) -> RecoveredContext:
+        found = recover(
+            self._commits.newest_first(),
+            self._data.last_llsn,
+            trimmed_glsn=self._meta.trimmed_glsn,
+            base=(self._meta.base_high_watermark, self._meta.base_llsn),
+        )
+        self._commits.drop_above(found.high_watermark, found.uncommitted_begin, self._meta.epoch)
+        damaged = found.damaged or self._data.damaged or self._commits.damaged
+        if not damaged and found.uncommitted_end > self._data.next_llsn:
+            self._data.restart(found.uncommitted_end)  # only trimmed entries are missing
+        try:
+            self.local_low = self._find_low(self._meta.trimmed_glsn)
+        except Corrupt:
+            damaged = True
+        damaged = damaged or self._data.first_llsn > self.first_kept
+        if not damaged:
+            # What a crash kept a trim from doing.
+            for step in self._drop_trimmed(self._meta.trimmed_glsn, self._commits.last):
+                step()
+        return replace(found, local_low=self.local_low, damaged=damaged)
+
+    def abandon(self) -> None:
+        """Forget the files, which are not in the directory any more. They are closed when nobody
+        reads or syncs them."""
+        self._data.abandon()
+        self._commits.abandon()
+
+    def close(self) -> None:
+        """Close the files. Blocking; after the journal and its worker are closed."""
+        self._data.close()
+        self._commits.close()
+
+
+def _first_above(trimmed_glsn: Glsn, commit: CommitContext) -> Place:
+    """The first entry of a commit that is not trimmed, or NOWHERE."""
+    glsn = max(commit.glsn, trimmed_glsn + 1)
+    skipped = glsn - commit.glsn
+    return Place(glsn, commit.llsn + skipped) if skipped < commit.length else NOWHERE
+
+
+def _sync_names(files: Files, path: str) -> None:
+    """Sync directory entries, outermost first: they may be unsynced work of a killed process, and
+    must survive a power loss before anything depends on them."""
+    files.sync_directory(path.rpartition("/")[0])
+    files.sync_directory(path)
+    for name in _DIRECTORIES:
+        if files.exists(f"{path}/{name}"):
+            files.sync_directory(f"{path}/{name}")

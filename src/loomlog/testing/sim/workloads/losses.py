@@ -1,0 +1,160 @@
+"""Nodes lose their disks, or come back with older copies of them: as many as there are replicas, or
+more. Then every entry that was acknowledged is read, or said to be lost; with fewer, all are read.
+
+    append, copy the disks of some nodes, append, stop all nodes,
+    empty some disks, put older copies in the place of others, start all, read
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+from loomlog.client.cluster import Cluster
+from loomlog.errors import LoomError
+from loomlog.testing.history import History
+from loomlog.testing.sim.cluster import VOLUME, Shape, SimCluster
+from loomlog.testing.sim.disk import DiskImage
+from loomlog.testing.sim.faults import FaultPlan
+from loomlog.testing.sim.host import Process
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.testing.sim.workloads.cluster import finish
+from loomlog.types import Gap, Glsn, SyncMode
+
+LOG: Final = "log"
+PROTOCOLS: Final = ("ordered", "chained", "copyset")
+APPENDS_MAX: Final = 8
+WITHIN_S: Final = 60.0
+READ_S: Final = 15.0
+
+
+def losses(sim: Simulation, plan: FaultPlan) -> History:
+    """See above; there are no other faults."""
+    random = sim.world.random
+    drawn = Shape.draw(random, power_losses=True)
+    shape = replace(drawn, storage=replace(drawn.storage, sync=SyncMode.ALWAYS))
+    return _Losses(sim, SimCluster(sim, shape)).run()
+
+
+class _Losses:
+    def __init__(self, sim: Simulation, servers: SimCluster) -> None:
+        self._sim = sim
+        self._servers = servers
+        self._random = sim.world.random
+        self._protocol = self._random.choice(PROTOCOLS)
+        self._appended: dict[Glsn, bytes] = {}
+        self._hit: list[str] = []
+        self._wiped: list[str] = []
+
+    def run(self) -> History:
+        self._servers.start()
+        self._do(self._create)
+        self._do(self._append)
+        images = {name: self._copy(name) for name in self._some_nodes()}
+        self._do(self._append)
+        self._harm(images)
+        self._do(self._replace_wiped)
+        for name in self._servers.node_names:
+            self._start(name)
+        self._do(self._read)
+        return History()
+
+    def _do(self, work: Callable[[Cluster], Awaitable[None]]) -> None:
+        async def main(process: Process) -> None:
+            await work(await self._servers.connect(process))
+
+        finish(self._sim, [self._sim.host("client").start(main)], WITHIN_S)
+
+    # ---- disks
+
+    def _some_nodes(self) -> list[str]:
+        names = self._servers.node_names
+        return self._random.sample(names, self._random.randint(0, len(names)))
+
+    def _copy(self, name: str) -> DiskImage:
+        self._sim.host(name).kill()
+        image = self._sim.host(name).disk.copy()
+        self._start(name)
+        return image
+
+    def _start(self, name: str) -> None:
+        self._sim.host(name).start(self._servers.servers[name])
+
+    def _harm(self, images: dict[str, DiskImage]) -> None:
+        for name in self._servers.node_names:
+            self._sim.host(name).kill()
+        self._hit = self._some_nodes()
+        for name in self._hit:
+            disk = self._sim.host(name).disk
+            if name in images and self._random.random() < 0.5:
+                disk.restore(images[name])
+                self._sim.world.note(name, "older copy of its disk")
+            else:
+                self._wiped.append(name)
+                disk.restore(None)
+                files = disk.mount()
+                files.make_directory(VOLUME)
+                files.sync_directory("/")
+                self._sim.world.note(name, "empty disk")
+
+    # ---- what clients do
+
+    async def _create(self, cluster: Cluster) -> None:
+        shape = self._servers.shape
+        streams = 1 if self._protocol == "copyset" else shape.streams
+        while True:
+            try:
+                await cluster.create_log(
+                    LOG, protocol=self._protocol, streams=streams, replicas=shape.replicas
+                )
+                return
+            except LoomError:
+                await asyncio.sleep(0.1)  # nodes are just starting
+
+    async def _append(self, cluster: Cluster) -> None:
+        log = cluster.log(LOG)
+        for _ in range(self._random.randint(1, APPENDS_MAX)):
+            value = b"%d" % len(self._appended)
+            place = await log.append(value)
+            self._appended[place.position] = value
+
+    async def _replace_wiped(self, cluster: Cluster) -> None:
+        for name in self._wiped:
+            node = int(name.removeprefix("vsn-"))
+            while any(  # noqa: ASYNC110 - nobody tells
+                n.alive for n in (await cluster.status()).nodes if n.id == node
+            ):
+                await asyncio.sleep(0.05)
+            await cluster.replace_node(node)
+
+    async def _read(self, cluster: Cluster) -> None:
+        found: dict[Glsn, bytes] = {}
+        lost: list[Gap] = []
+        log, last = cluster.log(LOG), max(self._appended)
+        async with asyncio.timeout(READ_S):
+            async for item in log.subscribe(1, last, gaps=True):
+                if not isinstance(item, Gap):
+                    found[item.position] = item.value
+                elif item.kind == "dataloss":
+                    lost.append(item)
+        self._judge(found, lost)
+
+    # ---- the judge
+
+    @property
+    def _may_lose(self) -> bool:
+        return len(self._hit) >= self._servers.shape.replicas
+
+    def _judge(self, found: dict[Glsn, bytes], lost: list[Gap]) -> None:
+        if lost and not self._may_lose:
+            raise AssertionError(f"{lost} is said to be lost; only {self._hit} lost anything")
+        for position, value in self._appended.items():
+            is_lost = any(gap.first <= position <= gap.last for gap in lost)
+            if found.get(position) != value and not is_lost:
+                raise AssertionError(
+                    f"{position} was acknowledged, is not lost, and reads {found.get(position)!r}"
+                )
+            if position in found and is_lost:
+                raise AssertionError(f"{position} is read, and said to be lost")

@@ -1,0 +1,17 @@
+"""The connections, handlers and services of net/, carrying the frames of the wire contract."""
+
+from __future__ import annotations
+
+from loomlog.net import connection, endpoints, links, service
+from loomlog.wire import loomlog_pb2 as pb
+
+Frame = pb.Frame
+Codec = connection.Codec[Frame]
+Connection = connection.Connection[Frame]
+Handler = connection.Handler[Frame]
+Links = links.Links[Frame]
+OnlyAnswers = connection.OnlyAnswers[Frame]
+OnReply = connection.OnReply[Frame]
+Route = service.Route[Frame]
+Server = endpoints.Server[Frame]
+Service = service.Service[Frame]

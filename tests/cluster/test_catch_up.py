@@ -1,0 +1,193 @@
+"""The metadata is restored from an older copy: nothing is acknowledged until it was brought up to
+date with the storage nodes, and then all that the copy knows goes on. On real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from cli_rig import Loom, environment, program
+
+import loomlog
+from loomlog.errors import Conflict, LoomError, NotFound, RolledBack
+
+pytestmark = pytest.mark.timeout(180)
+
+PROTOCOLS = {"ordered": 3, "chained": 3, "copyset": 2}
+NODES = (1, 2, 3, 4)
+PATIENCE_S = 60.0
+
+
+class CatchUpRig:
+    """A vmr and four storage nodes, each a process; and what was acknowledged."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.address = free_address()
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self.loom = Loom(self.address)
+        self.appended: dict[str, dict[int, bytes]] = {name: {} for name in PROTOCOLS}
+
+    @property
+    def data(self) -> Path:
+        return self._directory / "vmr"
+
+    def start_vmr(self) -> None:
+        quick = ("--heartbeat-timeout", "1", "--replace-after", "1")
+        where = ("--data", str(self.data), "--listen", self.address, "--http", "none")
+        self._start("vmr", *where, *quick)
+
+    def start_node(self, node: int) -> None:
+        volume = self._directory / f"vsn-{node}"
+        volume.mkdir(exist_ok=True)
+        listen = ("--listen", "127.0.0.1:0", "--volumes", str(volume))
+        self._start(f"vsn-{node}", "--storage-node-id", str(node), "--mr", self.address, *listen)
+
+    def _start(self, name: str, *arguments: str) -> None:
+        command = program(name.partition("-")[0], "start", "--cluster-id", "local", *arguments)
+        process = subprocess.Popen(
+            [*command, "--log-level", "error"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        self._processes[name] = process
+
+    def ready(self, name: str) -> None:
+        stdout = self._processes[name].stdout
+        assert stdout is not None
+        assert json.loads(stdout.readline())["ready"]
+
+    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        process = self._processes.pop(name)
+        process.send_signal(how)
+        process.communicate(timeout=30)
+
+    def close(self) -> None:
+        for name in list(self._processes):
+            self.stop(name, signal.SIGKILL)
+
+    def back_up(self) -> None:
+        shutil.copytree(self.data, self._directory / "copy")
+
+    def restore(self) -> None:
+        shutil.rmtree(self.data)
+        shutil.copytree(self._directory / "copy", self.data)
+
+    async def append(self, cluster: loomlog.Cluster, what: str, count: int = 10) -> None:
+        for name, known in self.appended.items():
+            values = [f"{name} {what} {number}".encode() for number in range(count)]
+            async with asyncio.timeout(PATIENCE_S):
+                placed = await cluster.log(name).append_many(values)
+            at = {each.position: value for each, value in zip(placed, values, strict=True)}
+            assert not set(at) & set(known), "a position was given twice"
+            known |= at
+
+    async def reads_all(self, cluster: loomlog.Cluster) -> None:
+        for name, known in self.appended.items():
+            log = cluster.log(name)
+            async with asyncio.timeout(PATIENCE_S):
+                found = log.subscribe(start=1, stop=max(known))
+                read = {entry.position: entry.value async for entry in found}
+            assert read == known, name
+
+    def conditions(self) -> str:
+        status: dict[str, Any] = self.loom.json("status")
+        return " ".join(status["conditions"])
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[CatchUpRig]:
+    rig = CatchUpRig(tmp_path)
+    try:
+        rig.start_vmr()
+        for node in NODES:
+            rig.start_node(node)
+        rig.ready("vmr")
+        for node in NODES:
+            rig.ready(f"vsn-{node}")
+        yield rig
+    finally:
+        rig.close()
+
+
+async def fail_over(rig: CatchUpRig, cluster: loomlog.Cluster, node: int) -> None:
+    """A node is killed, the logs go on without it, and it comes back."""
+    rig.stop(f"vsn-{node}", signal.SIGKILL)
+    await rig.append(cluster, f"without {node}")
+    rig.start_node(node)
+    rig.ready(f"vsn-{node}")
+    await rig.append(cluster, f"with {node} again")
+
+
+async def test_a_restored_copy_is_brought_up_to_date(rig: CatchUpRig) -> None:
+    async with await loomlog.connect(rig.address, append_timeout_s=60) as cluster:
+        for name, replicas in PROTOCOLS.items():
+            await cluster.create_log(name, protocol=name, replicas=replicas)
+        await rig.append(cluster, "first")
+        version = await cluster.register("r").swap(b"old", expected=0)
+        lease = await cluster.acquire_lease("l", holder="a", ttl_s=60)
+        rig.stop("vmr")
+        rig.back_up()
+        rig.start_vmr()
+        rig.ready("vmr")
+        await fail_over(rig, cluster, 1)
+        await fail_over(rig, cluster, 2)
+        late = await cluster.create_log("late", replicas=2)
+        await late.append(b"lost")
+        newer = await cluster.register("r").swap(b"new", expected=version)
+        rig.stop("vmr")
+
+        rig.restore()
+        rig.start_vmr()
+        rig.ready("vmr")
+        async with asyncio.timeout(PATIENCE_S):
+            while "went back in time" not in rig.conditions():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.1)
+        with pytest.raises(RolledBack, match="loom metadata catch-up"):
+            await cluster.register("r").swap(b"newest", expected=version)
+        with pytest.raises(RolledBack):
+            await cluster.create_log("another", replicas=2)
+        assert "went back in time" in rig.loom.fails("log", "describe", "ordered")
+        rig.stop("vmr")
+
+        done = rig.loom.run(
+            *("metadata", "catch-up", "--json"),
+            *("--data", str(rig.data), "--listen", rig.address),
+        )
+        found = json.loads(done.stdout)
+        assert (done.returncode, found["up_to_date"]) == (0, True), found
+        assert any("cannot be read" in note for note in found["notes"])
+        rig.start_vmr()
+        rig.ready("vmr")
+        await rig.append(cluster, "last")
+        await rig.reads_all(cluster)
+        assert not rig.conditions()
+        with pytest.raises(NotFound):
+            await cluster.log("late").describe()
+        for stale in (version, newer):
+            with pytest.raises(Conflict):
+                await cluster.register("r").swap(b"x", expected=stale)
+        found_register = await cluster.register("r").get()
+        assert found_register is not None
+        assert (found_register.value, found_register.version > newer) == (b"old", True)
+        assert lease is not None
+        with pytest.raises(LoomError, match="epoch 1 is over"):
+            await lease.renew()
+        other = await cluster.acquire_lease("m", holder="b", ttl_s=60)
+        assert other is not None
+        assert other.epoch > 1_000_000

@@ -1,0 +1,100 @@
+"""An etcd that went back in time is recognised like any other metadata, and brought up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loomlog.cli.commands.rebuild import How, catch_up_several
+from loomlog.config import EtcdSettings
+from loomlog.errors import Conflict, RolledBack
+from loomlog.metadata.store.etcd import EtcdStore
+from loomlog.metadata.store.late_store import LateStore
+from loomlog.testing import LocalCluster, LocalEtcd
+
+pytestmark = pytest.mark.timeout(120)
+
+MEMBERS = (1, 2, 3)
+PATIENCE_S = 60.0
+
+
+class EtcdRollbackCluster(LocalCluster):
+    """Three metadata repositories on an etcd that can be put back, with their directories."""
+
+    def __init__(self, directory: Path, etcd: LocalEtcd) -> None:
+        super().__init__(nodes=3, metadata=3, directory=directory / "servers")
+        self.settings = EtcdSettings(etcd.endpoints)
+        self._store = LateStore(lambda: EtcdStore.open(self.settings))  # type: ignore[assignment]
+        self._etcd = etcd
+        self._live = [directory / "etcd" / "member-1", *map(self.data, MEMBERS)]
+        self._copies = directory / "copies"
+
+    def data(self, number: int) -> Path:
+        assert self._directory is not None
+        return self._directory / f"vmr-{number}"
+
+    async def stop_all(self) -> None:
+        for number in MEMBERS:
+            await self.stop_metadata(number)
+
+    async def start_all(self) -> None:
+        await asyncio.gather(*map(self.start_metadata, MEMBERS))
+
+    async def back_up(self) -> None:
+        await self.stop_all()
+        await asyncio.to_thread(self._etcd.stop, 1)
+        for path in self._live:
+            shutil.copytree(path, self._copies / path.name)
+        await self._start_etcd()
+        await self.start_all()
+
+    async def restore(self) -> None:
+        await self.stop_all()
+        await asyncio.to_thread(self._etcd.stop, 1)
+        for path in self._live:
+            shutil.rmtree(path)
+            shutil.copytree(self._copies / path.name, path)
+        await self._start_etcd()
+        await self.start_all()
+
+    async def _start_etcd(self) -> None:
+        await asyncio.to_thread(self._etcd.start, 1)
+        await asyncio.to_thread(self._etcd.wait_healthy, 1)
+
+
+async def test_a_restored_etcd_serves_nobody_until_it_was_brought_up_to_date(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "etcd").mkdir()
+    with LocalEtcd(directory=tmp_path / "etcd") as etcd:
+        servers = EtcdRollbackCluster(tmp_path, etcd)
+        async with servers as cluster:
+            log = await cluster.create_log("events", replicas=2)
+            first = await log.append(b"one")
+            register = cluster.register("r")
+            version = await register.swap(b"old", expected=0)
+            await servers.back_up()
+            second = await log.append(b"two")
+            await register.swap(b"new", expected=version)
+            await servers.restore()
+            with pytest.raises(RolledBack, match="loom metadata catch-up"):
+                await register.swap(b"again", expected=version)
+            status = await cluster.status()
+            assert any("went back in time" in each for each in status.conditions)
+
+            await servers.stop_all()
+            how = How(servers._listen[1], (), PATIENCE_S, as_json=True)
+            await catch_up_several(servers.settings, how)
+            for number in MEMBERS:
+                shutil.rmtree(servers.data(number))
+            await servers.start_all()
+            async with asyncio.timeout(PATIENCE_S):
+                third = await log.append(b"three")
+                assert first.position < second.position < third.position
+                entries = log.subscribe(start=1, stop=third.position)
+                assert [entry.value async for entry in entries] == [b"one", b"two", b"three"]
+            with pytest.raises(Conflict):
+                await register.swap(b"again", expected=version)

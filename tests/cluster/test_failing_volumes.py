@@ -1,0 +1,248 @@
+"""A volume that is full, read-only or gone: others take over, status names it, and it is used again
+when it is well."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from loomlog import limits
+from loomlog.client.cluster import Cluster
+from loomlog.client.log import Log
+from loomlog.errors import DiskFailed
+from loomlog.testing import LocalCluster
+
+PROTOCOLS = ["ordered", "chained", "copyset"]
+PATIENCE_S = 30.0
+VOLUME_MIB = 24
+
+
+@pytest.fixture
+def small_volume(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The volume of node 1, or of another server: a file system of its own."""
+    disk, path = tmp_path / "disk", tmp_path / getattr(request, "param", "vsn-1")
+    disk.mkdir()
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={VOLUME_MIB}m", "loomlog-test", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        plug(path)
+        yield path
+    finally:
+        for mounted in (path, disk):
+            subprocess.run(["umount", "-l", str(mounted)], capture_output=True, check=False)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VOLUME_LOOK_S", 0.2)
+    monkeypatch.setattr(limits, "VOLUME_LOOK_FAILED_S", 0.2)
+    monkeypatch.setattr(limits, "VOLUME_FAILED_S", 1.0)
+    monkeypatch.setattr(limits, "REOPEN_S", 0.5)
+    monkeypatch.setattr("loomlog.metadata.nodes.lost_nodes.UNABLE_S", 1.0)
+    monkeypatch.setattr("loomlog.metadata.ordered.repair_loop.UNABLE_S", 1.0)
+    monkeypatch.setattr("loomlog.metadata.chained.upkeep.UNABLE_S", 1.0)
+
+
+def fill(volume: Path) -> Callable[[], None]:
+    """Take all space; what comes back gives it free."""
+    ballast = volume / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(1 << 16)):
+                pass
+        except OSError:
+            pass
+    return ballast.unlink
+
+
+def plug(volume: Path) -> None:
+    subprocess.run(["mount", "--bind", str(volume.parent / "disk"), str(volume)], check=True)
+
+
+def unplug(volume: Path) -> Callable[[], None]:
+    """Take the whole file system away; what comes back brings it back."""
+    subprocess.run(["umount", "-l", str(volume)], check=True)
+    return partial(plug, volume)
+
+
+async def conditions_of(cluster: Cluster, node: int) -> tuple[str, ...]:
+    return next(n.conditions for n in (await cluster.status()).nodes if n.id == node)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def append_all(log: Log, count: int, size: int = 100_000) -> None:
+    for number in range(count):
+        async with asyncio.timeout(PATIENCE_S):
+            await log.append(b"%06d" % number + bytes(size))
+
+
+async def read_all(log: Log) -> list[int]:
+    entries = [e async for e in log.subscribe(start=1, stop=(await log.describe()).tail)]
+    return [int(entry.value[:6]) for entry in entries]
+
+
+async def serves_without(log: Log, node: int) -> bool:
+    """Whether the log has all its replicas, none of them on that node."""
+    info = await log.describe()
+    if info.protocol == "copyset":
+        return True
+    placed = [
+        [*(replica.node for replica in stream.replicas)] if not stream.chains else list(chain)
+        for stream in info.active_streams
+        for chain in (stream.chains or ((),))
+    ]
+    return all(node not in nodes and len(nodes) == 3 for nodes in placed)
+
+
+@pytest.mark.parametrize("break_it", [fill, unplug])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_volume_that_fails_is_replaced_and_used_again(
+    protocol: str,
+    break_it: Callable[[Path], Callable[[], None]],
+    small_volume: Path,
+    tmp_path: Path,
+) -> None:
+    servers = LocalCluster(nodes=4, directory=tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", protocol, 1, 3)
+        await append_all(log, 5)
+        mend = break_it(small_volume)
+        try:
+            await append_all(log, 15)
+            await until(lambda: serves_without(log, 1))
+            await until(lambda: _is_named(cluster, small_volume))
+            assert not await conditions_of(cluster, 2)
+            assert await read_all(log) == [*range(5), *range(15)]
+        finally:
+            mend()
+        await until(lambda: _is_well(cluster))
+        everywhere = await cluster.create_log("everywhere", protocol, 1, 4)
+        await append_all(everywhere, 3)
+        assert await read_all(everywhere) == [0, 1, 2]
+
+
+async def _is_named(cluster: Cluster, volume: Path) -> bool:
+    return any(f"volume {volume} failed" in found for found in await conditions_of(cluster, 1))
+
+
+async def _is_mentioned(cluster: Cluster, volume: Path) -> bool:
+    return any(str(volume) in found for found in await conditions_of(cluster, 1))
+
+
+async def _is_well(cluster: Cluster) -> bool:
+    return not await conditions_of(cluster, 1)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_lone_replica_goes_on_when_there_is_room_again(
+    protocol: str, small_volume: Path, tmp_path: Path
+) -> None:
+    async with LocalCluster(nodes=1, directory=tmp_path) as cluster:
+        log = await cluster.create_log("events", protocol, 1, 1)
+        await append_all(log, 5)
+        free = fill(small_volume)
+        waiting = asyncio.create_task(append_all(log, 15))
+        await until(lambda: _is_named(cluster, small_volume))
+        free()
+        await waiting
+        assert await read_all(log) == [*range(5), *range(15)]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_directory_that_is_deleted_under_a_node_is_noticed(
+    protocol: str, tmp_path: Path
+) -> None:
+    servers = LocalCluster(nodes=4, directory=tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", protocol, 1, 3)
+        await append_all(log, 5)
+        shutil.rmtree(tmp_path / "vsn-1" / "cid=local")
+        await until(lambda: _is_missed(cluster))
+        await append_all(log, 15)
+        await until(lambda: serves_without(log, 1))
+        assert await read_all(log) == [*range(5), *range(15)]
+
+
+async def _is_missed(cluster: Cluster) -> bool:
+    return any("gone" in condition for condition in await conditions_of(cluster, 1))
+
+
+async def test_a_scrub_finds_files_that_are_gone(tmp_path: Path) -> None:
+    async with LocalCluster(nodes=3, directory=tmp_path) as cluster:
+        log = await cluster.create_log("events", "ordered", 1, 3)
+        await append_all(log, 5)
+        for segment in (tmp_path / "vsn-2").rglob("*.seg"):
+            os.remove(segment)
+        (stream,) = (await log.describe()).streams
+        await cluster.scrub_stream(stream.id)
+
+        async def is_found() -> bool:
+            change = await cluster.scrub_stream(stream.id, tell_only=True)
+            return any("is gone" in scrub.error for scrub in change.scrubs)
+
+        await until(is_found)
+
+
+@pytest.mark.parametrize("small_volume", ["vmr"], indirect=True)
+async def test_a_metadata_repository_with_a_full_disk_says_so_at_once(
+    small_volume: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = LocalCluster(nodes=1, directory=tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", "ordered", 1, 1)
+        at = await log.append(b"one")
+        free = fill(small_volume)
+        async with asyncio.timeout(PATIENCE_S / 3):
+            for _ in range(3):
+                with pytest.raises(DiskFailed, match=r"metadata\.sqlite"):
+                    await cluster.register("large").swap(bytes(100_000), 0)
+                with pytest.raises(DiskFailed, match=r"metadata\.sqlite"):
+                    await log.checkpoint("reader").set(at.position)
+        assert any("metadata.sqlite" in found for found in (await cluster.status()).conditions)
+        said = [r.getMessage() for r in caplog.records if "metadata.sqlite" in r.getMessage()]
+        assert len(said) == 1
+        await log.append(b"two")  # rounds have their space already
+        free()
+        await log.checkpoint("reader").set(at.position)
+        assert not (await cluster.status()).conditions
+
+
+async def test_a_metadata_repository_without_its_directory_ends(tmp_path: Path) -> None:
+    servers = LocalCluster(nodes=1, directory=tmp_path)
+    async with servers:
+        shutil.rmtree(tmp_path / "vmr")
+        assert servers.metadata is not None
+        async with asyncio.timeout(PATIENCE_S):
+            assert "is gone" in str(await servers.metadata.failed)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_node_starts_and_is_read_with_a_full_disk(
+    protocol: str, small_volume: Path, tmp_path: Path
+) -> None:
+    servers = LocalCluster(nodes=1, directory=tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", protocol, 1, 1)
+        await append_all(log, 5)
+        free = fill(small_volume)
+        await servers.stop_node(1)
+        await servers.start_node(1)
+        await until(lambda: _is_mentioned(cluster, small_volume))
+        free()
+        await append_all(log, 3)
+        assert await read_all(log) == [*range(5), *range(3)]

@@ -1,0 +1,167 @@
+"""Clients that ask and do not read the answers cost a server little, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import pytest
+
+from loomlog import connect, limits
+from loomlog.client.cluster import Cluster
+from loomlog.metadata.status import StatusView
+from loomlog.net.address import split_address
+from loomlog.testing import LocalCluster
+from loomlog.wire import frames
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection
+
+PATIENCE_S = 30.0
+ENTRIES = 40
+VALUE = bytes(limits.MIB)
+
+
+@pytest.fixture
+async def local() -> AsyncIterator[tuple[LocalCluster, Cluster]]:
+    servers = LocalCluster(nodes=1)
+    async with servers as cluster:
+        yield servers, cluster
+
+
+async def asks_and_does_not_read(
+    address: str, requests: Iterable[pb.Frame]
+) -> asyncio.StreamWriter:
+    reader, writer = await asyncio.open_connection(*split_address(address), limit=1)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    encode = frames.FrameWriter().encode
+    writer.write(b"".join(encode(Codec("client").greeting())))
+    for number, request in enumerate(requests, 1):
+        request.id = number
+        writer.write(b"".join(encode(request)))
+    return writer
+
+
+async def settled(connections: Iterable[Connection]) -> int:
+    """Wait until no more is being sent; return how much waits to be sent, at most."""
+    before, steady = -1, 0
+    async with asyncio.timeout(PATIENCE_S):
+        while steady < 10:
+            await asyncio.sleep(0.05)
+            unsent = max((found.unsent_bytes for found in connections), default=0)
+            steady = steady + 1 if unsent == before else 0
+            before = unsent
+    return before
+
+
+@pytest.mark.parametrize("kind", ["read", "subscribe", "fetch"])
+async def test_answers_that_nobody_reads_stay_few(
+    local: tuple[LocalCluster, Cluster], kind: str
+) -> None:
+    servers, cluster = local
+    log = await cluster.create_log("events", replicas=1)
+    for _ in range(ENTRIES):
+        await log.append(VALUE)
+    stream = (await log.describe()).streams[0].id
+    node = servers.nodes[1]
+    asked = {
+        "read": pb.Frame(read=pb.Read(log_stream_id=stream, glsn=7)),
+        "subscribe": pb.Frame(
+            subscribe=pb.Subscribe(log_stream_id=stream, first_glsn=1, credit_bytes=1 << 40)
+        ),
+        "fetch": pb.Frame(
+            fetch_batches=pb.FetchBatches(log_stream_id=stream, first_llsn=1, last_llsn=2)
+        ),
+    }[kind]
+    writer = await asks_and_does_not_read(node.address, [asked] * 200)
+    unsent = await settled(node._server._connections)
+    in_one_go = limits.READS_PER_CONNECTION_MAX * 2 * len(VALUE)
+    assert limits.SEND_BUFFER_BYTES < unsent < limits.SEND_BUFFER_BYTES + in_one_go + limits.MIB
+    assert (await log.read(1)).value == VALUE  # others are served
+    writer.transport.abort()
+
+
+def request_of(log: pb.Log, wait_ms: int) -> pb.Frame:
+    """Return a request for as much as there is of a chained or copyset log."""
+    (stream,) = log.streams
+    if stream.protocol == "chained":
+        (replica,) = stream.projection.chains[0].replicas
+        fetch = pb.ChainRequest(
+            kind=pb.ChainRequest.FETCH,
+            loglet_id=stream.loglet_id,
+            birth=replica.birth,
+            epoch=stream.projection.epoch,
+            position=1,
+            limit=1 << 40,
+            wait_ms=wait_ms,
+        )
+        return pb.Frame(chain_request=fetch)
+    read = pb.CopysetRequest(
+        kind=pb.CopysetRequest.READ,
+        loglet_id=stream.loglet_id,
+        lsn=1,
+        until=(1 << 64) - 1,
+        bytes_max=1 << 40,
+        everything=True,
+        wait_ms=wait_ms,
+        stamp=stream.copyset.stamp,
+    )
+    return pb.Frame(copyset_request=read)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 20_000])
+@pytest.mark.parametrize("protocol", ["chained", "copyset"])
+async def test_long_polls_that_nobody_reads_stay_few(
+    local: tuple[LocalCluster, Cluster], protocol: str, wait_ms: int
+) -> None:
+    servers, cluster = local
+    log = await cluster.create_log("events", protocol=protocol, replicas=1)
+    for _ in range(ENTRIES):
+        position = await log.append(VALUE)
+    described = await cluster._metadata.request(
+        pb.Frame(describe_log=pb.DescribeLog(name="events"))
+    )
+    node = servers.nodes[1]
+    asked = request_of(described.log, wait_ms)
+    writer = await asks_and_does_not_read(node.address, [asked] * 200)
+    unsent = await settled(node._server._connections)
+    at_once = 1 if wait_ms else limits.READS_PER_CONNECTION_MAX
+    in_one_go = (at_once + 1) * 2 * len(VALUE)
+    assert limits.SEND_BUFFER_BYTES < unsent < limits.SEND_BUFFER_BYTES + in_one_go
+    assert (await log.read(position.position)).value == VALUE  # others are served
+    writer.transport.abort()
+
+
+async def test_many_reads_at_once_of_one_that_reads_are_all_answered(
+    local: tuple[LocalCluster, Cluster],
+) -> None:
+    _, cluster = local
+    log = await cluster.create_log("events", replicas=1)
+    for _ in range(4):
+        await log.append(VALUE)
+    found = await asyncio.gather(*(log.read(1 + number % 4) for number in range(150)))
+    assert all(entry.value == VALUE for entry in found)
+
+
+async def test_who_asks_for_the_status_without_end_does_not_keep_others_out(
+    local: tuple[LocalCluster, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, cluster = local
+    for number in range(30):
+        await cluster.create_log(f"log-{number}", replicas=1)
+    made = 0
+
+    def status(
+        view: StatusView, original: Callable[[StatusView], pb.Status] = StatusView.status
+    ) -> pb.Status:
+        nonlocal made
+        made += 1
+        return original(view)
+
+    monkeypatch.setattr(StatusView, "status", status)
+    asked = [pb.Frame(get_status=pb.GetStatus())] * 20_000
+    writer = await asks_and_does_not_read(servers.address, asked)
+    async with await connect(servers.address) as other:
+        await other.register("a").swap(b"x", expected=0)
+    assert made < len(asked) / 2
+    writer.transport.abort()

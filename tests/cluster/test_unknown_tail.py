@@ -1,0 +1,77 @@
+"""A copyset log whose end nobody can tell, because a node is away without which it cannot be
+recovered: all that is stored is read, and nobody is told that there is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from cli_rig import Loom
+
+from loomlog.client.log import Log
+from loomlog.errors import Unavailable
+from loomlog.testing import LocalCluster
+
+
+@asynccontextmanager
+async def one_dead(directory: Path, protocol: str) -> AsyncIterator[tuple[LocalCluster, Log, int]]:
+    """Three nodes, three replicas, one entry; then a node dies that nobody can do without."""
+    local = LocalCluster(nodes=3, directory=directory, failure_detection_s=1.0)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol, replicas=3)
+        position = (await log.append(b"one")).position
+        stream = (await log.describe()).streams[0]
+        copyset = stream.copyset
+        dead = (copyset.sequencer if copyset else None) or stream.replicas[0].node
+        async with aclosing(log.subscribe()) as entries:  # released, that is, everywhere
+            assert (await anext(entries)).position == position
+        await local.stop_node(dead)
+        while (await cluster.status()).nodes[dead - 1].alive:  # noqa: ASYNC110 - nobody notifies
+            await asyncio.sleep(0.02)
+        yield local, log, position
+
+
+async def test_what_is_stored_is_read_though_nobody_knows_the_end(tmp_path: Path) -> None:
+    async with one_dead(tmp_path, "copyset") as (local, log, position):
+        assert (await log.read(position)).value == b"one"
+        async with aclosing(log.subscribe()) as entries:
+            assert (await anext(entries)).value == b"one"
+        with pytest.raises(Unavailable, match="start node"):
+            await log.tail()
+        fresh = (await local.connect()).log("events")
+        assert (await fresh.read(position)).value == b"one"
+
+
+async def test_an_unknown_tail_is_shown_as_unknown(tmp_path: Path) -> None:
+    async with one_dead(tmp_path, "copyset") as (local, _, position):
+        cluster = await local.connect()
+        while (info := (await cluster.logs())[0]).reached != position:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert info.tail is None
+        assert local.metadata is not None
+        assert local.metadata.term is not None
+        view = local.metadata.term.view
+        assert view.as_dict()["logs"][0]["tail"] is None
+        assert "loomlog_log_tail{" not in view.metrics()
+        assert "loomlog_stream_entries{" not in view.metrics()
+
+        loom = Loom(local.address)
+        done = await asyncio.to_thread(loom.run, "tail", "events")
+        assert (done.returncode, done.stdout) == (1, b"one\n")
+        assert b"may have more entries" in done.stderr
+        assert b"start node" in done.stderr
+        listed = await asyncio.to_thread(loom.json, "log", "list")
+        assert listed[0]["tail"] is None
+        assert "at least" in await asyncio.to_thread(loom.says, "log", "list")
+
+
+async def test_an_ordered_log_names_the_command_that_lets_it_go_on(tmp_path: Path) -> None:
+    async with one_dead(tmp_path, "ordered") as (local, _, _):
+        cluster = await local.connect()
+        while "--replicas 2" not in (await cluster.logs())[0].streams[0].condition:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await cluster.switch_log("events", replicas=2)
+        assert (await cluster.log("events").append(b"two")).position == 2

@@ -1,0 +1,35 @@
+"""A MetaStore in memory whose next swap goes wrong, or waits, as the test says, and which can be
+damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from loomlog.errors import SwapUnknown
+from loomlog.metadata.store.contract import Fence, Versioned
+from loomlog.metadata.store.memory import MemoryStore
+
+
+class FaultyStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[], Awaitable[object]] | None = None  # once, ahead of a swap
+        self.loses: str | None = None  # of the next swap: its "answer", or the "request" already
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        before, self.before = self.before, None
+        if before is not None:
+            await before()
+        loses, self.loses = self.loses, None
+        if loses != "request":
+            version = await super().compare_and_swap(key, expected, value, fences=fences)
+        if loses is not None:
+            raise SwapUnknown("the store did not answer")
+        return version
+
+    def damage(self, key: str) -> None:
+        """Flip a bit of what is stored."""
+        stored, version = self._items[key]
+        self._items[key] = Versioned(stored[:-1] + bytes([stored[-1] ^ 1]), version)

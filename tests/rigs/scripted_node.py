@@ -1,0 +1,342 @@
+"""A storage node without a disk, on a real connection: the real replica state machine, and a test
+that decides when something is written, what is refused, and what is not answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
+from loomlog.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Unavailable,
+)
+from loomlog.net.endpoints import connect
+from loomlog.types import CommitContext, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection
+from loomlog.wire.translate import STATE_TO_WIRE
+
+PATIENCE_S = 20.0  # never waited for in full, unless something is broken
+
+
+class Peer:
+    """Something connected to a metadata repository; also a client that only asks."""
+
+    def __init__(self, role: str = "client") -> None:
+        self._codec = Codec(role)
+        self._happened = asyncio.Event()
+        self.connection: Connection | None = None
+
+    async def connect(self, address: str) -> None:
+        self.connection = await connect(address, self._codec, self)
+
+    async def ask(self, frame: pb.Frame) -> pb.Frame:
+        assert self.connection is not None
+        answer, _ = await self.connection.request(frame)
+        assert isinstance(answer, pb.Frame)
+        return answer
+
+    async def disconnect(self) -> None:
+        assert self.connection is not None
+        self.connection.close()
+
+    async def until(self, true: Callable[[], Any]) -> None:
+        """Wait until something that happened here made it true."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not true():
+                self._happened.clear()
+                await self._happened.wait()
+
+    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+        raise AssertionError(f"unexpected: {frame}")
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        if connection is self.connection:
+            self.connection = None
+        self._happened.set()
+
+
+class ScriptedNode(Peer):
+    def __init__(self, node_id: int) -> None:
+        super().__init__("vsn")
+        self.node_id = node_id
+        self.node_secret = f"secret-of-{node_id}"
+        self.cluster_secret = ""
+        self.cluster_id = "test"
+        self.replicas: dict[StreamId, Replica] = {}
+        self.stamps: dict[StreamId, int] = {}
+        self.births: dict[StreamId, int] = {}
+        self.orders: list[str] = []  # what came, in order: "add_log_stream 1", "seal 1 epoch 2", …
+        self.commits: list[tuple[StreamId, CommitContext]] = []
+        self.trimmed: dict[StreamId, int] = {}
+        self.refuse: dict[str, LoomError] = {}  # kind of order -> answered so
+        self.ignore: set[str] = set()  # kinds of orders that stay without an answer
+        self.commit_requests = 0
+        self.applies_commits = True
+        self.reports_orders = True  # what an order changed; else only its answer tells
+        self.unsealed: Callable[[int], None] = lambda node_id: None
+        self.peers: dict[str, ScriptedNode] = {}  # by address: where copies go to
+        self.copies_at_once: int | None = None  # commits per order to synchronise; None: all
+        self.scrubs: dict[StreamId, pb.ScrubResponse] = {}
+        self.heartbeat_s = 0.0
+        self.clock_ahead_s = 0.0
+        self.location = ""
+        self.generation = 0
+        self.process = ""
+        self.chain_replicas: list[pb.ChainReplicaRef] = []
+        self.conditions = pb.NodeConditions()
+        self.young_from: dict[StreamId, int] = {}
+        self.questions: list[tuple[StreamId, int, int]] = []  # where a time begins
+        self._heart: asyncio.Task[None] | None = None
+        self.known_run = pb.NoteRun()
+
+    async def join(self, address: str) -> pb.Registered:
+        """Connect and register."""
+        await self.connect(address)
+        answer = await self.ask(pb.Frame(register=self.registration()))
+        self.cluster_secret = answer.registered.cluster_secret or self.cluster_secret
+        self.heartbeat_s = answer.registered.heartbeat_s
+        return answer.registered
+
+    def registration(self) -> pb.Register:
+        return pb.Register(
+            storage_node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            address=f"node-{self.node_id}:1",
+            cluster_secret=self.cluster_secret,
+            node_secret=self.node_secret,
+            sync_mode="always",
+            volumes=["/data"],
+            location=self.location,
+            uncommit_reports=[self._report_of(replica) for replica in self.replicas.values()],
+            known_run=self.known_run,
+            generation=self.generation,
+            process=self.process,
+            chain_replicas=self.chain_replicas,
+            conditions=self.conditions,
+        )
+
+    async def restart(self, address: str) -> None:
+        """Lose the connection and everything that is not on disk, and join again."""
+        await self.crash()
+        for stream_id, old in list(self.replicas.items()):
+            context = old.context
+            self.replicas[stream_id] = Replica(stream_id, self.node_id, old.epoch, context)
+        await self.join(address)
+
+    async def crash(self) -> None:
+        self.stop_heartbeat()
+        if self.connection is not None:
+            await self.disconnect()
+
+    # ---- heartbeat
+
+    def start_heartbeat(self) -> None:
+        self._heart = asyncio.get_running_loop().create_task(self._beat())
+
+    def stop_heartbeat(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+            self._heart = None
+
+    async def _beat(self) -> None:
+        while True:
+            self.report()
+            await asyncio.sleep(self.heartbeat_s)
+
+    # ---- writing and reporting
+
+    def write(self, stream_id: StreamId, count: int) -> None:
+        """Entries became durable here, as if they had come over replication."""
+        replica = self.replicas[stream_id]
+        replica.next_llsn += count
+        replica.written(replica.next_llsn - 1)
+        self.report(stream_id)
+
+    def report(self, *streams: StreamId) -> None:
+        reports = [self._report_of(self.replicas[stream_id]) for stream_id in streams]
+        message = pb.GetReportResponse(
+            storage_node_id=self.node_id,
+            uncommit_reports=reports,
+            clock_us=int((time.time() + self.clock_ahead_s) * 1_000_000),
+        )
+        if self.connection is not None:
+            self.connection.send(pb.Frame(report=message))
+
+    def _report_of(self, replica: Replica) -> pb.LogStreamUncommitReport:
+        report = replica.report()
+        return pb.LogStreamUncommitReport(
+            log_stream_id=report.stream_id,
+            uncommitted_llsn_offset=report.uncommitted_llsn_offset,
+            uncommitted_llsn_length=report.uncommitted_llsn_length,
+            high_watermark=report.high_watermark,
+            seal_epoch=report.epoch,
+            state=STATE_TO_WIRE[report.state],
+            stored_high_watermark=report.stored_high_watermark,
+            resend=report.resend,
+            stored_bytes=100,
+            damaged=report.damaged,
+            stamp=self.stamps.get(report.stream_id, 0),
+            birth=self.births.get(report.stream_id, 0),
+        )
+
+    # ---- orders
+
+    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+        kind = self._codec.kind(frame)
+        try:
+            if kind in self.refuse:
+                raise self.refuse[kind]
+            if kind in self.ignore:
+                return
+            answer = getattr(self, f"_{kind}")(getattr(frame, kind))
+        except LoomError as error:
+            answer = self._codec.failure_frame(error)
+        finally:
+            self._happened.set()
+        if answer is not None:
+            answer.id, answer.reply = frame.id, True
+            connection.send(answer)
+
+    def _commit(self, request: pb.CommitRequest) -> None:
+        self.commit_requests += 1
+        for result in request.commit_results:
+            commit = CommitContext(
+                result.high_watermark,
+                result.prev_high_watermark,
+                result.committed_glsn_offset,
+                result.committed_llsn_offset,
+                result.committed_glsn_length,
+                result.seal_epoch,
+            )
+            if self.applies_commits:
+                self._apply(result.log_stream_id, commit)
+
+    def _apply(self, stream_id: StreamId, commit: CommitContext) -> None:
+        replica = self.replicas.get(stream_id)
+        if replica is None:
+            return
+        outcome = replica.commit(commit)
+        if outcome is CommitOutcome.APPLIED:
+            self.commits.append((stream_id, commit))
+            replica.stored(commit.high_watermark)
+        if outcome is not CommitOutcome.REPEATED:
+            self.report(stream_id)
+
+    def _note_run(self, order: pb.NoteRun) -> pb.Frame:
+        self.known_run.CopyFrom(order)
+        return pb.Frame(done=pb.Done())
+
+    def _add_log_stream(self, order: pb.AddLogStream) -> pb.Frame:
+        stream_id = order.log_stream_id
+        self.orders.append(f"add {stream_id}")
+        if not (order.stamp and order.birth):
+            raise InvalidArgument(f"stream {stream_id}: an order to add it has no stamp")
+        if stream_id in self.replicas:
+            raise AlreadyExists(f"stream {stream_id} is here already")
+        self.replicas[stream_id] = Replica(stream_id, self.node_id, 0, ReplicaContext())
+        self.stamps[stream_id], self.births[stream_id] = order.stamp, order.birth
+        return pb.Frame(done=pb.Done())
+
+    def _seal(self, order: pb.Seal) -> pb.Frame:
+        self.orders.append(f"seal {order.log_stream_id} epoch {order.seal_epoch}")
+        replica = self._replica(order.log_stream_id)
+        replica.seal(order.seal_epoch, order.last_committed_llsn)
+        self._report_order(order.log_stream_id)
+        return pb.Frame(
+            seal_response=pb.SealResponse(
+                state=STATE_TO_WIRE[replica.state],
+                last_committed_llsn=replica.last_committed_llsn,
+                high_watermark=replica.context.high_watermark,
+            )
+        )
+
+    def _unseal(self, order: pb.Unseal) -> pb.Frame:
+        self.orders.append(f"unseal {order.log_stream_id} epoch {order.seal_epoch}")
+        self.unsealed(self.node_id)
+        nodes = tuple(replica.storage_node_id for replica in order.replicas)
+        self._replica(order.log_stream_id).unseal(order.seal_epoch, nodes)
+        self._report_order(order.log_stream_id)
+        return pb.Frame(done=pb.Done())
+
+    def _trim_log_stream(self, order: pb.TrimLogStream) -> pb.Frame:
+        self.orders.append(f"trim {order.log_stream_id} to {order.glsn}")
+        self.trimmed[order.log_stream_id] = order.glsn
+        return pb.Frame(done=pb.Done())
+
+    def _remove_log_stream(self, order: pb.RemoveLogStream) -> pb.Frame:
+        stream_id = order.log_stream_id
+        self.orders.append(f"remove {stream_id}")
+        stored = self.stamps.get(stream_id, order.stamp), self.births.get(stream_id, order.birth)
+        if stored != (order.stamp, order.birth or stored[1]):
+            raise Conflict(f"node {self.node_id} keeps stream {stream_id}")
+        for kept in (self.replicas, self.stamps, self.births):
+            kept.pop(stream_id, None)
+        return pb.Frame(done=pb.Done())
+
+    def _synchronise(self, order: pb.Synchronise) -> pb.Frame:
+        """Copies in no time, but only so many commits each time that it is asked."""
+        source = self._replica(order.log_stream_id)
+        self.orders.append(f"copy {source.stream_id} to {order.destination.storage_node_id}")
+        peer = self.peers[order.destination.address]
+        response = pb.SynchroniseResponse(last_llsn=source.last_committed_llsn)
+        try:
+            peer.take_copy(source.stream_id, self.commits, self.copies_at_once)
+        except LoomError as error:
+            response.error = str(error)
+        else:
+            response.copied_llsn = peer.replicas[source.stream_id].last_committed_llsn
+            response.finished = response.copied_llsn >= response.last_llsn
+        return pb.Frame(synchronise_response=response)
+
+    def take_copy(
+        self,
+        stream_id: StreamId,
+        commits: list[tuple[StreamId, CommitContext]],
+        at_once: int | None,
+    ) -> None:
+        if self.connection is None:
+            raise Unavailable("nobody is there")
+        if "sync_start" in self.refuse:
+            raise self.refuse["sync_start"]
+        replica = self._replica(stream_id)
+        replica.begin_synchronise(1)
+        begin = replica.context.uncommitted_llsn_begin
+        missing = [c for s, c in commits if s == stream_id and c.length and c.llsn >= begin]
+        for commit in missing[:at_once]:
+            self.commits.append((stream_id, replica.synchronised(commit)))
+            replica.stored(commit.high_watermark)
+        self.report(stream_id)
+
+    def _scrub(self, order: pb.Scrub) -> pb.Frame:
+        stream_id = order.log_stream_id
+        if order.start:
+            self.orders.append(f"scrub {stream_id}")
+        peers = [replica.storage_node_id for replica in order.replicas]
+        assert self.node_id not in peers
+        return pb.Frame(scrub_response=self.scrubs.get(stream_id, pb.ScrubResponse()))
+
+    def _find_time(self, question: pb.FindTime) -> pb.Frame:
+        """As if the entries from `young_from` on were young enough."""
+        self.questions.append((question.log_stream_id, question.timestamp_us, question.first_glsn))
+        high = self._replica(question.log_stream_id).context.high_watermark
+        young = max(self.young_from.get(question.log_stream_id, high + 1), question.first_glsn)
+        found = pb.FoundTime(position=young if young <= high else 0, high_watermark=high)
+        return pb.Frame(found_time=found)
+
+    def _report_order(self, stream_id: StreamId) -> None:
+        if self.reports_orders:
+            self.report(stream_id)
+
+    def _replica(self, stream_id: StreamId) -> Replica:
+        if stream_id not in self.replicas:
+            raise NotFound(f"no stream {stream_id} here")
+        return self.replicas[stream_id]

@@ -1,0 +1,68 @@
+"""Retention while clocks jump: nothing goes early. And the rules that it had before fail here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from unittest.mock import patch
+
+import pytest
+
+from loomlog.core.copyset.landmarks import Ages
+from loomlog.core.copyset.stamps import Stamps
+from loomlog.metadata.copyset import times as copyset_times
+from loomlog.metadata.nodes.clocks import Clocks
+from loomlog.testing.sim.run import Choice, run_seed
+
+SEEDS = 3
+TRIED_MAX = 30
+
+
+def run(workload: str, seed: int) -> str | None:
+    outcome = run_seed(Choice(seed, workload=workload))
+    return f"{outcome.choice.replay}\n{outcome.error}" if outcome.error is not None else None
+
+
+@pytest.mark.parametrize("workload", ["clocks", "clocks-chained", "clocks-copyset"])
+def test_retention_is_never_early_whatever_the_clocks_do(workload: str) -> None:
+    for seed in range(SEEDS):
+        error = run(workload, seed)
+        assert error is None, error
+
+
+def test_who_was_taken_for_dead_publishes_nothing_that_is_gone() -> None:
+    for seed in range(SEEDS):
+        error = run("publishing-clocks", seed)
+        assert error is None, error
+
+
+def is_caught(workload: str, seed: int) -> bool:
+    """By this seed, as things are; else by one of the next."""
+    errors = (run(workload, seed + more) for more in range(TRIED_MAX))
+    return any(error is not None and "s early" in error for error in errors)
+
+
+@pytest.mark.parametrize(("workload", "seed"), [("clocks", 0), ("clocks-chained", 3)])
+def test_a_metadata_repository_that_believes_its_own_clock_is_caught(
+    workload: str, seed: int
+) -> None:
+    def own_clock_us(clocks: Clocks, retention_s: int) -> int:
+        return int((clocks._wall_s() - retention_s) * 1e6)
+
+    with patch.object(Clocks, "oldest_kept_us", own_clock_us):
+        assert is_caught(workload, seed)
+
+
+def test_one_node_that_is_believed_about_all_is_caught() -> None:
+    """Times were taken to grow with LSNs, so that the first node that knew was enough (D2)."""
+
+    def first_that_knows(state: object, ages: Mapping[int, Ages], *_: object) -> int:
+        return max((each.older for each in ages.values()), default=0)
+
+    def own_clock_us(stamps: Stamps, own_us: int, latest_us: int, now_s: float) -> int:
+        return own_us
+
+    with (
+        patch.object(copyset_times, "last_to_go", first_that_knows),
+        patch.object(Stamps, "stamp", own_clock_us),
+    ):
+        assert is_caught("clocks-copyset", 0)

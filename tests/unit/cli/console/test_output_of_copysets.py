@@ -1,0 +1,73 @@
+"""What people are shown of copyset segments."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from loomlog.cli.console.output import _epoch_table, _log_table, _stream_table
+from loomlog.client.info import (
+    CopysetInfo,
+    EpochsInfo,
+    LogInfo,
+    ReplicaInfo,
+    SegmentInfo,
+    StreamInfo,
+)
+from loomlog.core.copyset.lsn import make
+
+
+def log(copyset: CopysetInfo, tail: int = make(6, 12)) -> LogInfo:
+    replicas = tuple(ReplicaInfo(node, f"node-{node}:1") for node in (1, 2, 4))
+    stream = StreamInfo(
+        *(7, "running", 9, replicas, None),
+        segment=2,
+        protocol="copyset",
+        copyset=copyset,
+        last=tail,
+    )
+    segments = (SegmentInfo(2, "copyset", 1, 3, 1, None, nodeset=5),)
+    return LogInfo(1, "events", "copyset", 3, 1, tail, streams=(stream,), segments=segments)
+
+
+def rows(copyset: CopysetInfo) -> list[list[str]]:
+    columns = [list(map(str, column.cells)) for column in _epoch_table(log(copyset)).columns]
+    return list(map(list, zip(*columns, strict=True)))
+
+
+def test_nodesets_are_shown_by_their_epochs() -> None:
+    history = (EpochsInfo(3, (5, 1, 2), 2), EpochsInfo(8, (1, 2, 4), 2))
+    assert rows(CopysetInfo(4, 7, closed=False, history=history)) == [
+        ["2", "3 to 7", "1, 2, 5", "2", "", ""],
+        ["2", "8 to 9", "1, 2, 4", "2", "node 4", "epoch 7"],
+    ]
+    assert rows(CopysetInfo(4, 8, closed=True, history=history[1:])) == [
+        ["2", "8 to 9", "1, 2, 4", "2", "closed", "epoch 8"],
+    ]
+
+
+def test_a_log_that_nobody_used_has_no_sequencer() -> None:
+    history = (EpochsInfo(10, (1, 2), 2),)
+    assert rows(CopysetInfo(None, 9, closed=False, history=history)) == [
+        ["2", "10", "1, 2", "2", "none yet", "epoch 9"],
+    ]
+
+
+def test_positions_are_told_by_epoch_and_offset() -> None:
+    shown = cells(_stream_table([log(copyset())]))
+    assert shown["entries"] == "up to e6n12"
+    assert shown["nodes"] == "2 copies on any of 1, 2, 4"
+    assert cells(_log_table([log(copyset())]))["last"] == "25,769,803,788 (e6n12)"
+
+
+def test_a_log_without_entries() -> None:
+    assert cells(_stream_table([log(copyset(), tail=0)]))["entries"] == "0"
+    assert cells(_log_table([log(copyset(), tail=0)]))["last"] == "0"
+
+
+def copyset() -> CopysetInfo:
+    return CopysetInfo(4, 7, closed=False, history=(EpochsInfo(6, (1, 2, 4), 2),))
+
+
+def cells(table: Table) -> dict[str, str]:
+    """Of its only row."""
+    return {str(column.header): str(next(iter(column.cells))) for column in table.columns}

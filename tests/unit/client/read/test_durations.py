@@ -1,0 +1,52 @@
+"""Times and durations as users give them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from loomlog.client.read.durations import duration_s, retention_s, timestamp_us
+from loomlog.errors import InvalidArgument
+from loomlog.limits import RETENTION_S_MAX
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected_us"),
+    [
+        (0, 0),
+        (1.5, 1_500_000),
+        (-2, -2_000_000),
+        (datetime(1970, 1, 1, 0, 0, 1, 7, tzinfo=UTC), 1_000_007),
+        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), -1),
+    ],
+)
+def test_times(moment: datetime | float, expected_us: int) -> None:
+    assert timestamp_us(moment) == expected_us
+
+
+@pytest.mark.parametrize("moment", [datetime(2026, 1, 1), "now", None, True, float("nan"), 1e13])
+def test_what_is_no_time(moment: object) -> None:
+    with pytest.raises(InvalidArgument):
+        timestamp_us(moment)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("retention", "expected_s"),
+    [(None, 0), ("7d", 604_800), ("1.5h", 5400), (60, 60), (1.2, 2), (RETENTION_S_MAX, 3162240000)],
+)
+def test_retentions(retention: str | float | None, expected_s: int) -> None:
+    assert retention_s(retention) == expected_s
+
+
+@pytest.mark.parametrize("retention", ["7", "d", "7y", "", "-1d", "0s", 0, -1, True, float("inf")])
+def test_what_is_no_retention(retention: str | float) -> None:
+    with pytest.raises(InvalidArgument):
+        retention_s(retention)
+
+
+def test_durations() -> None:
+    assert [duration_s(text) for text in ("2s", "2m", "2h", "2d", "2w", " 3s ")] == [
+        *(2.0, 120.0, 7200.0, 172_800.0, 1_209_600.0, 3.0)
+    ]

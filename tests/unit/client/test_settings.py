@@ -1,0 +1,40 @@
+"""Settings are checked before anything connects."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from loomlog.client.cluster import connect
+from loomlog.client.settings import ClientOptions, checked_settings
+from loomlog.config import ClientSettings
+from loomlog.errors import InvalidArgument
+
+
+def test_every_setting_is_an_option_and_its_default_is_valid() -> None:
+    defaults: Any = {
+        field.name: getattr(ClientSettings(), field.name) for field in fields(ClientSettings)
+    }
+    assert set(ClientOptions.__annotations__) == set(defaults)
+    assert checked_settings(defaults) == ClientSettings()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"append_timeout_s": "x"}, "append_timeout_s must be a number of seconds from 0.001"),
+        ({"append_timeout_s": -1}, "append_timeout_s must be .*, not -1"),
+        ({"append_timeout_s": float("nan")}, "append_timeout_s must be .*, not nan"),
+        ({"request_timeout_s": True}, "request_timeout_s must be .*, not True"),
+        ({"append_batch_bytes": 1.5}, "append_batch_bytes must be a whole number from 1"),
+        ({"appends_in_flight_max": 33}, "a whole number from 1 to 32, not 33"),
+        ({"compression": ["lz4"]}, r"no compression \['lz4'\]; use one of none, lz4, zstd"),
+        ({"retry": "never"}, "no retry 'never'; use one of exactly-once, at-once"),
+        ({"compresion": "zstd"}, "no setting compresion; there are append_batch_bytes"),
+    ],
+)
+async def test_a_wrong_setting_is_refused_in_one_line(given: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        await connect("127.0.0.1:1", **given)

@@ -1,0 +1,77 @@
+"""An append from ticket to ticket: what it reports on its way."""
+
+from __future__ import annotations
+
+import pytest
+from chained_rig import Chains, batch
+
+from loomlog.core.chained.append import Appended
+from loomlog.core.chained.block import Block, junk
+from loomlog.core.chained.messages import Answer, ChainedAsk, InForce, Next, Renew, Ticket, Write
+from loomlog.core.chained.outcomes import Interrupted
+from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.whole_append import append_next
+from loomlog.core.requests import Ask, Lost, Service
+from loomlog.errors import Sealed
+
+
+class Log(Chains):
+    """A log that can be asked for the projection in force."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[Interrupted | None] = []
+
+    def answer(self, ask: ChainedAsk) -> Answer:
+        if isinstance(ask.request, Renew):
+            return InForce(self.projection)
+        return super().answer(ask)
+
+    def append(self) -> Ticket:
+        steps = append_next(self.projection, 1, self.place, self.reports.append, once=False)
+        ticket, outcome = self.run(steps)
+        assert outcome == Appended()
+        return ticket
+
+    def place(self, ticket: Ticket) -> Block:
+        return batch(ticket, sequence=ticket.first)
+
+
+class Filled(Log):
+    """Its first position is filled by a reader before the writer gets there."""
+
+    def place(self, ticket: Ticket) -> Block:
+        if ticket.first == 1:
+            head = self.projection.chain_of(1)[0]
+            self.replica_answers(head, Write(1, junk(1, 1)))
+        assert self.is_untouched()
+        return super().place(ticket)
+
+    def is_untouched(self) -> bool:
+        return not self.reports or self.reports[-1] is not None
+
+
+class Ended(Log):
+    """Its segment ends while nobody answers the writer."""
+
+    def answer(self, ask: ChainedAsk) -> Answer:
+        if isinstance(ask.request, Write) and not self.projection.closed:
+            self.reconfigured(Goal(close=True))
+            return Lost()
+        return super().answer(ask)
+
+
+def test_what_was_overtaken_is_reported_as_not_written() -> None:
+    """While it waits for another ticket, it is certain that it was not appended."""
+    log = Filled()
+    assert log.append().first == 2
+    assert [report is None for report in log.reports] == [True, False, True]
+    assert log.asked.count(Ask(Service.SEQUENCER, Next(1, 1))) == 2
+
+
+def test_what_was_overtaken_at_the_end_of_its_segment_is_not_in_doubt() -> None:
+    """It goes on in the next segment: nobody has to be told that its outcome is unknown."""
+    log = Ended()
+    with pytest.raises(Sealed):
+        log.append()
+    assert [report is None for report in log.reports] == [True, False]

@@ -1,0 +1,446 @@
+"""What the metadata repository does about a stream that does not run as it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from loomlog.core.ordered import repair
+from loomlog.core.ordered.repair import (
+    BeginSeal,
+    DropJoining,
+    Join,
+    SendSeal,
+    Swap,
+    Synchronise,
+    Unseal,
+    Wait,
+)
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.ordered.situation import Situation
+from loomlog.types import NodeId, ReplicaState, Report
+
+SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
+EPOCH = 3
+END = 11  # ten entries are committed
+
+
+@dataclass
+class Cluster:
+    """Nodes 1 to 5; all alive, none to spare."""
+
+    dead: set[NodeId] = field(default_factory=set)
+    lost_ones: set[NodeId] = field(default_factory=set)
+    best: NodeId | None = None
+    moves: int = 0
+    registered: set[NodeId] = field(default_factory=set)
+
+    def connected(self, node: NodeId) -> bool:
+        return node in self.registered
+
+    def moving(self) -> int:
+        return self.moves
+
+    def alive(self, node: NodeId) -> bool:
+        return node not in self.dead
+
+    def lost(self, node: NodeId) -> bool:
+        return node in self.lost_ones
+
+    def spare(self, stream: StreamRounds) -> NodeId | None:
+        return self.best
+
+
+def says(
+    state: ReplicaState, *, epoch: int = EPOCH, end: int = END, damaged: bool = False
+) -> Report:
+    return Report(1, end, 0, end - 1, epoch, state, end - 1, False, damaged)
+
+
+def stream(*reports: Report | None, sealed: bool = True) -> StreamRounds:
+    found = StreamRounds(1, (1, 2, 3), EPOCH, sealed, wanted_replicas=3, committed_llsn_end=END)
+    for node, report in enumerate(reports, start=1):
+        if report is not None:
+            found.reports[node] = report
+    return found
+
+
+def decide(found: StreamRounds, cluster: Cluster | None = None) -> repair.Action:
+    return repair.decide(found, cluster or Cluster())
+
+
+HEALTHY = (says(RUNNING), says(RUNNING), says(RUNNING))
+ALL_SEALED = (says(SEALED), says(SEALED), says(SEALED))
+
+
+def test_a_healthy_stream_is_left_alone() -> None:
+    assert isinstance(decide(stream(*HEALTHY, sealed=False)), Wait)
+
+
+def test_a_silent_node_seals_its_streams() -> None:
+    assert isinstance(decide(stream(*HEALTHY, sealed=False), Cluster(dead={2})), BeginSeal)
+
+
+def test_a_replica_that_sealed_itself_or_restarted_seals_the_stream() -> None:
+    found = stream(says(RUNNING), says(SEALING), says(RUNNING), sealed=False)
+    assert isinstance(decide(found), BeginSeal)
+
+
+def test_replicas_that_only_miss_the_seal_are_told() -> None:
+    found = stream(says(SEALED), says(SEALING), says(RUNNING, epoch=2))
+    assert decide(found) == SendSeal((2, 3))
+
+
+def test_all_sealed_means_unseal() -> None:
+    assert decide(stream(*ALL_SEALED)) == Unseal()
+
+
+def test_an_operators_seal_stays() -> None:
+    found = stream(*ALL_SEALED)
+    found.wanted_running = False
+    assert decide(found) == Wait("sealed by an operator")
+    running = stream(*HEALTHY, sealed=False)
+    running.wanted_running = False
+    assert isinstance(decide(running), BeginSeal)
+
+
+def test_an_unseal_that_was_interrupted_is_sealed_again() -> None:
+    assert isinstance(decide(stream(says(SEALED), says(RUNNING), says(SEALED))), BeginSeal)
+
+
+# ---- a node dies
+
+
+def test_it_waits_for_a_node_that_may_come_back() -> None:
+    found = decide(stream(says(SEALED), says(SEALED), None), Cluster(dead={3}, best=4))
+    assert isinstance(found, Wait)
+    assert "node 3" in found.reason
+
+
+def test_a_lost_node_is_replaced_by_a_spare() -> None:
+    cluster = Cluster(dead={3}, lost_ones={3}, best=4)
+    found = stream(says(SEALED), says(SEALED), None)
+    assert decide(found, cluster) == Join(4)
+    found.joining = 4
+    found.reports[4] = says(SEALING, epoch=0, end=1)
+    assert decide(found, cluster) == SendSeal((4,))
+    found.reports[4] = says(SEALING, end=1)
+    assert decide(found, cluster) == Synchronise(2, 4)
+    found.reports[4] = says(SEALED)
+    assert decide(found, cluster) == Swap((1, 2, 4))
+
+
+def test_without_a_spare_it_stays_sealed_and_says_so() -> None:
+    found = decide(stream(says(SEALED), says(SEALED), None), Cluster(dead={3}, lost_ones={3}))
+    assert isinstance(found, Wait)
+    assert "no spare" in found.reason
+
+
+def test_a_lost_primary_hands_over_to_who_served_before() -> None:
+    cluster = Cluster(dead={1}, lost_ones={1}, best=4)
+    found = stream(None, says(SEALED), says(SEALED))
+    found.joining = 4
+    found.reports[4] = says(SEALED)
+    assert decide(found, cluster) == Swap((2, 3, 4))
+
+
+def test_a_node_that_comes_back_makes_its_replacement_needless() -> None:
+    found = stream(*ALL_SEALED)
+    found.joining = 4
+    found.reports[4] = says(SEALING, end=5)
+    assert decide(found) == DropJoining(4, "it is not needed any more")
+
+
+def test_a_newcomer_that_dies_is_dropped() -> None:
+    cluster = Cluster(dead={3, 4}, lost_ones={3})
+    found = stream(says(SEALED), says(SEALED), None)
+    found.joining = 4
+    assert isinstance(decide(found, cluster), Wait), "it may come back"
+    cluster.lost_ones.add(4)
+    assert decide(found, cluster) == DropJoining(4, "it fell silent")
+
+
+# ---- a node comes back without everything
+
+
+def test_a_replica_behind_is_synchronised() -> None:
+    found = stream(says(SEALED), says(SEALING, end=6), says(SEALED))
+    assert decide(found) == Synchronise(3, 2)
+
+
+def test_a_damaged_replica_is_synchronised_and_never_a_source() -> None:
+    found = stream(says(SEALED, damaged=True), says(SEALED), says(SEALING, damaged=True))
+    assert decide(found) == Synchronise(2, 3)
+
+
+def test_nobody_guesses_when_no_one_has_everything() -> None:
+    found = decide(stream(says(SEALING, end=6), says(SEALING, end=6), None), Cluster(dead={3}))
+    assert isinstance(found, Wait)
+    assert "no live replica has every committed entry" in found.reason
+
+
+# ---- moves
+
+
+def test_a_move_fills_the_newcomer_while_the_stream_runs() -> None:
+    found = stream(*HEALTHY, sealed=False)
+    found.committed_llsn_end = 1_000_000
+    found.leaving = 2
+    cluster = Cluster(best=4)
+    assert decide(found, cluster) == Join(4)
+    found.joining = 4
+    assert decide(found, cluster) == Join(4)
+    found.reports[4] = says(SEALING, epoch=0, end=1)
+    assert decide(found, cluster) == Synchronise(3, 4)
+    found.reports[4] = says(SEALING, epoch=0, end=999_000)
+    assert isinstance(decide(found, cluster), BeginSeal)
+
+
+def test_a_moved_replica_takes_the_place_of_the_leaving_one() -> None:
+    found = stream(*ALL_SEALED)
+    found.leaving, found.joining = 2, 4
+    found.reports[4] = says(SEALED)
+    assert decide(found) == Swap((1, 3, 4))
+
+
+def test_a_stream_with_too_few_replicas_gets_one_more() -> None:
+    found = stream(*HEALTHY, sealed=False)
+    found.wanted_replicas = 4
+    assert decide(found, Cluster(best=5)) == Join(5)
+
+
+def test_a_stream_with_a_newcomer_far_behind_runs_while_it_is_filled() -> None:
+    found = stream(*(says(SEALED, end=1_000_000) for _ in range(3)))
+    found.committed_llsn_end = 1_000_000
+    found.leaving, found.joining = 2, 4
+    found.reports[4] = says(SEALING, end=1)
+    assert decide(found) == Unseal()
+    found.reports[4] = says(SEALING, end=900_000)
+    assert decide(found) == Synchronise(3, 4)
+
+
+def test_a_newcomer_with_old_data_that_still_runs_hears_of_a_seal_first() -> None:
+    found = stream(*HEALTHY, sealed=False)
+    found.committed_llsn_end = 1_000_000
+    found.leaving, found.joining = 2, 4
+    found.reports[4] = says(RUNNING, epoch=1)
+    assert isinstance(decide(found), BeginSeal)
+
+
+def test_a_dead_replica_is_replaced_before_one_that_is_to_leave() -> None:
+    cluster = Cluster(dead={3}, lost_ones={3})
+    found = stream(says(SEALED), says(SEALED), None)
+    found.leaving, found.joining = 1, 4
+    found.reports[4] = says(SEALED)
+    assert decide(found, cluster) == Swap((1, 2, 4))
+
+
+def test_a_stream_that_stays_sealed_is_moved_all_the_same() -> None:
+    """Of a segment that has ended, or as an operator wants it: else its node is never empty."""
+    found = stream(*ALL_SEALED)
+    found.wanted_running = False
+    found.leaving = 2
+    without = decide(found)
+    assert isinstance(without, Wait)
+    assert "no spare" in without.reason
+    cluster = Cluster(best=4)
+    assert decide(found, cluster) == Join(4)
+    found.joining = 4
+    found.reports[4] = says(SEALING, end=1)
+    assert decide(found, cluster) == Synchronise(3, 4)
+    found.reports[4] = says(SEALED)
+    assert decide(found, cluster) == Swap((1, 3, 4))
+
+
+# ---- leaving
+
+
+def test_an_unregistered_replica_leaves_without_another_in_its_place() -> None:
+    found = stream(*HEALTHY, sealed=False)
+    found.leaving, found.wanted_replicas = 1, 2
+    assert isinstance(decide(found, Cluster(best=4)), BeginSeal)
+    sealed = stream(*ALL_SEALED)
+    sealed.leaving, sealed.wanted_replicas = 1, 2
+    assert decide(sealed, Cluster(best=4)) == Swap((2, 3))
+    assert decide(sealed, Cluster(dead={1}, best=4)) == Swap((2, 3))
+
+
+def test_the_only_whole_replica_does_not_leave() -> None:
+    found = stream(says(SEALED), None, None)
+    found.leaving, found.wanted_replicas = 1, 2
+    assert isinstance(decide(found, Cluster(dead={2, 3})), Wait)
+
+
+# ---- a node comes back without its replica
+
+
+def test_a_replica_that_its_node_lost_is_made_again_and_filled() -> None:
+    found = stream(says(SEALED), says(SEALED), None)
+    assert decide(found, Cluster(best=4)) == Join(3)
+
+
+def test_a_replica_of_an_empty_stream_is_made_whoever_else_is_there() -> None:
+    found = stream(None, None, None)
+    assert isinstance(decide(found), Wait)
+    found.committed_llsn_end = 1
+    assert decide(found) == Join(1)
+
+
+# ---- the tables, row by row
+
+
+def changed(found: StreamRounds, **fields: object) -> StreamRounds:
+    return replace(found, **fields)  # type: ignore[arg-type]
+
+
+def with_newcomer(found: StreamRounds, report: Report | None) -> StreamRounds:
+    reports = found.reports if report is None else {**found.reports, 4: report}
+    return changed(found, joining=4, leaving=1, reports=reports)
+
+
+def runs(newcomer: Report | None = None, **fields: object) -> StreamRounds:
+    return changed(with_newcomer(stream(*HEALTHY, sealed=False), newcomer), **fields)
+
+
+def sealed(newcomer: Report | None = None, **fields: object) -> StreamRounds:
+    return changed(with_newcomer(stream(*ALL_SEALED), newcomer), **fields)
+
+
+BIG = repair.FAR_ENTRIES + 2
+MOST_SEALED = ALL_SEALED[1:]
+LARGE = changed(stream(*(says(SEALED, end=BIG) for _ in range(3))), committed_llsn_end=BIG)
+NOT_DURABLE = says(SEALED)._replace(stored_high_watermark=1)
+NONE_JOINS = {"joining": None, "leaving": None}
+NO_SPARE = "no spare node for another replica"
+WITHOUT_NODE_1 = "sealed: waiting for node 1"
+GONE = Cluster(dead={4}, lost_ones={4})
+AWAY = Cluster(dead={4})
+
+RUNNING_ROWS = [
+    (runs(wanted_running=False), Cluster(), BeginSeal("an operator asked for it")),
+    (runs(leaving=None), Cluster(), DropJoining(4, "it is not needed any more")),
+    (runs(), GONE, DropJoining(4, "it fell silent")),
+    (runs(), AWAY, Wait("running; waiting for node 4, which joins")),
+    (runs(), Cluster(), Join(4)),
+    (runs(says(SEALING, end=1), committed_llsn_end=BIG), Cluster(), Synchronise(3, 4)),
+    (runs(says(SEALING)), Cluster(), BeginSeal("node 4 joins")),
+    (runs(joining=None), Cluster(), Wait(f"running; {NO_SPARE}")),
+    (
+        runs(joining=None),
+        Cluster(best=5, moves=repair.MOVES_MAX),
+        Wait("running; waits until other streams have moved"),
+    ),
+    (runs(joining=None), Cluster(best=5), Join(5)),
+    (runs(joining=None, wanted_replicas=2), Cluster(), BeginSeal("node 1 leaves")),
+    (runs(**NONE_JOINS), Cluster(), Wait("running")),
+]
+
+SEALED_ROWS = [
+    (stream(says(RUNNING), *MOST_SEALED), Cluster(), BeginSeal("node 1 runs in epoch 3")),
+    (stream(says(SEALING), *MOST_SEALED), Cluster(), SendSeal((1,))),
+    (sealed(leaving=None), Cluster(), DropJoining(4, "it is not needed any more")),
+    (sealed(joining=None, wanted_replicas=2), Cluster(), Swap((2, 3))),
+    (with_newcomer(LARGE, says(SEALING, end=1)), Cluster(), Unseal()),
+    (sealed(says(SEALING, end=5)), Cluster(), Synchronise(3, 4)),
+    (stream(None, *MOST_SEALED), Cluster(), Join(1)),
+    (
+        stream(says(SEALING, end=5), None, None),
+        Cluster(dead={2, 3}),
+        Wait("sealed: no live replica has every committed entry; node 2, 3 is away"),
+    ),
+    (sealed(NOT_DURABLE), Cluster(), Wait("sealed: node 4, which joins, writes the last of it")),
+    (sealed(says(SEALED)), Cluster(), Swap((2, 3, 4))),
+    (sealed(), GONE, DropJoining(4, "it fell silent")),
+    (sealed(), AWAY, Wait("sealed: waiting for node 4, which joins")),
+    (sealed(), Cluster(), Join(4)),
+    (sealed(**NONE_JOINS), Cluster(), Unseal()),
+    (stream(*ALL_SEALED), Cluster(dead={1}), Wait(WITHOUT_NODE_1)),
+    (
+        stream(*ALL_SEALED),
+        Cluster(dead={1}, lost_ones={1}),
+        Wait(f"{WITHOUT_NODE_1}; {NO_SPARE}"),
+    ),
+    (stream(*ALL_SEALED), Cluster(dead={1}, lost_ones={1}, best=5), Join(5)),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "cluster", "action"),
+    [
+        pytest.param(rule, *row, id=f"{state}: {rule.when}")
+        for state, rules, rows in (
+            ("running", repair.RUNNING_RULES, RUNNING_ROWS),
+            ("sealed", repair.SEALED_RULES, SEALED_ROWS),
+        )
+        for rule, row in zip(rules, rows, strict=True)
+    ],
+)
+def test_every_rule_decides_where_no_earlier_one_applies(
+    rule: repair.Rule, found: StreamRounds, cluster: Cluster, action: repair.Action
+) -> None:
+    assert repair.matching_rule(Situation(found, cluster)) is rule
+    assert repair.decide(found, cluster) == action
+
+
+def test_a_node_that_came_back_without_its_replica_seals_the_stream() -> None:
+    found = stream(None, *HEALTHY[1:], sealed=False)
+    assert decide(found) == Wait("running")  # it may just not have reported yet
+    action = decide(found, Cluster(registered={1}))
+    assert action == BeginSeal("node 1 came back without its replica")
+
+
+# ---- sources of copies
+
+
+def test_every_failed_copy_has_another_source() -> None:
+    found, wanted = stream(*ALL_SEALED), Synchronise(3, 1)
+
+    def sources(reachable: Callable[[NodeId], bool]) -> list[NodeId]:
+        return [repair.choose_source(found, wanted, n, reachable) for n in range(3)]
+
+    assert sources(lambda node: True) == [3, 2, 3]
+    assert sources(lambda node: node != 2) == [3, 3, 3]
+    found.reports[2] = says(SEALED, damaged=True)
+    assert sources(lambda node: True) == [3, 3, 3]
+
+
+def test_a_copy_goes_on_from_another_source_but_not_to_another_replica() -> None:
+    assert repair.is_same(Synchronise(3, 1), Synchronise(2, 1))
+    assert not repair.is_same(Synchronise(3, 1), Synchronise(3, 2))
+    assert not repair.is_same(Synchronise(3, 1), Unseal())
+
+
+# ---- logs without a running stream
+
+
+def test_a_log_stands_still_if_all_its_streams_are_sealed_and_hit() -> None:
+    hit, fine = stream(*ALL_SEALED), stream(*HEALTHY, sealed=False)
+    ended = changed(fine, closed=True)
+    assert repair.stands_still([hit, ended], 1, lambda stream: True)
+    assert not repair.stands_still([hit, fine], 1, lambda stream: True)
+    assert not repair.stands_still([hit], 1, lambda stream: False)
+    assert not repair.stands_still([hit], 9, lambda stream: True)
+    assert not repair.stands_still([changed(hit, wanted_running=False)], 1, lambda stream: True)
+
+
+# ---- losses
+
+
+def test_nothing_is_lost_while_one_replica_has_all() -> None:
+    assert repair.find_loss(stream(None, says(SEALED), says(SEALING, end=3))) is None
+    newcomer = stream(None, None, None)
+    newcomer.joining, newcomer.reports[4] = 4, says(SEALED)
+    assert repair.find_loss(newcomer) is None
+
+
+def test_what_no_replica_has_is_lost() -> None:
+    assert repair.find_loss(stream(None, None, None)) == (1, 0)
+    assert repair.find_loss(stream(None, says(SEALING, end=3), says(SEALING, end=7))) == (7, 6)
+
+
+def test_a_stream_without_entries_has_nothing_to_lose() -> None:
+    empty = stream(None, None, None)
+    empty.committed_llsn_end = 1
+    assert repair.find_loss(empty) is None

@@ -1,0 +1,195 @@
+"""Commit rounds: who gets which GLSNs, and who is told what (docs/design/ordered.md)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
+from loomlog.core.ordered.rounds import LogRounds, Round, RoundPart
+from loomlog.errors import Corrupt
+from loomlog.types import ReplicaState, Report
+
+NODES = (1, 2, 3)
+
+
+def rounds_with(streams: int = 1) -> LogRounds:
+    rounds = LogRounds(9)
+    for stream_id in range(streams, 0, -1):
+        rounds.add_stream(stream_id, NODES, 1, sealed=False)
+    return rounds
+
+
+def report(
+    stream: int, end: int, *, offset: int = 1, high: int = 0, epoch: int = 1, stored: int = 0
+) -> Report:
+    running = ReplicaState.RUNNING
+    return Report(stream, offset, end - offset, high, epoch, running, stored, False)
+
+
+def run(rounds: LogRounds) -> Round:
+    round_ = rounds.next_round()
+    assert round_ is not None
+    rounds.durable()
+    return round_
+
+
+def test_only_what_all_replicas_have_written_is_committed() -> None:
+    rounds = rounds_with()
+    rounds.report(1, report(1, 6))
+    rounds.report(2, report(1, 4))
+    assert rounds.next_round() is None
+    rounds.report(3, report(1, 5))
+    assert run(rounds).parts == (RoundPart(1, 1, 1, 1, 3),)
+    assert rounds.high_watermark == 3
+
+
+def test_streams_get_glsns_in_id_order_and_dense() -> None:
+    rounds = rounds_with(3)
+    for node in NODES:
+        for stream, end in ((1, 3), (2, 1), (3, 6)):
+            rounds.report(node, report(stream, end))
+    round_ = run(rounds)
+    assert [(p.stream_id, p.glsn, p.length) for p in round_.parts] == [
+        (1, 1, 2),
+        (2, 3, 0),
+        (3, 3, 5),
+    ]
+    assert round_.high_watermark == 7
+
+
+def test_one_round_at_a_time_and_the_next_takes_what_came_meanwhile() -> None:
+    rounds = rounds_with()
+    for node in NODES:
+        rounds.report(node, report(1, 3))
+    assert rounds.next_round() is not None
+    for node in NODES:
+        rounds.report(node, report(1, 9))
+    assert rounds.next_round() is None
+    rounds.durable()
+    assert run(rounds).parts == (RoundPart(1, 1, 3, 3, 6),)
+
+
+def test_reports_of_another_epoch_commit_nothing() -> None:
+    rounds = rounds_with()
+    for node in NODES:
+        rounds.report(node, report(1, 3, epoch=0 if node == 2 else 1))
+    assert rounds.next_round() is None
+
+
+def test_a_sealed_stream_gets_nothing_but_learns_the_watermark() -> None:
+    rounds = rounds_with(2)
+    rounds.streams[1].sealed = True
+    for node in NODES:
+        rounds.report(node, report(1, 3))
+        rounds.report(node, report(2, 3))
+    run(rounds)
+    told = dict(rounds.commits_for(1, empty=True))
+    assert told[1].length == 0
+    assert told[1].high_watermark == 2
+    assert told[2].length == 2
+
+
+def test_empty_rounds_are_folded_into_the_next_message() -> None:
+    rounds = rounds_with(2)
+    for end in (3, 5):
+        for node in NODES:
+            rounds.report(node, report(1, 1))
+            rounds.report(node, report(2, end))
+        run(rounds)
+    for node in NODES:
+        rounds.report(node, report(1, 2))
+    run(rounds)
+    commits = rounds.commits_for(1, empty=False)
+    ones = [commit for stream, commit in commits if stream == 1]
+    assert [(c.prev_high_watermark, c.high_watermark, c.glsn) for c in ones] == [(0, 5, 5)]
+    twos = [commit for stream, commit in commits if stream == 2]
+    assert [(c.prev_high_watermark, c.high_watermark) for c in twos] == [(0, 2), (2, 4)]
+    assert rounds.commits_for(1, empty=False) == []
+
+
+def test_a_silent_node_is_told_everything_when_it_is_back() -> None:
+    rounds = rounds_with()
+    for end in (3, 5, 8):
+        for node in NODES:
+            rounds.report(node, report(1, end))
+        run(rounds)
+        rounds.commits_for(1, empty=False)
+    rounds.reconnected(1)
+    rounds.report(1, report(1, 8, offset=3, high=2))
+    commits = [commit for _, commit in rounds.commits_for(1, empty=False)]
+    assert [(c.llsn, c.length, c.prev_high_watermark) for c in commits] == [(3, 2, 2), (5, 3, 4)]
+
+
+def test_rounds_are_kept_until_every_replica_has_stored_them() -> None:
+    rounds = rounds_with()
+    for node in NODES:
+        rounds.report(node, report(1, 3))
+    run(rounds)
+    for node in NODES:
+        rounds.report(node, report(1, 5, offset=3, high=2, stored=2 if node != 3 else 0))
+    run(rounds)
+    rounds.forget_stored()
+    assert [r.high_watermark for r in rounds.needed()] == [2, 4]
+    rounds.report(3, report(1, 5, offset=5, high=4, stored=4))
+    rounds.forget_stored()
+    assert [r.high_watermark for r in rounds.needed()] == [4]
+
+
+def test_a_restart_goes_on_from_the_rounds_it_needs() -> None:
+    rounds = rounds_with(2)
+    for node in NODES:
+        rounds.report(node, report(1, 3))
+        rounds.report(node, report(2, 2))
+    run(rounds)
+    again = rounds_with(2)
+    for round_ in rounds.needed():
+        again.restore(Round.decode(round_.encode()))
+    assert again.high_watermark == 3
+    assert [s.committed_llsn_end for s in again.streams.values()] == [3, 2]
+    for node in NODES:
+        again.report(node, report(1, 4))
+        again.report(node, report(2, 2))
+    assert run(again).parts[0] == RoundPart(1, 1, 3, 4, 1)
+
+
+@pytest.mark.parametrize("size", [0, 10, 23, 25, 60])
+def test_a_damaged_round_record_is_corrupt(size: int) -> None:
+    record = Round(9, 0, 2, (RoundPart(1, 1, 1, 1, 2), RoundPart(2, 1, 1, 3, 0))).encode()
+    with pytest.raises(Corrupt):
+        Round.decode(record[:size])
+
+
+@given(st.lists(st.tuples(st.sampled_from("wrcdx"), st.integers(0, 5)), max_size=120))
+def test_replicas_agree_whatever_order_things_happen_in(steps: list[tuple[str, int]]) -> None:
+    """Writes, reports, rounds, lost connections in any order: no replica ever differs."""
+    rounds = rounds_with(2)
+    replicas = {}
+    for node in NODES:
+        for stream in (1, 2):
+            replica = Replica(stream, node, 0, ReplicaContext())
+            replica.seal(1, 0)
+            replica.unseal(1, NODES)
+            replicas[node, stream] = replica
+    placed: dict[int, tuple[int, int]] = {}
+    for kind, number in steps:
+        node, stream = NODES[number % 3], 1 + number % 2
+        replica = replicas[node, stream]
+        if kind == "w":
+            replica.next_llsn += number
+            replica.written(replica.next_llsn - 1)
+        elif kind == "r":
+            rounds.report(node, replica.report())
+        elif kind == "c" and rounds.next_round() is not None:
+            rounds.durable()
+        elif kind == "d":
+            for stream_id, commit in rounds.commits_for(node, empty=bool(number % 2)):
+                outcome = replicas[node, stream_id].commit(commit)
+                assert outcome is CommitOutcome.APPLIED
+                for i in range(commit.length):
+                    place = (stream_id, commit.llsn + i)
+                    assert placed.setdefault(commit.glsn + i, place) == place
+        elif kind == "x":
+            rounds.reconnected(node)
+    assert sorted(placed) == list(range(1, len(placed) + 1)) or len(placed) < rounds.high_watermark

@@ -1,0 +1,102 @@
+"""Who counts as alive, and who is told when that changes."""
+
+from __future__ import annotations
+
+from scripted_node import Peer
+
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection
+
+
+def connection() -> Connection:
+    return Connection(Codec("vmr"), Peer())
+
+
+class Story:
+    """ConnectedNodes with what they told; silence is made by setting the clock of a member back."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, bool]] = []
+        self.members = ConnectedNodes(10.0, lambda node, alive: self.told.append((node, alive)))
+
+    def silence(self, node: int, seconds: float) -> None:
+        member = self.members.get(node)
+        assert member is not None
+        member.heard_at -= seconds
+
+
+async def test_a_known_node_has_the_detection_time_to_come_back_after_a_start() -> None:
+    story = Story()
+    story.members.start([1])
+    assert story.members.alive(1)
+    assert not story.members.connected(1)
+    story.silence(1, 9.0)
+    assert story.members.alive(1)
+    story.silence(1, 2.0)
+    assert not story.members.alive(1)
+    story.members.stop()
+
+
+async def test_a_lost_connection_has_a_short_grace() -> None:
+    story = Story()
+    link = connection()
+    story.members.joined(1, link)
+    story.members.lost(link)
+    assert story.members.alive(1)
+    assert story.members.all_reachable() == []
+    story.silence(1, 1.1)
+    assert not story.members.alive(1)
+    story.members.stop()
+
+
+async def test_silence_is_told_once_and_so_is_the_return() -> None:
+    story = Story()
+    story.members.joined(1, connection())
+    story.silence(1, 11.0)
+    story.members._check_all()
+    story.members._check_all()
+    story.members.heard(1)
+    story.members.heard(1)
+    assert story.told == [(1, True), (1, False), (1, True)]
+    story.members.stop()
+
+
+async def test_a_return_is_told_even_if_the_silence_was_not_noticed_yet() -> None:
+    """Whoever asked in between took the node for dead and waits for news."""
+    story = Story()
+    story.members.joined(1, connection())
+    story.silence(1, 11.0)
+    assert not story.members.alive(1)
+    story.members.heard(1)
+    assert story.told == [(1, True), (1, True)]
+    story.members.stop()
+
+
+async def test_a_replaced_connection_speaks_for_nobody() -> None:
+    story = Story()
+    old, new = connection(), connection()
+    story.members.joined(1, old)
+    story.members.joined(1, new)
+    assert old.closed
+    assert story.members.node_of(old) is None
+    assert story.members.node_of(new) == 1
+    story.members.lost(old)
+    assert story.members.connected(1)
+    story.members.stop()
+
+
+async def test_our_own_sleep_is_not_the_nodes_silence() -> None:
+    """A frozen process wakes up to old clocks and unread reports: nobody is dead for that."""
+    story = Story()
+    story.members.start([])
+    story.members.joined(1, connection())
+    story.silence(1, 60.0)
+    story.members._due -= 60.0  # the check should have come a minute ago
+    assert story.members.alive(1)
+    story.members._check_all()
+    assert story.told == [(1, True)]
+    story.silence(1, 11.0)  # a real silence afterwards
+    story.members._check_all()
+    assert story.told == [(1, True), (1, False)]
+    story.members.stop()

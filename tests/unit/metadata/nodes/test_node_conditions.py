@@ -1,0 +1,70 @@
+"""What is wrong with a node is told to operators, and the rest of the node serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
+
+from loomlog import limits
+from loomlog.metadata.nodes.connected_nodes import conditions_of
+from loomlog.testing.services import chained_on
+from loomlog.wire import loomlog_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("directory", "named"), [("chains", "the chains at"), ("logs", "the copies at")]
+)
+async def test_a_store_that_cannot_be_opened_is_a_condition_and_the_node_starts(
+    tmp_path: Path, directory: str, named: str
+) -> None:
+    async with ChainedCluster(tmp_path) as cluster:
+        await cluster.stop_node(2)
+        store = tmp_path / "vsn-2/cid=test/snid=2" / directory
+        store.mkdir()
+        (store / "CURRENT").write_text("no manifest\n")
+        await cluster.start_node(2)
+        (condition,) = (await cluster.node(2)).conditions
+        assert condition.startswith(f"{named} {store} cannot be opened")
+        assert not (await cluster.node(1)).conditions
+        assert cluster.repository.term is not None
+        told = cluster.repository.term.nodes.restrictions(2)
+        assert told.stores_no_copies is (directory == "logs")
+        assert told.chains_unserved is (directory == "chains")
+
+
+async def test_chains_that_cannot_be_opened_are_made_anew_elsewhere(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+        log = await cluster.create_chained()
+        for number in range(10):
+            await cluster.chains.append(b"%d" % number)
+        damaged = nodes_of(chained(log))[0][0]
+        store = tmp_path / f"vsn-{damaged}/cid=test/snid={damaged}/chains"
+        await cluster.stop_node(damaged)
+        (store / "CURRENT").write_text("no manifest\n")
+        kept = sorted(store.glob("*.[ls][os][gt]"))
+        await cluster.start_node(damaged)
+        log = await cluster.log_is(
+            lambda log: is_whole(log) and damaged not in nodes_of(chained(log))[0]
+        )
+        await cluster.chains.append(b"whole again")
+        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert (await cluster.node(damaged)).conditions
+        assert sorted(store.glob("*.[ls][os][gt]")) == kept, "what was there stays"
+
+
+async def test_a_condition_that_is_over_is_not_shown_any_more(tmp_path: Path) -> None:
+    async with ChainedCluster(tmp_path) as cluster:
+        node = cluster.storage[2]
+        chained_on(node)._volumes._volumes[0].problem = "it does not work"
+        await cluster.node_is(2, lambda node: list(node.conditions) == ["it does not work"])
+        chained_on(node)._volumes._volumes[0].problem = ""
+        await cluster.node_is(2, lambda node: not node.conditions)
+
+
+def test_conditions_are_bounded() -> None:
+    many = pb.NodeConditions(conditions=["x" * 10_000] * 10_000)
+    kept = conditions_of(many)
+    assert len(kept) == limits.NODE_CONDITIONS_MAX
+    assert {len(condition) for condition in kept} == {limits.NODE_CONDITION_CHARS_MAX}

@@ -1,0 +1,288 @@
+"""Who may join (docs/design/ordered.md, "Volumes and start")."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chained_cluster import ChainedCluster
+from scripted_node import ScriptedNode
+from small_cluster import SmallCluster
+
+from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unauthorized
+from loomlog.metadata import MetadataRepository
+from loomlog.storage.identity import fingerprint
+from loomlog.wire import loomlog_pb2 as pb
+
+
+async def test_a_new_node_gets_the_secret_of_the_cluster(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, heartbeat_s=0.7) as cluster:
+        node = ScriptedNode(1)
+        answer = await node.join(cluster.address)
+        assert answer.cluster_id == "test"
+        assert len(answer.cluster_secret) == 32
+        assert answer.heartbeat_s == 0.7
+        (status,) = (await cluster.status()).nodes
+        assert (status.storage_node_id, status.alive, status.sync_mode) == (1, True, "always")
+        await node.disconnect()
+
+
+async def test_the_secret_outlives_a_restart(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        secret = node.cluster_secret
+        await cluster.restart_repository()
+        await node.join(cluster.address)
+        assert node.cluster_secret == secret
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("cluster_id", "other", "expected 'test', found 'other'"),
+        ("cluster_secret", "feedface", f"found '{fingerprint('feedface')}'"),
+        ("node_secret", "other", f"'{fingerprint('secret-of-1')}', found '{fingerprint('other')}'"),
+    ],
+)
+async def test_a_stranger_is_told_what_was_expected_and_found(
+    tmp_path: Path, field: str, value: str, told: str
+) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        await node.disconnect()
+        setattr(node, field, value)
+        with pytest.raises(Unauthorized, match=told):
+            await node.join(cluster.address)
+        await node.disconnect()
+
+
+async def test_secrets_that_only_begin_alike_are_not_the_same(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        await node.disconnect()
+        node.cluster_secret = node.cluster_secret[:10]
+        with pytest.raises(Unauthorized):
+            await node.join(cluster.address)
+
+
+async def test_a_secret_is_told_once_and_never_in_an_error(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        secret = node.cluster_secret
+        await node.disconnect()
+        assert (await node.join(cluster.address)).cluster_secret == "", "it knows it"
+        await node.disconnect()
+        node.cluster_secret, node.node_secret = secret, "a secret of somebody else"
+        with pytest.raises(Unauthorized) as caught:
+            await node.join(cluster.address)
+        assert "somebody" not in str(caught.value)
+        assert secret[:6] not in str(caught.value)
+
+
+async def test_no_log_line_shows_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with ChainedCluster(tmp_path, nodes=2) as cluster:
+        await cluster.create_chained(replicas=2)
+        await cluster.stop_node(2)
+        await cluster.start_node(2)
+        twin = ScriptedNode(2)
+        twin.node_secret = "the twin's own"
+        with pytest.raises(AlreadyExists):
+            await twin.join(cluster.address)
+        await twin.disconnect()
+        await cluster.stop_node(2)
+        await cluster.node_is(2, lambda status: not status.alive)
+        assert (await twin.join(cluster.address)).held_back
+        await twin.disconnect()
+        term = cluster.repository.term
+        assert term is not None
+        records = [term.catalog.cluster, *term.catalog.nodes.values()]
+        secrets = [term.catalog.cluster.secret, twin.node_secret]
+        secrets += [node.node_secret for node in term.catalog.nodes.values()]
+    said = "\n".join([*(record.getMessage() for record in caplog.records), repr(records)])
+    assert "registered" in said
+    assert not [secret for secret in secrets if secret in said]
+
+
+async def test_an_empty_node_does_not_take_the_number_of_a_known_one(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        known, secret = node.node_secret, node.cluster_secret
+        await node.disconnect()
+        await cluster.node_is(1, lambda status: not status.alive)
+        twin = ScriptedNode(1)
+        twin.node_secret = "of empty volumes"
+        for _ in range(2):
+            answer = await twin.join(cluster.address)
+            assert "run `loom node replace 1`" in answer.held_back
+            assert answer.cluster_secret == ""
+            await twin.disconnect()
+        (condition,) = (await cluster.node(1)).conditions
+        assert "an empty node at node-1:1 asks for its number" in condition
+        assert "run `loom node replace 1`" in condition
+
+        node.node_secret, node.cluster_secret = known, secret
+        await node.join(cluster.address)
+        assert (await cluster.node(1)).alive, "its volumes are back"
+        assert not (await cluster.node(1)).conditions
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_operator_lets_an_empty_node_take_a_number_once(
+    tmp_path: Path, restarts: bool
+) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        secret = node.cluster_secret
+        await node.disconnect()
+        changed = await cluster.replace_node(1)
+        assert "the next node 1 with empty volumes" in changed.done
+        if restarts:
+            await cluster.restart_repository()
+        assert (await cluster.node(1)).conditions == [
+            "is to be replaced: start node 1 with empty volumes"
+        ]
+        twin = ScriptedNode(1)
+        twin.node_secret = "of empty volumes"
+        assert (await twin.join(cluster.address)).cluster_secret == secret
+        assert not (await cluster.node(1)).conditions
+        await twin.disconnect()
+        await cluster.node_is(1, lambda status: not status.alive)
+        with pytest.raises(Unauthorized, match="another node secret"):
+            await node.join(cluster.address)
+        await node.disconnect()
+        third = ScriptedNode(1)
+        third.node_secret = "of other empty volumes"
+        assert (await third.join(cluster.address)).held_back
+        await third.disconnect()
+
+
+async def test_who_comes_back_with_its_volumes_is_not_replaced_later(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        await node.disconnect()
+        await cluster.replace_node(1)
+        await node.join(cluster.address)
+        await node.disconnect()
+        await cluster.node_is(1, lambda status: not status.alive)
+        twin = ScriptedNode(1)
+        twin.node_secret = "of empty volumes"
+        assert (await twin.join(cluster.address)).held_back
+        await twin.disconnect()
+
+
+async def test_a_node_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        await cluster.add_nodes(1)
+        change = pb.ChangeNode(action=pb.ChangeNode.REPLACE, storage_node_id=1)
+        with pytest.raises(InvalidArgument, match="node 1 is connected from node-1:1"):
+            await cluster.client.ask(pb.Frame(change_node=change))
+        change.storage_node_id = 7
+        with pytest.raises(NotFound, match="there is no node 7"):
+            await cluster.client.ask(pb.Frame(change_node=change))
+
+
+async def test_data_of_no_known_cluster_is_refused(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path / "one") as one, SmallCluster(tmp_path / "two") as two:
+        (node,) = await one.add_nodes(1)
+        await one.create(replicas=1)
+        await node.disconnect()
+        node.cluster_secret = ""
+        with pytest.raises(Unauthorized, match="node 1 has data, but does not know of which"):
+            await node.join(two.address)
+        assert not (await two.status()).nodes
+        assert list(node.replicas) == [1]
+
+
+async def test_a_second_process_with_the_same_node_id_is_refused(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        twin = ScriptedNode(1)
+        twin.node_secret = "another"
+        with pytest.raises(AlreadyExists, match="node 1 is connected already"):
+            await twin.join(cluster.address)
+        await twin.disconnect()
+        assert node.connection is not None
+
+
+async def test_a_node_that_registers_again_replaces_its_old_connection(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        again = ScriptedNode(1)
+        again.cluster_secret = node.cluster_secret
+        await again.join(cluster.address)
+        await node.until(lambda: node.connection is None)
+        assert (await cluster.status()).nodes[0].alive
+        await again.disconnect()
+
+
+async def test_a_node_without_an_id_is_refused(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        node = ScriptedNode(0)
+        with pytest.raises(InvalidArgument, match="id above 0"):
+            await node.join(cluster.address)
+        await node.disconnect()
+
+
+async def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        settings = cluster.settings
+    other = MetadataRepository(replace(settings, cluster_id="other"))
+    with pytest.raises(InvalidArgument, match="belongs to cluster 'test', not 'other'"):
+        await other.start()
+    await other.stop()
+
+
+async def test_a_newcomer_does_not_use_up_numbers(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        await cluster.add_nodes(1)
+        newcomer = ScriptedNode(2)
+        await newcomer.connect(cluster.address)
+        request = newcomer.registration()
+        request.highest_log_id = request.highest_stream_id = (1 << 32) - 2
+        await newcomer.ask(pb.Frame(register=request))
+        log = await cluster.create(replicas=1)
+        assert (log.log_id, log.streams[0].log_stream_id) == (1, 1)
+        await newcomer.disconnect()
+
+
+async def test_a_node_with_an_older_copy_of_its_data_is_recognised(tmp_path: Path) -> None:
+    """Its generation has not grown since it was heard of last, though it was started anew."""
+    replica = pb.ChainReplicaRef(loglet_id=9, chain=0, birth=1)
+    newer = pb.ChainReplicaRef(loglet_id=9, chain=0, birth=2)
+    async with SmallCluster(tmp_path) as cluster:
+        node = ScriptedNode(1)
+        node.generation, node.process = 4, "first"
+        assert not (await node.join(cluster.address)).void
+        await node.disconnect()
+        node.chain_replicas = [replica]
+        assert not (await node.join(cluster.address)).void, "it is the same process"
+        assert node.connection is not None
+        node.connection.send(pb.Frame(report=pb.GetReportResponse(generation=6)))
+        term = cluster.repository.term
+        assert term is not None
+        while term.catalog.nodes[1].generation < 6:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        await node.disconnect()
+        node.process, node.generation = "second", 5
+        answer = await node.join(cluster.address)
+        assert (list(answer.void), answer.generation) == ([replica], 7)
+        await node.disconnect()
+        node.process, node.generation, node.chain_replicas = "third", 8, [replica, newer]
+        answer = await node.join(cluster.address)
+        assert (list(answer.void), answer.generation) == ([replica], 8)
+        await node.disconnect()
+
+
+async def test_a_node_that_starts_anew_is_no_older_copy(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        node = ScriptedNode(1)
+        for generation in (1, 2, 5, 0, 6):
+            node.generation, node.process = generation, f"process {generation}"
+            answer = await node.join(cluster.address)
+            assert (list(answer.void), answer.generation) == ([], generation or 5)
+            await node.disconnect()
+            node.chain_replicas = [pb.ChainReplicaRef(loglet_id=9, chain=0, birth=1)]

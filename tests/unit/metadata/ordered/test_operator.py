@@ -1,0 +1,531 @@
+"""What operators do with streams and nodes, and what they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scripted_node import ScriptedNode
+from small_cluster import SmallCluster, commits, replicas, told, turns, write_all
+
+from loomlog.core.ordered import repair
+from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound, Unauthorized, Unavailable
+from loomlog.types import ReplicaState
+from loomlog.wire import loomlog_pb2 as pb
+
+CHANGE, NODE = pb.ChangeStream, pb.ChangeNode
+
+
+def quick(tmp_path: Path) -> SmallCluster:
+    return SmallCluster(tmp_path, failure_detection_s=0.4, heartbeat_s=0.05)
+
+
+async def started(
+    cluster: SmallCluster, nodes: int, replicas: int = 2, entries: int = 3
+) -> list[ScriptedNode]:
+    found = await cluster.add_beating_nodes(nodes)
+    await cluster.create(replicas=replicas)
+    for count in range(1, entries + 1):
+        write_all(found[:replicas], 1, 1)
+        for node in found[:replicas]:
+            await told(node, 1, count)
+    return found
+
+
+async def goes_on(cluster: SmallCluster, nodes: list[ScriptedNode], stream_id: int = 1) -> None:
+    _, tail = await cluster.bounds()
+    write_all(nodes, stream_id, 1)
+    for node in nodes:
+        await told(node, stream_id, tail + 1)
+
+
+# ---- seal and unseal
+
+
+async def test_a_sealed_stream_stays_sealed_over_restarts_until_it_is_unsealed(
+    tmp_path: Path,
+) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        changed = await cluster.change(CHANGE.SEAL)
+        assert changed.done == "stream 1 is sealed after 3 entries"
+        assert "loom stream unseal 1" in changed.next
+        assert {node.replicas[1].state for node in nodes} == {ReplicaState.SEALED}
+        assert (await cluster.stream()).condition == "sealed by an operator"
+
+        await cluster.restart_repository()
+        await cluster.rejoin(*nodes)
+        await nodes[1].restart(cluster.address)
+        nodes[1].start_heartbeat()
+        stream = await cluster.until(lambda s: s.condition == "sealed by an operator")
+        assert stream.state == pb.STREAM_SEALED
+
+        changed = await cluster.change(CHANGE.UNSEAL)
+        assert changed.done.startswith("stream 1 runs in epoch")
+        await goes_on(cluster, nodes)
+
+
+async def test_seal_and_unseal_may_be_repeated(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        await started(cluster, 2)
+        await cluster.change(CHANGE.SEAL)
+        epoch = (await cluster.stream()).seal_epoch
+        await cluster.change(CHANGE.SEAL)
+        await cluster.change(CHANGE.UNSEAL)
+        await cluster.change(CHANGE.UNSEAL)
+        assert (await cluster.stream()).seal_epoch == epoch
+
+
+async def test_an_unseal_that_must_wait_says_for_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loomlog.metadata.ordered.stream_operator.WAIT_S", 0.1)
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        await cluster.change(CHANGE.SEAL)
+        await nodes[1].crash()
+        await cluster.until(lambda s: "node 2" in s.condition)
+        changed = await cluster.change(CHANGE.UNSEAL)
+        assert changed.done == "stream 1 is to run"
+        assert "waiting for node 2" in changed.next
+
+
+# ---- add
+
+
+async def test_a_stream_is_added_to_a_log_that_goes_on(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3, entries=5)
+        before = (await cluster.describe()).version
+        changed = await cluster.change(CHANGE.ADD, log="events")
+        assert changed.log_stream_id == 2
+        assert changed.done == "log 'events' has a new stream 2 on nodes 3, 2"
+        log = await cluster.describe()
+        assert [s.log_stream_id for s in log.streams] == [1, 2]
+        assert log.version > before
+        assert log.streams[1].state == pb.RUNNING
+        on_new = [nodes[2], nodes[1]]
+        await goes_on(cluster, on_new, 2)
+        assert commits(nodes[2], 2) == [(6, 1, 1)], "it goes on where the log is"
+        await goes_on(cluster, nodes[:2])
+
+        await cluster.restart_repository()
+        await cluster.rejoin(*nodes)
+        await cluster.runs_on(3, 2, stream_id=2)
+        await goes_on(cluster, on_new, 2)
+
+
+async def test_a_stream_that_a_node_refuses_is_taken_back(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        nodes[1].refuse["add_log_stream"] = LoomError("the disk is full")
+        with pytest.raises(LoomError, match="the disk is full"):
+            await cluster.change(CHANGE.ADD, log="events")
+        assert [s.log_stream_id for s in (await cluster.describe()).streams] == [1]
+        await nodes[0].until(lambda: 2 not in nodes[0].replicas)
+        nodes[1].refuse.clear()
+        assert (await cluster.change(CHANGE.ADD, log="events")).log_stream_id == 3
+        await goes_on(cluster, nodes)
+
+
+async def test_an_addition_that_a_restart_interrupts_is_finished(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        assert cluster.repository.term is not None
+        assert cluster.repository.term is not None
+        catalog = cluster.repository.term.catalog
+        await catalog.add_streams("events", 1, [(1, 2)])  # written down, and nobody was told
+        await cluster.restart_repository()
+        await cluster.rejoin(*nodes)
+        await cluster.runs_on(1, 2, stream_id=2)
+        await goes_on(cluster, nodes, 2)
+
+
+async def test_a_log_that_does_not_exist_gets_no_stream(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        with pytest.raises(NotFound, match="'nothing'"):
+            await cluster.change(CHANGE.ADD, log="nothing")
+
+
+# ---- move
+
+
+async def test_a_move_copies_while_the_stream_runs_and_then_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair, "NEARLY_ENTRIES", 1)
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3, entries=4)
+        nodes[0].copies_at_once = nodes[1].copies_at_once = 0
+        changed = await cluster.change(CHANGE.MOVE, from_node=2, to_node=3)
+        assert changed.done == "stream 1 begins to move from node 2 to node 3"
+        stream = await cluster.until(lambda s: s.condition.startswith("copying"))
+        assert (stream.state, stream.joining_node) == (pb.RUNNING, 3)
+        await goes_on(cluster, nodes[:2])
+        nodes[0].copies_at_once = nodes[1].copies_at_once = None
+        await cluster.runs_on(1, 3)
+        assert commits(nodes[2], 1) == commits(nodes[0], 1)
+        await nodes[1].until(lambda: 1 not in nodes[1].replicas)
+        assert nodes[1].orders[-1] == "remove 1"
+        assert list((await cluster.node(2)).unknown_streams) == []
+        await goes_on(cluster, [nodes[0], nodes[2]])
+
+
+async def test_the_primary_moves_to_the_best_node(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4)
+        await cluster.create("other", replicas=1)  # on node 3
+        assert list(nodes[2].replicas) == [2]
+        await cluster.change(CHANGE.MOVE, from_node=1)
+        await cluster.runs_on(2, 4)
+
+
+async def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        nodes[2].refuse["add_log_stream"] = Unavailable("not now")
+        await cluster.change(CHANGE.MOVE, from_node=2, to_node=3)
+        await cluster.restart_repository()
+        nodes[2].refuse.clear()
+        await cluster.rejoin(*nodes)
+        await cluster.runs_on(1, 3)
+        await nodes[1].until(lambda: 1 not in nodes[1].replicas)
+
+
+async def test_a_move_whose_target_dies_finds_another(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4)
+        for node in nodes[:2]:
+            node.copies_at_once = 0
+        await cluster.change(CHANGE.MOVE, from_node=2, to_node=3)
+        await cluster.until(lambda s: s.condition.startswith("copying"))
+        with pytest.raises(Busy, match="just being copied to node 3"):
+            await cluster.change(CHANGE.MOVE, from_node=1, to_node=4)
+        await nodes[2].crash()
+        for node in nodes[:2]:
+            node.copies_at_once = None
+        await cluster.runs_on(1, 4)
+
+
+@pytest.mark.parametrize("to_node", [0, 2])
+async def test_a_move_back_waits_until_the_old_data_is_deleted(
+    tmp_path: Path, to_node: int
+) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        nodes[1].refuse["remove_log_stream"] = Unavailable("not now")
+        await cluster.change(CHANGE.MOVE, from_node=2, to_node=3)
+        await cluster.runs_on(1, 3)
+        with pytest.raises(Busy, match="node 2 is just deleting old data"):
+            await cluster.change(CHANGE.MOVE, from_node=1, to_node=to_node)
+        nodes[1].refuse.clear()
+        await nodes[1].until(lambda: 1 not in nodes[1].replicas)
+        while True:  # as a client does
+            try:
+                await cluster.change(CHANGE.MOVE, from_node=1, to_node=to_node)
+                break
+            except Busy:
+                await turns()
+        await cluster.until(lambda s: set(replicas(s)) == {2, 3} and s.state == pb.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "told"),
+    [
+        ({"stream_id": 9, "from_node": 1}, NotFound, "no stream 9"),
+        ({"from_node": 9}, NotFound, "no node 9"),
+        ({"from_node": 3}, InvalidArgument, "no replica of stream 1: those are on nodes 1, 2"),
+        ({"from_node": 1, "to_node": 9}, NotFound, "no node 9"),
+        ({"from_node": 1, "to_node": 2}, InvalidArgument, "has a replica of stream 1 already"),
+        ({"from_node": 1, "to_node": 3}, InvalidArgument, "node 3 is not alive"),
+        ({"from_node": 1, "to_node": 4}, InvalidArgument, "node 4 is being drained"),
+        ({"from_node": 1}, InvalidArgument, "no spare node for stream 1"),
+    ],
+)
+async def test_a_move_that_cannot_be_is_refused_with_the_reason(
+    tmp_path: Path, request_: dict[str, int], error: type[LoomError], told: str
+) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4)
+        await cluster.change_node(NODE.DRAIN, 4)
+        await nodes[2].crash()
+        while (await cluster.node(3)).alive:
+            pass
+        with pytest.raises(error, match=told):
+            await cluster.change(CHANGE.MOVE, **request_)
+        assert replicas(await cluster.stream()) == (1, 2)
+
+
+# ---- replicas leave and come
+
+
+async def test_a_replica_is_unregistered_and_added_again(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3, replicas=3)
+        changed = await cluster.change(CHANGE.UNREGISTER, from_node=2)
+        assert changed.done == "the replica on node 2 has left stream 1"
+        assert "goes on with nodes 1, 3" in changed.next
+        assert "loom node cleanup 2" in changed.next
+        await cluster.runs_on(1, 3)
+        await goes_on(cluster, [nodes[0], nodes[2]])
+        assert list(nodes[1].replicas) == [1], "its data stays"
+        assert list((await cluster.node(2)).unknown_streams) == [1]
+        await turns(20)
+        assert replicas(await cluster.stream()) == (1, 3), "nobody fills the gap"
+
+        with pytest.raises(InvalidArgument, match="loom node cleanup 2"):
+            await cluster.change(CHANGE.ADD_REPLICA, to_node=2)
+        changed = await cluster.change_node(NODE.CLEANUP, 2)
+        assert changed.done == "node 2 deleted its data of stream 1"
+        assert nodes[1].replicas == {}
+        changed = await cluster.change(CHANGE.ADD_REPLICA, to_node=2)
+        assert changed.done == "stream 1 begins to get a replica on node 2"
+        await cluster.runs_on(1, 3, 2)
+        await goes_on(cluster, nodes)
+
+
+async def test_an_unregistered_replica_is_not_taken_up_again_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3, replicas=3)
+        await cluster.change(CHANGE.UNREGISTER, from_node=2)
+        await cluster.runs_on(1, 3)
+        await goes_on(cluster, [nodes[0], nodes[2]])
+        await nodes[1].restart(cluster.address)
+        nodes[1].start_heartbeat()
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="loom node cleanup 2"):
+                await cluster.change(CHANGE.ADD_REPLICA, to_node=2)
+            await cluster.restart_repository()
+            await cluster.rejoin(*nodes)
+        await cluster.change_node(NODE.CLEANUP, 2)
+        await cluster.change(CHANGE.ADD_REPLICA, to_node=2)
+        await cluster.runs_on(1, 3, 2)
+        assert nodes[1].orders.count("add 1") == 2
+
+
+async def test_a_newcomer_that_is_given_up_keeps_what_it_had_before(tmp_path: Path) -> None:
+    """Only what was made for this attempt is deleted."""
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3, replicas=3)
+        await cluster.change(CHANGE.UNREGISTER, from_node=2)
+        await cluster.runs_on(1, 3)
+        kept = nodes[1].replicas[1]
+        assert cluster.repository.term is not None
+        catalog = cluster.repository.term.catalog
+        await catalog.update_stream(1, joining=2)
+        await catalog.drop_joining(1, 2)
+        await nodes[1].restart(cluster.address)
+        await nodes[1].until(lambda: "remove 1" in nodes[1].orders)
+        assert nodes[1].replicas[1].context == kept.context
+        await cluster.until(lambda _: not catalog.streams[1].dropping)
+        await cluster.delete()
+        await nodes[1].until(lambda: not nodes[1].replicas)
+
+
+async def test_a_dead_replica_is_unregistered_to_let_the_others_run(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3, replicas=3)
+        await nodes[2].crash()
+        await cluster.until(lambda s: "no spare" in s.condition)
+        await cluster.change(CHANGE.UNREGISTER, from_node=3)
+        await cluster.runs_on(1, 2)
+        await goes_on(cluster, nodes[:2])
+
+
+async def test_the_last_whole_replica_is_not_unregistered(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        await nodes[1].crash()
+        await cluster.until(lambda s: s.state == pb.STREAM_SEALED)
+        with pytest.raises(InvalidArgument, match="would lose data without node 1"):
+            await cluster.change(CHANGE.UNREGISTER, from_node=1)
+        await cluster.change(CHANGE.UNREGISTER, from_node=2)
+        await cluster.runs_on(1)
+        with pytest.raises(InvalidArgument, match="the only replica of stream 1"):
+            await cluster.change(CHANGE.UNREGISTER, from_node=1)
+
+
+async def test_one_more_replica(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        await cluster.change(CHANGE.ADD_REPLICA)
+        await cluster.runs_on(1, 2, 3)
+        assert commits(nodes[2], 1) == commits(nodes[0], 1)
+        await goes_on(cluster, nodes)
+        await cluster.restart_repository()
+        await cluster.rejoin(*nodes)
+        await cluster.runs_on(1, 2, 3)
+
+
+# ---- scrub
+
+
+async def test_a_scrub_is_begun_on_all_replicas_and_asked_about(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3, replicas=3)
+        nodes[0].scrubs[1] = pb.ScrubResponse(finished=True, checked_llsn=3, last_llsn=3)
+        nodes[1].scrubs[1] = pb.ScrubResponse(checked_llsn=2, corrupt_batches=2, repaired_batches=1)
+        nodes[2].refuse["scrub"] = Unavailable("busy")
+        changed = await cluster.change(CHANGE.SCRUB)
+        assert "2 corrupt batches found, 1 repaired" in changed.done
+        assert changed.next.startswith("1 of 3 replicas are finished")
+        assert [s.storage_node_id for s in changed.scrubs] == [1, 2, 3]
+        assert changed.scrubs[0].progress.finished
+        assert changed.scrubs[2].progress.error == "busy"
+        await cluster.change(CHANGE.SCRUB, tell_only=True)
+        assert nodes[0].orders.count("scrub 1") == 1
+
+
+# ---- nodes
+
+
+async def test_a_drained_node_becomes_empty_and_is_removed(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await cluster.add_beating_nodes(3)
+        log = await cluster.create(streams=9, replicas=2)
+        mine = [s.log_stream_id for s in log.streams if 3 in replicas(s)]
+        write_all(nodes, mine[0], 2)
+        await cluster.create("another", replicas=3)
+        changed = await cluster.change_node(NODE.DRAIN, 3)
+        assert changed.done == "node 3 is being drained: it takes nothing new"
+        assert "7 replicas move away, but 1 of them find no other node" in changed.next
+        await cluster.add_beating_nodes(1)
+        for stream in log.streams:
+            stream_id = stream.log_stream_id
+            stream = await cluster.until(
+                lambda s: 3 not in replicas(s) and s.state == pb.RUNNING, stream_id
+            )
+            assert len(set(replicas(stream))) == 2
+        await cluster.until(lambda s: set(replicas(s)) == {1, 2, 4}, 10)
+        await nodes[2].until(lambda: not nodes[2].replicas)
+        node = await cluster.node(3)
+        assert (node.draining, node.replicas, list(node.unknown_streams)) == (True, 0, [])
+        log = await cluster.create("third", streams=4, replicas=3)
+        assert all(3 not in replicas(s) for s in log.streams), "it takes nothing new"
+
+        changed = await cluster.change_node(NODE.REMOVE, 3)
+        assert changed.done == "node 3 is removed"
+        assert [n.storage_node_id for n in (await cluster.status()).nodes] == [1, 2, 4]
+        await nodes[2].until(lambda: nodes[2].connection is None)
+        with pytest.raises(Unauthorized, match="node 3 was removed"):
+            await nodes[2].join(cluster.address)
+        await nodes[2].crash()
+        nodes[2].cluster_secret, nodes[2].node_secret = "", "new"
+        await nodes[2].join(cluster.address)
+        assert not (await cluster.node(3)).draining
+
+
+async def test_a_drain_goes_on_after_a_restart_and_can_be_taken_back(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        changed = await cluster.change_node(NODE.DRAIN, 2)
+        assert "start another one" in changed.next
+        stream = await cluster.until(lambda s: "no spare" in s.condition)
+        assert stream.state == pb.RUNNING, "a move does not hurt"
+        await cluster.restart_repository()
+        await cluster.rejoin(*nodes)
+        assert (await cluster.node(2)).draining
+        await cluster.until(lambda s: "no spare" in s.condition)
+        await cluster.change_node(NODE.UNDRAIN, 2)
+        assert not (await cluster.node(2)).draining
+        await cluster.until(lambda s: s.condition == "")
+
+        await cluster.change_node(NODE.DRAIN, 2)
+        await cluster.restart_repository()
+        await cluster.rejoin(*nodes)
+        await cluster.add_beating_nodes(1)
+        await cluster.runs_on(1, 3)
+
+
+async def test_a_node_that_is_not_empty_is_not_removed(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        for force in (False, True):
+            with pytest.raises(InvalidArgument, match="`loom node drain 2`"):
+                await cluster.change_node(NODE.REMOVE, 2, force=force)
+        await cluster.change_node(NODE.DRAIN, 3)
+        await nodes[1].crash()
+        await cluster.until(lambda s: "no spare" in s.condition)
+        with pytest.raises(InvalidArgument, match="--force"):
+            await cluster.change_node(NODE.REMOVE, 2)
+        changed = await cluster.change_node(NODE.REMOVE, 2, force=True)
+        assert changed.next == "its 1 replicas are made anew elsewhere; then it is forgotten"
+        with pytest.raises(Unauthorized, match="was removed"):
+            await nodes[1].join(cluster.address)
+        await nodes[1].crash()
+        await cluster.change_node(NODE.UNDRAIN, 3)
+        await cluster.runs_on(1, 3)
+        assert [n.storage_node_id for n in (await cluster.status()).nodes] == [1, 3]
+
+
+async def test_a_dead_node_with_the_only_replica_is_not_removed(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2, replicas=1)
+        await nodes[0].crash()
+        await cluster.until(lambda s: "node 1" in s.condition)
+        with pytest.raises(InvalidArgument, match="the only replica of stream 1"):
+            await cluster.change_node(NODE.REMOVE, 1, force=True)
+
+
+async def test_cleanup_deletes_what_the_cluster_does_not_know_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4, replicas=3)
+        await nodes[2].crash()
+        await cluster.runs_on(1, 2, 4)
+        with pytest.raises(Unavailable, match="node 3 is not alive"):
+            await cluster.change_node(NODE.CLEANUP, 3)
+        await nodes[2].restart(cluster.address)
+        nodes[2].start_heartbeat()
+        changed = await cluster.change_node(NODE.CLEANUP, 3)
+        assert (changed.done, changed.next) == (
+            "node 3 deleted its data of stream 1",
+            "nothing is left",
+        )
+        assert nodes[2].replicas == {}
+        assert list((await cluster.node(3)).unknown_streams) == []
+        changed = await cluster.change_node(NODE.CLEANUP, 1)
+        assert changed.done == "node 1 deleted nothing"
+        assert list(nodes[0].replicas) == [1]
+
+
+async def test_cleanup_keeps_what_may_be_all_there_is(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        await nodes[1].crash()
+        await cluster.runs_on(1, 3)
+        await nodes[1].restart(cluster.address)
+        nodes[1].start_heartbeat()
+        await nodes[0].crash()
+        await nodes[2].crash()
+        while (await cluster.node(1)).alive or (await cluster.node(3)).alive:
+            pass
+        changed = await cluster.change_node(NODE.CLEANUP, 2)
+        assert changed.done == "node 2 deleted nothing"
+        assert changed.next.startswith("kept: stream 1")
+        assert list(nodes[1].replicas) == [1]
+
+
+async def test_nodes_and_streams_that_do_not_exist_are_named(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        for action in (NODE.DRAIN, NODE.UNDRAIN, NODE.REMOVE, NODE.CLEANUP):
+            with pytest.raises(NotFound, match="no node 7"):
+                await cluster.change_node(action, 7)
+        for change in (CHANGE.SEAL, CHANGE.UNSEAL, CHANGE.UNREGISTER, CHANGE.SCRUB):
+            with pytest.raises(NotFound, match="no stream 7"):
+                await cluster.change(change, 7)
+        with pytest.raises(InvalidArgument, match="no change 0"):
+            await cluster.change(CHANGE.ACTION_UNSPECIFIED, 7)
+
+
+async def test_remains_of_a_log_go_with_it(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4, replicas=3)
+        await nodes[2].crash()
+        await cluster.runs_on(1, 2, 4)
+        await cluster.delete()
+        await nodes[2].restart(cluster.address)
+        await nodes[2].until(lambda: not nodes[2].replicas)

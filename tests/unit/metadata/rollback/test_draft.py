@@ -1,0 +1,194 @@
+"""The records of restored metadata, as they have to be with what the storage nodes hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from loomlog.core.chained.catch_up import Epochs
+from loomlog.core.chained.projection import Replica, first_projection
+from loomlog.core.copyset.epoch_metadata import Member
+from loomlog.core.copyset.log_state import first_state, take_epoch
+from loomlog.core.segments import Segment, Settings
+from loomlog.metadata.catalog.records import (
+    CountersRecord,
+    LeaseRecord,
+    LogRecord,
+    NodeRecord,
+    Record,
+    StreamRecord,
+    TombstoneRecord,
+    encode,
+)
+from loomlog.metadata.chained.draft import ChainedDraft
+from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.copyset.draft import CopysetDraft
+from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.ordered.draft import HeldReplica, OrderedDraft
+from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft
+from loomlog.metadata.store.contract import Versioned
+from loomlog.types import ReplicaState, Report
+
+NODES = {
+    node: NodeRecord(node, f"node-{node}:1", f"secret {node}", "always", ()) for node in (1, 2, 3)
+}
+LONE = (Segment(2, Settings("chained", 1, 3), 1),)
+CHAINED = ChainedRecord(2, 2, 7, first_projection(2, [[1, 2, 3]], birth=5, sequencer=1), made=True)
+STATE = take_epoch(first_state([Member(1), Member(2)], 2), 1, [Member(1), Member(2)])
+COPY: dict[str, Record] = {
+    **{f"node/{node}": record for node, record in NODES.items()},
+    "counters": CountersRecord(3, 9),
+    "log/a": LogRecord(1, "a", (Segment(1, Settings("ordered", 1, 2), 1),), (1,)),
+    "stream/1": StreamRecord(
+        1, 1, 1, (1, 2), 3, sealed=False, dropping=(3,), stamp=77, births=((1, 10), (2, 20))
+    ),
+    "log/b": LogRecord(2, "b", LONE),
+    "chained/2": CHAINED,
+    "log/c": LogRecord(3, "c", (Segment(3, Settings("copyset", 1, 2), 1),)),
+    "copyset/3": CopysetRecord(3, 3, 8, STATE, begun=True, holders=(1, 2)),
+}
+
+
+def stream(node: int, epoch: int, stamp: int = 77) -> HeldReplica:
+    report = Report(1, 5, 0, 9, epoch, ReplicaState.RUNNING, 9, resend=False)
+    return HeldReplica(report, stamp, birth=10 * node)
+
+
+class Held:
+    """What the nodes hold, of all protocols."""
+
+    def __init__(self) -> None:
+        ordered, chained, copyset = OrderedDraft(), ChainedDraft(), CopysetDraft()
+        self.drafts: list[ProtocolDraft] = [ordered, chained, copyset]
+        self.streams, self.log_of = ordered.streams, ordered.log_of
+        self.chains, self.copysets = chained.chains, copyset.epochs
+
+
+def held() -> Held:
+    """As the copy says."""
+    found = Held()
+    found.streams[1] = {1: stream(1, 3), 2: stream(2, 3)}
+    found.log_of[1] = 1
+    found.chains[2] = dict.fromkeys(CHAINED.projection.replicas, Epochs(1, 1))
+    found.copysets[3] = STATE.epoch
+    return found
+
+
+def draft(
+    found: Held,
+    more: dict[str, Record] | None = None,
+    leave: Collection[int] = (),
+    deleted: Collection[str] = (),
+) -> Draft:
+    items = {key: Versioned(encode(record), 1) for key, record in {**COPY, **(more or {})}.items()}
+    made = Draft(items, found.drafts, NODES)
+    made.make(NODES, leave, deleted)
+    made.seal_changed()
+    return made
+
+
+def test_nothing_is_dropped_from_any_node_any_more() -> None:
+    tombstone = TombstoneRecord(4, "gone", ())
+    made = draft(held(), {"tombstone/4": tombstone})
+    assert not made.reasons
+    assert made.changes["tombstone/4"] is None
+    brought = made.changes["stream/1"]
+    assert isinstance(brought, StreamRecord)
+    assert (brought.dropping, brought.left) == ((), (3,))
+    assert (brought.replicas, brought.epoch, brought.sealed) == ((1, 2), 3, False)
+
+
+def test_numbers_are_above_all_that_nodes_know() -> None:
+    found = held()
+    found.streams[40] = {1: stream(1, 1)}
+    found.log_of[40] = 30
+    made = draft(found)
+    assert made.changes["counters"] == CountersRecord(30 + NUMBERS_ABOVE, 40 + NUMBERS_ABOVE)
+    assert any("stream 40 on node 1 is of log 30" in note for note in made.notes)
+    assert "stream/40" not in made.changes
+
+
+def test_replicas_that_moved_are_found_and_sealed() -> None:
+    found = held()
+    found.streams[1] = {1: stream(1, 6), 2: stream(2, 3), 3: stream(3, 6)}
+    brought = draft(found).changes["stream/1"]
+    assert isinstance(brought, StreamRecord)
+    assert (brought.replicas, brought.epoch, brought.sealed) == ((1, 3), 7, True)
+    assert brought.left == (2,)
+    assert dict(brought.births) == {1: 10, 2: 20, 3: 30}
+
+
+def test_another_stream_of_the_same_number_is_not_taken_for_it() -> None:
+    found = held()
+    found.streams[1][3] = stream(3, 9, stamp=78)
+    brought = draft(found).changes["stream/1"]
+    assert isinstance(brought, StreamRecord)
+    assert (brought.replicas, brought.epoch) == ((1, 2), 3)
+
+
+def test_a_stream_that_was_added_to_a_log_is_taken_in() -> None:
+    found = held()
+    found.streams[12] = {2: stream(2, 2, stamp=99), 3: stream(3, 2, stamp=99)}
+    found.log_of[12] = 1
+    made = draft(found)
+    added, log = made.changes["stream/12"], made.changes["log/a"]
+    assert isinstance(added, StreamRecord)
+    assert (added.replicas, added.stamp, added.epoch, added.sealed) == ((2, 3), 99, 3, True)
+    assert isinstance(log, LogRecord)
+    assert log.streams == (1, 12)
+
+
+def test_chains_and_copysets_go_on_above_their_epochs() -> None:
+    found = held()
+    found.chains[2] = {
+        Replica(1, 2, 0, 5): Epochs(4, 4),
+        Replica(2, 2, 0, 5): Epochs(2, 2),
+        Replica(3, 2, 0, 8): Epochs(4, 4),
+    }
+    found.copysets[3] = 9
+    made = draft(found)
+    chained, copyset = made.changes["chained/2"], made.changes["copyset/3"]
+    assert isinstance(chained, ChainedRecord)
+    assert chained.projection.epoch == 4
+    assert [replica.node_id for replica in chained.projection.replicas] == [1]
+    assert isinstance(copyset, CopysetRecord)
+    assert (copyset.state.epoch, copyset.holders) == (10, (1, 2, 3))
+
+
+def test_a_segment_that_is_not_known_may_be_part_of_a_log() -> None:
+    found = held()
+    found.copysets[5] = 1
+    assert any("--leave 5" in reason for reason in draft(found).reasons)
+    made = draft(found, leave=[5])
+    assert not made.reasons
+    assert any("segment 5 (copyset)" in note for note in made.notes)
+
+
+def test_a_log_that_nobody_has_is_given_up_only_by_an_operator() -> None:
+    """Its nodes may have been added since the copy was made, or have lost their disks."""
+    found = held()
+    del found.streams[1], found.chains[2], found.copysets[3]
+    keys = "log/a", "stream/1", "log/b", "chained/2", "log/c", "copyset/3"
+    made = draft(found)
+    assert all(f"--deleted {log}" in why for log, why in zip("abc", made.reasons, strict=True))
+    assert not [key for key in keys if key in made.changes and made.changes[key] is None]
+    made = draft(found, deleted="abc")
+    assert not made.reasons
+    assert [made.changes[key] for key in keys] == [None] * 6
+
+
+def test_nobody_holds_a_lease() -> None:
+    lease = LeaseRecord("l", "holder", 7, 10.0)
+    made = draft(held(), {"lease/l": lease})
+    assert made.changes["lease/l"] == replace(lease, holder="")
+
+
+def test_a_node_that_was_added_or_replaced_is_taken_in() -> None:
+    came = {**NODES, 4: replace(NODES[1], node_id=4), 1: replace(NODES[1], node_secret="new")}
+    items = {key: Versioned(encode(record), 1) for key, record in COPY.items()}
+    made = Draft(items, held().drafts, came)
+    made.make(came, (), ())
+    assert made.changes["node/4"] == came[4]
+    replaced = made.changes["node/1"]
+    assert isinstance(replaced, NodeRecord)
+    assert replaced.lost == ((3, STATE.epoch),)

@@ -1,0 +1,350 @@
+"""Metadata that went back in time does nothing, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from scripted_node import ScriptedNode
+from small_cluster import SmallCluster
+
+from loomlog.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    LoomError,
+    Retryable,
+    RolledBack,
+    Unauthorized,
+    Unavailable,
+)
+from loomlog.metadata.rollback import gate
+from loomlog.wire import loomlog_pb2 as pb
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Cluster(SmallCluster):
+    """A cluster whose metadata can be put back."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "vmr")
+        self._live, self._copy = directory / "vmr", directory / "copy"
+
+    def back_up(self) -> None:
+        shutil.copytree(self._live, self._copy)
+
+    async def stop(self) -> None:
+        await self.repository.stop()
+        await self.client.until(lambda: self.client.connection is None)
+        for node in self.nodes:
+            await node.until(lambda node=node: node.connection is None)  # type: ignore[misc]
+
+    async def restart(self, *, restore: bool = False) -> None:
+        await self.stop()
+        if restore:
+            shutil.rmtree(self._live)
+            shutil.copytree(self._copy, self._live)
+        await self._start()
+
+    async def swap(self, value: bytes, expected: int = 0) -> int:
+        request = pb.SwapRegister(name="r", value=value, expected=expected)
+        answer = await self.client.ask(pb.Frame(swap_register=request))
+        return int(answer.register_value.version)
+
+    async def condition(self) -> str:
+        answer = await self.client.ask(pb.Frame(get_status=pb.GetStatus()))
+        return " ".join(answer.status.conditions)
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        await cluster.add_beating_nodes(3)
+        yield cluster
+
+
+REQUESTS = {
+    "a register is swapped": pb.Frame(swap_register=pb.SwapRegister(name="r", value=b"x")),
+    "a register is read": pb.Frame(get_register=pb.GetRegister(name="r")),
+    "a lease is acquired": pb.Frame(
+        change_lease=pb.ChangeLease(name="l", holder="h", ttl_s=1, action=pb.ChangeLease.ACQUIRE)
+    ),
+    "a log is created": pb.Frame(
+        create_log=pb.CreateLog(name="b", protocol="ordered", streams=1, replicas=1)
+    ),
+    "a log is deleted": pb.Frame(delete_log=pb.DeleteLog(name="events")),
+    "a log is trimmed": pb.Frame(trim_log=pb.TrimLog(name="events", position=1)),
+    "a log is described": pb.Frame(describe_log=pb.DescribeLog(name="events")),
+    "a position is asked for": pb.Frame(sequencer_request=pb.SequencerRequest(loglet_id=1)),
+    "a node is drained": pb.Frame(
+        change_node=pb.ChangeNode(storage_node_id=1, action=pb.ChangeNode.DRAIN)
+    ),
+}
+
+
+async def test_a_restored_copy_serves_nobody(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.stop()
+    cluster.back_up()
+    await cluster._start()
+    await cluster.rejoin(*cluster.nodes)
+    await cluster.swap(b"acknowledged")
+    await cluster.restart(restore=True)
+    with pytest.raises(RolledBack, match=r"node 2 knows another run 2 .* `loom metadata catch-up`"):
+        await cluster.nodes[1].join(cluster.address)
+    for request in REQUESTS.values():
+        with pytest.raises(RolledBack):
+            await cluster.client.ask(request)
+    assert "went back in time" in await cluster.condition()
+    with pytest.raises(RolledBack):
+        await cluster.nodes[0].join(cluster.address)
+    assert not [order for node in cluster.nodes for order in node.orders if "remove" in order]
+
+
+async def test_a_copy_of_a_connected_node_that_lived_elsewhere_stops_nobody(
+    cluster: Cluster,
+) -> None:
+    """As when a node of a cluster made from copies for tests is given the wrong address."""
+    node, copy = cluster.nodes[1], ScriptedNode(2)
+    copy.cluster_secret, copy.node_secret = node.cluster_secret, node.node_secret
+    copy.known_run = pb.NoteRun(number=node.known_run.number, id="elsewhere", revision=1)
+    with pytest.raises(AlreadyExists, match=r"node 2 is connected already.*check --mr"):
+        await copy.join(cluster.address)
+    assert await cluster.swap(b"acknowledged")
+    assert not await cluster.condition()
+    await copy.disconnect()
+
+
+async def test_it_stays_stopped_when_it_is_started_again(cluster: Cluster) -> None:
+    await cluster.stop()
+    cluster.back_up()
+    await cluster._start()
+    await cluster.rejoin(*cluster.nodes)
+    await cluster.restart(restore=True)
+    with pytest.raises(RolledBack):
+        await cluster.nodes[1].join(cluster.address)
+    await cluster.nodes[1].crash()
+    await cluster.restart()
+    assert "went back in time" in await cluster.condition()
+    with pytest.raises(RolledBack):
+        await cluster.swap(b"x")
+
+
+async def test_a_copy_of_a_running_repository_is_recognised_by_its_changes(
+    cluster: Cluster,
+) -> None:
+    cluster.back_up()
+    await cluster.swap(b"acknowledged")
+    told = cluster.nodes[0].known_run.revision
+    await cluster.nodes[0].until(lambda: cluster.nodes[0].known_run.revision > told)
+    await cluster.restart(restore=True)
+    with pytest.raises(RolledBack, match="node 1 knows change"):
+        await cluster.nodes[0].join(cluster.address)
+
+
+async def test_a_node_that_comes_late_stops_what_runs(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.stop()
+    cluster.back_up()
+    await cluster._start()
+    await cluster.rejoin(*cluster.nodes)
+    for node in cluster.nodes[1:]:
+        node.known_run.Clear()  # their disks are lost: nobody else knows
+    await cluster.restart(restore=True)
+    await cluster.rejoin(*cluster.nodes[1:])
+    await cluster.swap(b"x")
+    with pytest.raises(RolledBack):
+        await cluster.nodes[0].join(cluster.address)
+    for node in cluster.nodes[1:]:
+        await node.until(lambda node=node: node.connection is None)  # type: ignore[misc]
+    with pytest.raises(RolledBack):
+        await cluster.swap(b"x", expected=1)
+
+
+async def test_nothing_is_changed_before_enough_nodes_came(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "WAIT_S", 0.05)
+    await cluster.create()
+    await cluster.restart()
+    with pytest.raises(Unavailable, match=r"0 of 3 .* 2 are needed: start some of node 1, 2, 3"):
+        await cluster.swap(b"x")
+    assert (await cluster.describe()).name == "events"
+    assert "0 of 3" in await cluster.condition()
+    with pytest.raises(Unavailable, match="1 of 3"):
+        await cluster.nodes[0].join(cluster.address)
+    monkeypatch.setattr(gate, "WAIT_S", 10.0)
+    swapping = asyncio.create_task(cluster.swap(b"x"))
+    await cluster.nodes[0].crash()
+    await cluster.rejoin(*cluster.nodes[:2])  # one of three may be away
+    assert await swapping
+    assert not await cluster.condition()
+
+
+async def give_up(cluster: Cluster, node: int, action: pb.ChangeNode.Action) -> pb.Changed:
+    change = pb.ChangeNode(storage_node_id=node, action=action, force=True)
+    return (await cluster.client.ask(pb.Frame(change_node=change))).changed
+
+
+@pytest.mark.parametrize("action", [pb.ChangeNode.REPLACE, pb.ChangeNode.REMOVE])
+async def test_nodes_that_are_lost_are_not_waited_for(
+    cluster: Cluster, action: pb.ChangeNode.Action
+) -> None:
+    """What an operator said holds also if this repository ends before enough was said."""
+    await cluster.restart()
+    assert "0 of 2 storage nodes" in (await give_up(cluster, 1, action)).next
+    await cluster.restart()
+    assert "0 of 2 storage nodes" in await cluster.condition()
+    for node in (2, 3):
+        await give_up(cluster, node, action)
+    assert await cluster.condition() == ""
+    assert await cluster.swap(b"x")
+    left = [node.storage_node_id for node in (await cluster.status()).nodes]
+    assert left == ([] if action == pb.ChangeNode.REMOVE else [1, 2, 3])
+
+
+async def test_a_node_that_was_replaced_while_others_were_waited_for_is_let_in(
+    cluster: Cluster,
+) -> None:
+    await cluster.restart()
+    for node in (1, 2):
+        await give_up(cluster, node, pb.ChangeNode.REPLACE)
+    newcomer = empty_node(1)
+    joining = asyncio.create_task(newcomer.join(cluster.address))
+    await cluster.rejoin(cluster.nodes[2])
+    assert (await joining).cluster_secret
+    await newcomer.disconnect()
+
+
+async def test_a_refused_command_does_not_give_up_a_node(cluster: Cluster) -> None:
+    await cluster.create(replicas=1)
+    await cluster.restart()
+    (replica,) = (await cluster.stream()).replicas
+    with pytest.raises(InvalidArgument):
+        await give_up(cluster, replica.storage_node_id, pb.ChangeNode.REMOVE)
+    assert "0 of 3 storage nodes" in await cluster.condition()
+
+
+async def test_commands_fail_at_once_when_no_nodes_are_coming(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "WAIT_S", 0.0)
+    await cluster.create()
+    await cluster.restart()
+    commands = (
+        pb.Frame(change_node=pb.ChangeNode(storage_node_id=1, action=pb.ChangeNode.DRAIN)),
+        pb.Frame(change_stream=pb.ChangeStream(log_stream_id=1, action=pb.ChangeStream.SEAL)),
+        pb.Frame(switch_log=pb.SwitchLog(name="events", replicas=1)),
+    )
+    for command in commands:
+        with pytest.raises(Unavailable, match="0 of 3"):  # a moment after the start
+            await cluster.client.ask(command)
+    monkeypatch.setattr(gate, "COMMAND_WAIT_S", 0.0)
+    for command in commands:
+        with pytest.raises(LoomError, match=r"^nothing was changed: 0 of 3 .*replace") as caught:
+            await cluster.client.ask(command)
+        assert not isinstance(caught.value, Retryable)
+
+
+async def test_streams_say_what_is_waited_for(cluster: Cluster) -> None:
+    """So that appends which time out say it, too."""
+    await cluster.create()
+    await cluster.restart()
+    assert "0 of 3 storage nodes" in (await cluster.describe()).streams[0].condition
+
+
+async def test_without_nodes_nothing_is_waited_for(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        version = await cluster.swap(b"x")
+        await cluster.restart()
+        assert await cluster.swap(b"y", expected=version)
+
+
+def empty_node(number: int) -> ScriptedNode:
+    """A node that nobody knows, with a number of its choice."""
+    node = ScriptedNode(number)
+    node.node_secret = "of empty volumes"
+    return node
+
+
+async def test_empty_nodes_do_not_confirm_for_those_whose_numbers_they_want(
+    cluster: Cluster,
+) -> None:
+    await cluster.restart()
+    for number in (1, 2, 3):
+        newcomer = empty_node(number)
+        assert (await newcomer.join(cluster.address)).held_back
+        await newcomer.disconnect()
+    assert "0 of 3 storage nodes have confirmed" in await cluster.condition()
+
+
+async def test_a_peer_without_a_secret_cannot_say_that_metadata_went_back(
+    cluster: Cluster,
+) -> None:
+    await cluster.nodes[0].crash()
+    await cluster.node_is(1, lambda node: not node.alive)
+    for number in (1, 9):
+        newcomer = empty_node(number)
+        newcomer.known_run = pb.NoteRun(number=1 << 40, id="made up", revision=1 << 40)
+        await newcomer.join(cluster.address)
+        assert await cluster.condition() == ""
+        await newcomer.disconnect()
+
+
+@pytest.mark.parametrize("number", [9, 10, 1])
+async def test_a_stranger_that_was_let_in_cannot_say_that_metadata_went_back(
+    cluster: Cluster, number: int
+) -> None:
+    """It learns the cluster's secret when it registers with a free number."""
+    stranger = empty_node(9)
+    await stranger.join(cluster.address)
+    await stranger.disconnect()
+    await cluster.nodes[0].crash()
+    await cluster.node_is(1, lambda node: not node.alive)
+    liar = empty_node(number)
+    liar.cluster_secret = stranger.cluster_secret
+    liar.known_run = pb.NoteRun(number=stranger.known_run.number, id="made up", revision=1)
+    with pytest.raises(Unauthorized, match=f"a node {number} was refused that knows another run"):
+        await liar.join(cluster.address)
+    await liar.disconnect()
+    assert f"a node {number} was refused" in await cluster.condition()
+    await cluster.rejoin(cluster.nodes[0])
+    assert await cluster.swap(b"x")
+
+
+async def test_a_node_that_is_to_be_replaced_need_not_confirm(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        await node.disconnect()
+        await cluster.replace_node(1)
+        await cluster.restart()
+        assert await cluster.condition() == ""
+        newcomer = empty_node(1)
+        assert (await newcomer.join(cluster.address)).cluster_secret
+        await newcomer.disconnect()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_node_that_came_after_the_copy_was_made_tells_of_it(
+    cluster: Cluster, replaced: bool
+) -> None:
+    """The copy does not know the node: it says that this one was removed, and has to be emptied."""
+    await cluster.stop()
+    cluster.back_up()
+    await cluster._start()
+    await cluster.rejoin(*cluster.nodes)
+    newcomer = ScriptedNode(3 if replaced else 4)
+    if replaced:
+        await cluster.nodes[2].crash()
+        await cluster.node_is(3, lambda status: not status.alive)
+        await cluster.replace_node(3)
+        newcomer.node_secret = "of the one in its place"
+    await newcomer.join(cluster.address)
+    await cluster.restart(restore=True)
+    with pytest.raises(RolledBack, match="knows another run 2"):
+        await newcomer.join(cluster.address)
+    await newcomer.disconnect()

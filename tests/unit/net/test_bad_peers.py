@@ -1,0 +1,222 @@
+"""Peers that say nothing, too much or nonsense cost a server little, and only themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from loomlog import limits
+from loomlog.errors import LoomError, Timeout, Unavailable
+from loomlog.net import endpoints
+from loomlog.net.address import split_address
+from loomlog.net.endpoints import connect
+from loomlog.wire import frames
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Server, Service
+
+PATIENCE_S = 20.0
+
+
+class Answers(Service):
+    """Answers get_bounds; list_logs is answered by nobody, and get_status breaks."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Codec("vsn"),
+            {"get_bounds": self._bounds, "list_logs": self._never, "get_status": self._break},
+        )
+        self.closed: asyncio.Queue[LoomError] = asyncio.Queue()
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        self.closed.put_nowait(error)
+
+    async def _bounds(self, connection: Connection, frame: Any, payload: memoryview) -> Any:
+        return pb.Frame(bounds=pb.Bounds())
+
+    async def _never(self, connection: Connection, frame: Any, payload: memoryview) -> Any:
+        await asyncio.Event().wait()
+
+    def _break(self, connection: Connection, frame: Any, payload: memoryview) -> Any:
+        return [][1]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    service = Answers()
+    server = Server(Codec("vsn"), service)
+    await server.start("127.0.0.1:0")
+    yield server
+    await server.stop()
+    await service.stop()
+
+
+async def client(address: str) -> Connection:
+    codec = Codec("client")
+    return await connect(address, codec, Service(codec, {}))
+
+
+async def raw(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*split_address(server.address))
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    """Wait until the server has closed the connection."""
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            while await reader.read(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+
+
+async def serves(server: Server) -> None:
+    connection = await client(server.address)
+    await connection.request(pb.Frame(get_bounds=pb.GetBounds()))
+    connection.close()
+
+
+async def test_a_peer_has_to_greet_in_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "GREETING_S", 0.05)
+    silent, writer = await raw(server)
+    await closed(silent)
+    writer.close()
+    assert "did not greet" in caplog.text
+    await serves(server)
+
+
+async def test_a_greeting_that_never_ends_is_cut_off(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "GREETING_S", 0.2)
+    reader, writer = await raw(server)
+    hello = b"".join(frames.FrameWriter().encode(Codec("client").greeting()))
+    writer.write(hello[:-1])
+    await closed(reader)
+    writer.close()
+
+
+async def test_of_too_many_that_do_not_greet_the_oldest_gives_way(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UNGREETED_MAX", 3)
+    silent = [await raw(server) for _ in range(5)]
+    for reader, _ in silent[:2]:
+        await closed(reader)
+    await serves(server)
+    for _, writer in silent:
+        writer.close()
+
+
+async def test_connections_are_refused_before_the_files_run_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(endpoints, "_connections_max", lambda: 2)
+    service = Answers()
+    server = Server(Codec("vsn"), service)
+    await server.start("127.0.0.1:0")
+    kept = [await client(server.address) for _ in range(2)]
+    with pytest.raises(Unavailable):
+        await client(server.address)
+    assert "ulimit -n" in caplog.text
+    kept.pop().close()
+    await asyncio.wait_for(service.closed.get(), PATIENCE_S)
+    await serves(server)
+    kept.pop().close()
+    await server.stop()
+
+
+async def test_damage_is_logged_once_and_counted(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        reader, writer = await raw(server)
+        writer.write(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
+        await closed(reader)
+        writer.close()
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 1
+    assert "not a loomlog frame" in lines[0].getMessage()
+    await serves(server)
+
+
+async def test_what_breaks_a_handler_is_logged_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await client(server.address)
+    for _ in range(20):
+        with pytest.raises(LoomError, match="internal error"):
+            await connection.request(pb.Frame(get_status=pb.GetStatus()))
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+    connection.close()
+
+
+# ---- peers that do not hear
+
+
+class DeafServer(asyncio.Protocol):
+    """Greets; then it reads everything and says nothing, or only something of its own."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        encode = frames.FrameWriter().encode
+        transport.write(b"".join(encode(Codec("vsn").greeting())))
+
+
+async def deaf_server(factory: Callable[[], asyncio.Protocol]) -> tuple[Any, str]:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(factory, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    return server, f"{host}:{port}"
+
+
+async def test_a_peer_that_does_not_hear_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PING_S", 0.01)
+    server, address = await deaf_server(DeafServer)
+    connection = await client(address)
+    with pytest.raises(Unavailable, match="does not answer") as caught:
+        await connection.request(pb.Frame(get_bounds=pb.GetBounds()), timeout_s=PATIENCE_S)
+    assert not isinstance(caught.value, Timeout)
+    server.close()
+
+
+async def test_one_way_frames_that_nobody_hears_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PING_S", 0.01)
+    server, address = await deaf_server(DeafServer)
+    owner = Answers()
+    connection = await connect(address, Codec("client"), owner)
+    connection.send(pb.Frame(replicate=pb.Replicate()))
+    error = await asyncio.wait_for(owner.closed.get(), PATIENCE_S)
+    assert "does not answer" in str(error)
+    server.close()
+
+
+async def test_a_peer_that_hears_and_is_slow_is_waited_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PING_S", 0.005)
+    connection = await client(server.address)
+    with pytest.raises(Timeout):
+        await connection.request(pb.Frame(list_logs=pb.ListLogs()), timeout_s=0.5)
+    await connection.request(pb.Frame(get_bounds=pb.GetBounds()))
+    connection.close()
+
+
+async def test_who_expects_nothing_does_not_ping(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PING_S", 0.01)
+    quiet, address = await deaf_server(DeafServer)
+    connection = await client(address)
+    await asyncio.sleep(0.3)
+    assert not connection.closed
+    connection.close()
+    quiet.close()

@@ -1,0 +1,215 @@
+"""What the copies on a storage node do besides answering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from copyset_rig import a_batch
+
+from loomlog.config import NodeSettings
+from loomlog.core.copyset.lsn import Lsn, make
+from loomlog.core.copyset.messages import (
+    Delivered,
+    Done,
+    EpochEnd,
+    NodeAnswer,
+    NodeRequest,
+    Purge,
+    Read,
+    Refused,
+    Release,
+    Store,
+    Stored,
+    Trim,
+)
+from loomlog.core.copyset.record import Kind, Record
+from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.limits import MIB
+from loomlog.net.turns import Turns
+from loomlog.node.copyset.catch_up import CatchUp
+from loomlog.node.copyset.copies import Copies
+from loomlog.node.copyset.epoch_store import EpochStore
+from loomlog.node.copyset.logs_volume import find_logs
+from loomlog.node.copyset.procedures import Asker
+from loomlog.node.disks import Disks
+from loomlog.node.workers import called_back
+from loomlog.storage.disk import RealFiles
+from loomlog.storage.logsdb.memory_logs import MemoryLogs
+from loomlog.wire.link import Frame
+
+LOG = 1
+ME = 2
+FOR_EVER_S = 100.0
+
+
+def record(offset: int, epoch: int = 1) -> Record:
+    return Record(make(epoch, offset), 1, Kind.DATA, 0, (ME, 3), 1, 0, 0, bytes(a_batch()))
+
+
+class Attentive:
+    """A connection whose peer reads everything at once."""
+
+    congested = False
+    reads_max = 8
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
+class TendedLogs(MemoryLogs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tended: list[int] = []
+
+    def tend(self, now_us: int) -> bool:
+        self.tended.append(now_us)
+        return False
+
+
+class RecordedCatchUp(CatchUp):
+    def __init__(self, copies: Copies) -> None:
+        epochs = EpochStore(nobody, lambda known: None)
+        super().__init__(ME, copies, Asker(lambda *_: None, epochs.ask), epochs, lambda _: None)
+        self.purges: list[tuple[int, Lsn]] = []
+
+    def missed(self, log: int, lsn: Lsn) -> None:
+        self.purges.append((log, lsn))
+
+
+async def nobody(frame: Frame) -> Frame:
+    raise Unavailable("there is no metadata repository")
+
+
+class CopiesRig:
+    def __init__(self, directory: Path) -> None:
+        self.table = TendedLogs()
+        settings = NodeSettings(
+            node_id=ME, cluster_id="test", volumes=(str(directory),), metadata=(), listen=""
+        )
+        self._disks = Disks(settings, RealFiles(), open_store={"copyset": self._open_table})
+        self._disks.open()
+        epochs = EpochStore(nobody, lambda known: None)
+        self.copies = Copies(self._disks, epochs, lambda: 7, lambda _: None)
+        self.copies.joined({})
+        self.catch_up = RecordedCatchUp(self.copies)
+
+    def _open_table(self, path: str) -> TendedLogs:
+        Path(path).mkdir()
+        return self.table
+
+    async def ask(self, request: NodeRequest) -> NodeAnswer:
+        answer: NodeAnswer = await called_back(partial(self.copies.ask, request, 1))
+        if isinstance(request, Release):
+            self.catch_up.released(request, answer)
+        return answer
+
+    def wait(
+        self, first: Lsn, wait_s: float = FOR_EVER_S
+    ) -> tuple[asyncio.Future[NodeAnswer], Callable[[], None]]:
+        answer: asyncio.Future[NodeAnswer] = asyncio.get_running_loop().create_future()
+        read = Read(LOG, first, make(9, 9), MIB, everything=True)
+        return answer, self.copies.wait(read, 1, wait_s, answer.set_result, Turns(Attentive()))
+
+    def close(self) -> None:
+        self.copies.stop()
+        self._disks.close()
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[CopiesRig]:
+    made = CopiesRig(tmp_path)
+    yield made
+    made.close()
+
+
+async def delivered(answer: asyncio.Future[NodeAnswer]) -> Delivered:
+    found = await asyncio.wait_for(answer, 10)
+    assert isinstance(found, Delivered)
+    return found
+
+
+async def test_a_read_that_has_something_to_tell_does_not_wait(rig: CopiesRig) -> None:
+    assert await rig.ask(Store(LOG, record(1))) == Stored()
+    await rig.ask(Release(LOG, make(1, 1)))
+    answer, _ = rig.wait(make(1, 1))
+    assert (await delivered(answer)).records == [record(1)]
+
+
+async def test_a_read_waits_for_the_release(rig: CopiesRig) -> None:
+    answer, _ = rig.wait(make(1, 1))
+    await rig.ask(Store(LOG, record(1)))
+    await rig.ask(Store(LOG, record(2)))
+    assert not answer.done()
+    await rig.ask(Release(LOG, make(1, 1)))
+    assert (await delivered(answer)).records == [record(1)]
+
+
+async def test_a_read_is_answered_with_nothing_when_its_time_is_over(rig: CopiesRig) -> None:
+    answer, _ = rig.wait(make(1, 1), wait_s=0.01)
+    found = await delivered(answer)
+    assert not found.records
+    assert found.next_lsn == make(1, 1)
+
+
+async def test_a_read_learns_of_a_trim(rig: CopiesRig) -> None:
+    answer, _ = rig.wait(make(1, 1))
+    await rig.ask(Trim(LOG, make(1, 5)))
+    found = await delivered(answer)
+    assert found.trimmed == make(1, 5)
+    assert found.next_lsn == make(1, 6)
+
+
+async def test_a_read_that_was_ended_is_not_answered(rig: CopiesRig) -> None:
+    answer, end = rig.wait(make(1, 1))
+    other, _ = rig.wait(make(1, 1))
+    end()
+    await rig.ask(Store(LOG, record(1)))
+    await rig.ask(Release(LOG, make(1, 1)))
+    await delivered(other)
+    assert not answer.done()
+
+
+async def test_a_node_that_was_away_is_told_to_learn_what_it_missed(rig: CopiesRig) -> None:
+    await rig.ask(Store(LOG, record(1)))
+    await rig.ask(Store(LOG, record(1, epoch=2)))
+    answer, _ = rig.wait(make(1, 1))
+    await rig.ask(Release(LOG, make(2, 1)))
+    assert rig.catch_up.purges == [(LOG, make(2, 1))]
+    assert await rig.ask(Purge(LOG, EpochEnd(1, 0, 1, 1, 1))) == Done()
+    await rig.ask(Release(LOG, make(2, 1)))
+    assert len(rig.catch_up.purges) == 1
+    found = await delivered(answer)
+    assert record(1) not in found.records
+
+
+async def test_a_refused_request_is_answered_like_any_other(rig: CopiesRig) -> None:
+    assert isinstance(await rig.ask(Store(LOG, record(0))), Refused)
+
+
+async def test_the_store_is_tended(rig: CopiesRig) -> None:
+    await rig.ask(Release(LOG, make(1, 1)))  # comes behind it
+    assert rig.table.tended == [7]
+
+
+async def test_a_read_that_waits_is_answered_when_the_store_fails(rig: CopiesRig) -> None:
+    await rig.ask(Store(LOG, record(1)))
+    answer, _ = rig.wait(make(1, 2))
+    store = rig.copies.volume.store
+    assert store is not None
+    store.fail(OSError("broken"))
+    rig.copies.volume.volume_changed()
+    assert isinstance(await asyncio.wait_for(answer, 10), Refused)
+
+
+def test_copies_are_found_whatever_the_order_of_the_volumes(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    assert find_logs(RealFiles(), paths) == paths[0]
+    (tmp_path / "b" / "logs").mkdir(parents=True)
+    assert find_logs(RealFiles(), paths) == paths[1]
+    (tmp_path / "a" / "logs").mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match="copies of copyset logs are on two volumes"):
+        find_logs(RealFiles(), paths)

@@ -1,0 +1,54 @@
+"""An epoch store that went back in time: nothing is acknowledged where something stands already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from copyset_rig import CopysetRig
+
+from loomlog.core.copyset.lsn import make
+from loomlog.errors import AppendUnknown, LoomError, RolledBack
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["nodes stay", "nodes restart"])
+async def test_an_epoch_is_not_used_twice(tmp_path: Path, restarted: bool) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, *_ = rig.favourites
+        backup = rig.epochs.state
+        before = [await rig.append(count=2) for _ in range(10)]
+        if restarted:
+            for node in list(rig.nodes):
+                await rig.stop(node)
+                await rig.start(node)
+        rig.epochs.state = backup
+        rig.epochs.dead.add(first)  # another one takes the epoch
+        with pytest.raises((RolledBack, AppendUnknown)):
+            await rig.append(second)
+        with pytest.raises(RolledBack):
+            await rig.append(second)
+        assert rig.epochs.contradictions
+        data = await rig.data()
+        assert set(data) <= set(before)
+
+
+async def test_an_epoch_below_what_nodes_know_is_not_used(tmp_path: Path) -> None:
+    async with CopysetRig(tmp_path) as rig:
+        first, second, third, *_ = rig.favourites
+        backup = rig.epochs.state
+        await rig.append(first)
+        rig.epochs.dead.add(first)
+        await rig.append(second)
+        rig.epochs.dead.add(second)
+        await rig.append(third)
+        await rig.shows({make(epoch, 1) for epoch in (1, 2, 3)})
+        rig.epochs.dead = {second, third}
+        rig.epochs.state = replace(backup, epoch=0)
+        with pytest.raises(LoomError):
+            await rig.append(first)
+        with pytest.raises(RolledBack):
+            await rig.append(first)
+        assert set(await rig.data()) == {make(epoch, 1) for epoch in (1, 2, 3)}

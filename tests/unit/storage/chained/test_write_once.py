@@ -1,0 +1,651 @@
+"""The write-once store, on RocksDB and in memory: the same questions, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from storage_rig import HandWorker
+
+from loomlog.batch import build
+from loomlog.core.chained.block import Block, Extent, junk
+from loomlog.core.chained.messages import (
+    Answer,
+    Before,
+    Check,
+    Copy,
+    Create,
+    Done,
+    EpochOver,
+    Fetch,
+    Fetched,
+    Found,
+    List,
+    Listed,
+    Missing,
+    Read,
+    Refused,
+    Remove,
+    Request,
+    Seal,
+    SealedAt,
+    Stored,
+    Trim,
+    TrimmedTo,
+    Write,
+    Written,
+)
+from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.replica import Change, Put, Standing
+from loomlog.core.requests import Lost
+from loomlog.errors import Busy
+from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
+from loomlog.storage.chained import block_files, write_once
+from loomlog.storage.chained.block_table import BlockTable
+from loomlog.storage.chained.memory_table import MemoryTable
+from loomlog.storage.chained.rocks_table import RocksTable
+from loomlog.storage.chained.write_once import WriteOnceStore
+from loomlog.storage.disk import ThreadWorker
+
+NODE = 7
+HERE = Replica(NODE, 1, 0, 5)
+THERE = Replica(NODE, 1, 1, 5)
+EPOCH = 3
+
+
+def batch(first: int, count: int = 1, sequence: int = 1, content: bytes = b"batch") -> Block:
+    return Block(first, count, 9, sequence, content)
+
+
+class WriteOnceRig:
+    """A store driven by hand."""
+
+    def __init__(self, table: BlockTable, *, sync: bool = True) -> None:
+        self.table = table
+        self.commits, self.look_ups = HandWorker(), HandWorker()
+        self.store = WriteOnceStore(table, self.commits, self.look_ups, sync=sync)
+
+    def ask(self, request: Request, replica: Replica = HERE) -> Answer:
+        answers: list[Answer] = []
+        self.store.ask(replica, request, answers.append)
+        assert not answers  # never at once: the loop is not blocked
+        self.work()
+        [answer] = answers
+        return answer
+
+    def work(self) -> None:
+        while self.commits.jobs:
+            self.commits.work()
+        while self.look_ups.jobs:
+            self.look_ups.work()
+
+    def sealed(self, *replicas: Replica, epoch: int = EPOCH) -> WriteOnceRig:
+        for replica in replicas or (HERE,):
+            assert self.ask(Create(), replica) == Done()
+            assert self.ask(Seal(epoch), replica) == SealedAt(0, 0)
+        return self
+
+    def write(self, *blocks: Block) -> list[Answer]:
+        """All in one commit."""
+        answers: list[Answer] = []
+        for block in blocks:
+            self.store.ask(HERE, Write(EPOCH, block), answers.append)
+        self.work()
+        return answers
+
+
+def test_what_is_large_is_never_written_on_the_loop() -> None:
+    """However quick the commits before it were."""
+    commits, quick = HandWorker(), HandWorker()
+    store = WriteOnceStore(MemoryTable(), commits, HandWorker(), quick=quick)
+    large = bytes(write_once.QUICK_BYTES_MAX + 1)
+    for request in (Create(), Write(EPOCH, batch(1))):
+        store.ask(HERE, request, lambda _: None)
+        assert (len(commits.jobs), len(quick.jobs)) == (0, 1)
+        quick.work()
+    store.ask(HERE, Write(EPOCH, batch(2, content=large)), lambda _: None)
+    assert (len(commits.jobs), len(quick.jobs)) == (1, 0)
+
+
+@pytest.fixture(params=["rocks", "memory"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockTable]:
+    opened: BlockTable
+    opened = RocksTable(str(tmp_path / "db"), NODE) if request.param == "rocks" else MemoryTable()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rig(table: BlockTable) -> WriteOnceRig:
+    return WriteOnceRig(table).sealed()
+
+
+# ---- writing once
+
+
+def test_a_block_is_written_once(rig: WriteOnceRig) -> None:
+    assert rig.write(batch(10, 3)) == [Stored()]
+    assert rig.ask(Write(EPOCH, batch(10, 3, sequence=2))) == Written()
+    assert rig.ask(Write(EPOCH, junk(10, 3))) == Written()
+    assert rig.ask(Read(EPOCH, 10)) == Found(batch(10, 3))
+
+
+def test_the_same_block_may_come_again(rig: WriteOnceRig) -> None:
+    rig.write(batch(10, 3), junk(13, 2))
+    assert rig.write(batch(10, 3), junk(13, 2)) == [Stored(), Stored()]
+
+
+@pytest.mark.parametrize("extent", [(9, 2), (11, 1), (12, 5), (8, 10), (10, 2)])
+def test_blocks_do_not_overlap(rig: WriteOnceRig, extent: tuple[int, int]) -> None:
+    rig.write(batch(10, 3))
+    assert rig.ask(Write(EPOCH, batch(*extent, sequence=2))) == Written()
+
+
+def test_blocks_of_one_commit_do_not_overlap(rig: WriteOnceRig) -> None:
+    answers = rig.write(batch(10, 3), batch(12, 1, sequence=2), junk(13, 1), batch(10, 3))
+    assert answers == [Stored(), Written(), Stored(), Stored()]
+    assert rig.ask(List(EPOCH, 1, 10)) == Listed([Extent(10, 3), Extent(13, 1)], more=False)
+
+
+def test_blocks_come_in_any_order_and_side_by_side(rig: WriteOnceRig) -> None:
+    assert (
+        rig.write(batch(30), batch(10, 20, sequence=2), batch(5, 5, sequence=3)) == [Stored()] * 3
+    )
+
+
+def test_replicas_do_not_see_each_other(table: BlockTable) -> None:
+    rig = WriteOnceRig(table).sealed(HERE, THERE)
+    rig.write(batch(10))
+    assert rig.ask(Read(EPOCH, 10), THERE) == Missing(0)
+    assert rig.ask(Before(EPOCH, 99), THERE) == Missing(0)
+    assert rig.ask(Seal(EPOCH), THERE) == SealedAt(0, 0)
+    assert list(rig.store.replicas) == [HERE, THERE]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Write(EPOCH, batch(0)),
+        Write(EPOCH, batch(1, 0)),
+        Write(EPOCH, batch(1 << 63)),
+        Write(EPOCH, batch((1 << 64) - 1, 5)),
+        Copy(junk(1, 1 << 32)),
+        Trim(EPOCH, (1 << 64) - 1),
+    ],
+    ids=repr,
+)
+def test_nonsense_is_refused_and_harms_nobody(rig: WriteOnceRig, request_: Request) -> None:
+    assert isinstance(rig.ask(request_), Refused)
+    assert rig.write(batch(1)) == [Stored()]
+
+
+# ---- looking
+
+
+def test_a_position_is_found_by_the_block_that_covers_it(rig: WriteOnceRig) -> None:
+    rig.write(batch(10, 3), junk(20, 2))
+    assert [rig.ask(Read(EPOCH, position)) for position in (10, 12)] == [Found(batch(10, 3))] * 2
+    assert rig.ask(Read(EPOCH, 21)) == Found(junk(20, 2))
+    assert [rig.ask(Read(EPOCH, p)) for p in (9, 13, 19, 22)] == [Missing(0)] * 4
+
+
+def test_the_block_before_a_position(rig: WriteOnceRig) -> None:
+    rig.write(batch(10, 3), junk(20, 2))
+    assert rig.ask(Before(EPOCH, 9)) == Missing(0)
+    assert [rig.ask(Before(EPOCH, p)) for p in (10, 12, 19)] == [Found(batch(10, 3))] * 3
+    assert [rig.ask(Before(EPOCH, p)) for p in (20, 99)] == [Found(junk(20, 2))] * 2
+
+
+def stamped(first: int, count: int, latest_us: int) -> Block:
+    content = build(
+        b"body",
+        codec=0,
+        flags=0,
+        count=count,
+        raw_size=4,
+        producer_id=9,
+        sequence=first,
+        min_timestamp_us=0,
+        max_timestamp_us=latest_us,
+    )
+    return Block(first, count, 9, first, bytes(content))
+
+
+def test_blocks_are_listed_as_far_as_they_are_older(rig: WriteOnceRig) -> None:
+    rig.write(stamped(10, 3, 70), junk(20, 2), stamped(30, 1, 90), stamped(40, 1, 50))
+    old, filled, young = Extent(10, 3), Extent(20, 2), 30
+    assert rig.ask(List(EPOCH, 1, 9, 71)) == Listed([old, filled], more=False, young=young)
+    assert rig.ask(List(EPOCH, 1, 9, 70)) == Listed([], more=False, young=10)
+    assert rig.ask(List(EPOCH, 1, 1, 71)) == Listed([old], more=True)
+    assert rig.ask(List(EPOCH, 35, 9, 71)) == Listed([Extent(40, 1)], more=False)
+    rig.write(batch(50))  # no batch at all: nobody knows how old it is
+    assert rig.ask(List(EPOCH, 35, 9, 71)) == Listed([Extent(40, 1)], more=False, young=50)
+
+
+def test_lists_and_fetches_begin_with_the_block_that_covers(rig: WriteOnceRig) -> None:
+    rig.write(batch(10, 3), junk(20, 2), batch(30, sequence=2))
+    assert rig.ask(List(EPOCH, 12, 2)) == Listed([Extent(10, 3), Extent(20, 2)], more=True)
+    assert rig.ask(List(EPOCH, 22, 2)) == Listed([Extent(30, 1)], more=False)
+    assert rig.ask(Fetch(EPOCH, 12, 1)) == Fetched([batch(10, 3)], more=True)
+    everything = [batch(10, 3), junk(20, 2), batch(30, sequence=2)]
+    assert rig.ask(Fetch(EPOCH, 1, MIB)) == Fetched(everything, more=False)
+
+
+def test_what_is_not_committed_is_not_seen(rig: WriteOnceRig) -> None:
+    """A reader would carry it down the chain, and a power loss would take it away here."""
+    answers: list[Answer] = []
+    rig.store.ask(HERE, Write(EPOCH, batch(10)), answers.append)
+    rig.store.ask(HERE, Read(EPOCH, 10), answers.append)
+    rig.look_ups.work()
+    assert answers == [Missing(0)]
+    rig.work()
+    assert answers == [Missing(0), Stored()]
+
+
+# ---- epochs
+
+
+def test_only_the_epoch_of_the_seal_is_served(rig: WriteOnceRig) -> None:
+    rig.write(batch(10, 3))
+    assert rig.ask(Seal(EPOCH + 1)) == SealedAt(13, 0)
+    assert rig.ask(Write(EPOCH, batch(20))) == EpochOver(EPOCH + 1)
+    assert rig.ask(Read(EPOCH, 10)) == EpochOver(EPOCH + 1)
+    assert rig.ask(Seal(EPOCH)) == EpochOver(EPOCH + 1)
+    assert isinstance(rig.ask(Check(EPOCH + 2)), Refused)
+    assert rig.ask(Check(EPOCH + 1)) == Done()
+    assert rig.ask(Seal(EPOCH + 1)) == SealedAt(13, 0)
+
+
+def test_a_write_behind_a_seal_in_the_same_commit_is_too_late(rig: WriteOnceRig) -> None:
+    answers: list[Answer] = []
+    for request in (Write(EPOCH, batch(10)), Seal(EPOCH + 1), Write(EPOCH, batch(11))):
+        rig.store.ask(HERE, request, answers.append)
+    assert len(rig.commits.jobs) == 1
+    rig.work()  # the first has a commit to itself
+    assert answers == [Stored(), SealedAt(11, 0), EpochOver(EPOCH + 1)]
+
+
+def test_a_replica_that_is_not_here_refuses_everything(rig: WriteOnceRig) -> None:
+    other = HERE._replace(birth=6)
+    for request in (Write(EPOCH, batch(1)), Read(EPOCH, 1), Seal(EPOCH), Copy(batch(1))):
+        assert isinstance(rig.ask(request, other), Refused)
+    assert isinstance(rig.ask(Create()), Refused)
+    assert rig.ask(Remove(), other) == Done()  # said twice, perhaps
+
+
+def test_a_copy_needs_no_epoch(table: BlockTable) -> None:
+    rig = WriteOnceRig(table)
+    assert rig.ask(Create()) == Done()
+    assert rig.ask(Copy(batch(10, 3))) == Stored()
+    assert rig.ask(Copy(junk(10, 1))) == Written()
+    assert rig.ask(Seal(EPOCH)) == SealedAt(13, 0)
+
+
+def test_a_removed_replica_leaves_nothing(rig: WriteOnceRig) -> None:
+    rig.write(batch(10, 3))
+    assert rig.ask(Remove()) == Done()
+    assert rig.store.replicas == rig.table.replicas() == {}
+    rig.sealed()
+    assert rig.ask(List(EPOCH, 1, 10)) == Listed([], more=False)
+
+
+# ---- trimming
+
+
+def test_a_trim_keeps_the_block_that_it_cuts(rig: WriteOnceRig) -> None:
+    rig.write(batch(1, 9), batch(10, 5, sequence=2), batch(15, sequence=3))
+    assert rig.ask(Trim(EPOCH, 12)) == Done()
+    assert rig.ask(Read(EPOCH, 12)) == TrimmedTo(12)
+    assert rig.ask(List(EPOCH, 12, 9)) == TrimmedTo(12)
+    assert rig.ask(Read(EPOCH, 13)) == Found(batch(10, 5, sequence=2))
+    assert rig.ask(List(EPOCH, 13, 9)) == Listed([Extent(10, 5), Extent(15, 1)], more=False)
+    assert rig.ask(Write(EPOCH, junk(9, 1))) == TrimmedTo(12)
+    assert rig.ask(Write(EPOCH, batch(10, 5, sequence=2))) == Stored()
+
+
+def test_a_trim_never_goes_back_and_counts_as_an_end(rig: WriteOnceRig) -> None:
+    rig.write(batch(1, 9))
+    rig.ask(Trim(EPOCH, 9))
+    rig.ask(Trim(EPOCH, 4))
+    assert rig.ask(Read(EPOCH, 11)) == Missing(9)
+    assert rig.ask(Seal(EPOCH)) == SealedAt(10, 9)
+
+
+# ---- commits
+
+
+class Counting:
+    """A table that counts its commits, or fails."""
+
+    def __init__(self, table: BlockTable) -> None:
+        self._table = table
+        self.commits = 0
+        self.broken = False
+        self.replicas, self.look, self.close = table.replicas, table.look, table.close
+        self.reclaim, self.interrupt = table.reclaim, table.interrupt
+        self.stored_bytes, self.get_ready = table.stored_bytes, table.get_ready
+
+    def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
+        if self.broken:
+            raise OSError("no space left on device")
+        self.commits += 1
+        self._table.commit(changes, sync=sync)
+
+
+def test_all_that_waits_shares_one_commit(table: BlockTable) -> None:
+    counting = Counting(table)
+    rig = WriteOnceRig(counting).sealed()
+    before = counting.commits
+    answers = rig.write(*(batch(first, sequence=first) for first in range(1, 101)))
+    assert answers == [Stored()] * 100
+    assert counting.commits == before + 2  # the first at once, the others while it was under way
+    rig.write(batch(1))
+    assert counting.commits == before + 2  # nothing changes, nothing is synced
+
+
+def test_after_a_failed_commit_nothing_is_acknowledged(table: BlockTable) -> None:
+    counting = Counting(table)
+    rig = WriteOnceRig(counting).sealed()
+    counting.broken = True
+    answers: list[Answer] = []
+    assert rig.ask(Write(EPOCH, batch(1))) == Lost(), "it may be on the disk"
+    counting.broken = False
+    for request in (Write(EPOCH, batch(2)), Read(EPOCH, 1), Seal(EPOCH + 1)):
+        rig.store.ask(HERE, request, answers.append)
+    assert [type(answer) for answer in answers] == [Refused] * 3
+
+
+def test_what_waits_is_bounded(rig: WriteOnceRig) -> None:
+    block = Block(1, 1, 9, 1, memoryview(bytes(CHAIN_WAITING_BYTES_MAX // 2 + 1)))
+    answers: list[Answer] = []
+    for first in (1, 2):  # one is under way, one waits
+        rig.store.ask(HERE, Write(EPOCH, block._replace(first=first)), answers.append)
+    with pytest.raises(Busy):
+        rig.store.ask(HERE, Write(EPOCH, block._replace(first=3)), answers.append)
+    rig.commits.jobs.clear()
+    assert answers == []
+
+
+def test_look_ups_that_wait_are_bounded(rig: WriteOnceRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_once, "CHAIN_LOOK_UPS_MAX", 2)
+    answers: list[Answer] = []
+    for _ in range(2):
+        rig.store.ask(HERE, Read(EPOCH, 1), answers.append)
+    with pytest.raises(Busy):
+        rig.store.ask(HERE, Read(EPOCH, 1), answers.append)
+    rig.work()
+    rig.store.ask(HERE, Read(EPOCH, 1), answers.append)
+    rig.work()
+    assert answers == [Missing(0)] * 3
+
+
+# ---- the disk
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    table = RocksTable(path, NODE)
+    rig = WriteOnceRig(table).sealed(HERE, THERE)
+    large = batch(20, 2, sequence=2, content=bytes(100_000))
+    rig.write(batch(1, 9), batch(10, 5), large, junk(30, 2))
+    rig.ask(Trim(EPOCH, 12))
+    table.close()
+    again = WriteOnceRig(RocksTable(path, NODE))
+    assert again.store.replicas == {HERE: Standing(EPOCH, 12, EPOCH), THERE: Standing(EPOCH)}
+    assert again.ask(Fetch(EPOCH, 13, MIB)) == Fetched(
+        [batch(10, 5), large, junk(30, 2)], more=False
+    )
+    assert again.ask(Read(EPOCH, 12)) == TrimmedTo(12)
+    again.table.close()
+
+
+def test_memory_loses_what_was_not_synced() -> None:
+    table = MemoryTable()
+    WriteOnceRig(table).sealed()
+    careless = WriteOnceRig(table, sync=False)
+    careless.write(batch(1))
+    table.lose_power()
+    assert careless.ask(Read(EPOCH, 1)) == Missing(0)
+    WriteOnceRig(table).write(batch(1))
+    table.lose_power()
+    assert careless.ask(Read(EPOCH, 1)) == Found(batch(1))
+
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+}
+WRITER = """
+import sys
+from test_write_once import NODE, WriteOnceRig, RocksTable, batch
+rig = WriteOnceRig(RocksTable(sys.argv[1], NODE)).sealed()
+for first in range(1, 1 << 30):
+    rig.write(batch(first, content=first.to_bytes(4) * int(sys.argv[2])))
+    print(first, flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [5000, 50_000])  # in the table, and in files
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, size: int) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "db"), str(size // 4)],
+        stdout=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    with writer:
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(30)]
+        writer.send_signal(signal.SIGKILL)
+        lines += writer.stdout.readlines()
+    acknowledged = sum(line.endswith(b"\n") for line in lines)
+    assert acknowledged >= 30
+    rig = WriteOnceRig(RocksTable(str(tmp_path / "db"), NODE))
+    found = rig.ask(List(EPOCH, 1, 1 << 20))
+    assert isinstance(found, Listed)
+    assert len(found.extents) >= acknowledged
+    for extent in found.extents:
+        content = extent.first.to_bytes(4) * (size // 4)
+        assert rig.ask(Read(EPOCH, extent.first)) == Found(batch(extent.first, content=content))
+    rig.table.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_tables_answer_alike(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_files, "LARGE_BYTES", 100)
+    monkeypatch.setattr(block_files, "FILE_BYTES", 1000)
+    random = Random(seed)
+    rocks, memory = (
+        WriteOnceRig(RocksTable(str(tmp_path / "db"), NODE)),
+        WriteOnceRig(MemoryTable()),
+    )
+    rocks.sealed(), memory.sealed()
+    makers: list[Callable[[], Request]] = [
+        lambda: Write(
+            EPOCH,
+            batch(
+                random.randint(1, 90),
+                random.randint(1, 4),
+                random.randint(1, 2),
+                bytes(random.choice((5, 200))),
+            ),
+        ),
+        lambda: Write(EPOCH, junk(random.randint(1, 90), random.randint(1, 4))),
+        lambda: Read(EPOCH, random.randint(1, 99)),
+        lambda: Before(EPOCH, random.randint(1, 99)),
+        lambda: List(EPOCH, random.randint(1, 99), random.randint(1, 5)),
+        lambda: Fetch(EPOCH, random.randint(1, 99), random.randint(1, 20)),
+        lambda: Trim(EPOCH, random.randint(1, 40)) if random.random() < 0.05 else Check(EPOCH),
+        lambda: Seal(EPOCH),
+    ]
+    for _ in range(500):
+        request = random.choice(makers)()
+        assert rocks.ask(request) == memory.ask(request), request
+        if random.random() < 0.05:
+            rocks.table.reclaim(HERE, memory.store.replicas[HERE].trimmed)
+        if random.random() < 0.01:
+            rocks.table.close()
+            rocks = WriteOnceRig(RocksTable(str(tmp_path / "db"), NODE))
+    rocks.table.close()
+
+
+async def test_in_threads_of_its_own(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    commits, look_ups = ThreadWorker(loop, "commits"), ThreadWorker(loop, "look-ups")
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    store = WriteOnceStore(table, commits, look_ups)
+
+    async def ask(request: Request) -> Answer:
+        answer: asyncio.Future[Answer] = loop.create_future()
+        store.ask(HERE, request, answer.set_result)
+        return await answer
+
+    await ask(Create())
+    await ask(Seal(EPOCH))
+    blocks = [batch(first, sequence=first) for first in range(1, 200)]
+    random = Random(1)
+    random.shuffle(blocks)
+    answers = await asyncio.gather(*(ask(Write(EPOCH, block)) for block in blocks))
+    assert answers == [Stored()] * len(blocks)
+    found = await asyncio.gather(*(ask(Read(EPOCH, block.first)) for block in blocks))
+    assert found == [Found(block) for block in blocks]
+    commits.close()
+    look_ups.close()
+    table.close()
+
+
+class SlowSync:
+    """A database whose disk takes its time to sync."""
+
+    def __init__(self, db: Any) -> None:
+        self.write, self.iter, self.close = db.write, db.iter, db.close
+        self._flush_wal = db.flush_wal
+        self.under_way, self.go_on = threading.Event(), threading.Event()
+
+    def flush_wal(self, sync: bool) -> None:
+        self.under_way.set()
+        assert self.go_on.wait(10)
+        self._flush_wal(sync)
+
+
+def test_what_is_not_synced_yet_is_not_seen(tmp_path: Path) -> None:
+    """A reader would carry it down the chain, and a power loss would take it away here."""
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    WriteOnceRig(table).sealed()
+    slow = SlowSync(table._db)
+    table._db = slow  # type: ignore[assignment]
+    seen: list[Extent | None] = []
+    put = [(HERE, Put(batch(1)))]
+    committing = threading.Thread(target=lambda: table.commit(put, sync=True))
+    looking = threading.Thread(target=lambda: seen.append(table.look(HERE).last()))
+    committing.start()
+    assert slow.under_way.wait(10)
+    looking.start()
+    looking.join(0.05)
+    assert seen == []
+    slow.go_on.set()
+    committing.join()
+    looking.join()
+    assert seen == [Extent(1, 1)]
+    table.close()
+
+
+def test_a_look_does_not_see_what_comes_later(tmp_path: Path) -> None:
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    rig = WriteOnceRig(table).sealed()
+    rig.write(batch(1))
+    before = table.look(HERE)
+    rig.write(batch(2))
+    rig.ask(Trim(EPOCH, 1))
+    assert before.scan(1, 9) == [Extent(1, 1)]
+    assert before.load(Extent(1, 1)) == batch(1)
+    assert table.look(HERE).scan(1, 9) == [Extent(2, 1)]
+    del before
+    table.close()
+
+
+CARELESS = """
+import os, sys
+from test_write_once import NODE, WriteOnceRig, RocksTable, batch
+rig = WriteOnceRig(RocksTable(sys.argv[1], NODE), sync=False).sealed()
+rig.write(batch(1))
+os._exit(0)  # without a close
+"""
+
+
+def test_what_a_killed_process_left_is_durable_when_it_is_seen_again(tmp_path: Path) -> None:
+    """A reader carries down the chain what it finds: a power loss must not take it back here."""
+    path = tmp_path / "db"
+    subprocess.run([sys.executable, "-c", CARELESS, str(path)], env=ENVIRONMENT, check=True)
+    assert not list(path.glob("*.sst"))  # it is in the log only, which nobody has synced
+    rig = WriteOnceRig(RocksTable(str(path), NODE))
+    assert list(path.glob("*.sst"))  # RocksDB syncs these when it makes them
+    assert rig.ask(Read(EPOCH, 1)) == Found(batch(1))
+    rig.table.close()
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+# small batches, those in files of RocksDB, and those in our own
+@pytest.mark.parametrize("size", [1000, 10_000, 50_000])
+def test_the_space_of_what_was_trimmed_is_freed(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_files, "FILE_BYTES", MIB)
+    path = tmp_path / "db"
+    rig = WriteOnceRig(RocksTable(str(path), NODE)).sealed(HERE, THERE)
+    blocks = [batch(first, content=os.urandom(size)) for first in range(1, 1001)]
+    rig.write(*blocks)
+    rig.ask(Trim(EPOCH, 900))
+    assert size_of(path) >= 1000 * size
+    rig.table.reclaim(HERE, 900)
+    assert size_of(path) < 300 * size
+    assert rig.ask(Read(EPOCH, 901)) == Found(blocks[900])
+    rig.ask(Remove())
+    rig.table.reclaim(HERE, 1000)
+    assert size_of(path) < 50 * size + MIB
+    rig.table.close()
+
+
+def test_a_walk_over_blocks_does_not_read_their_batches(tmp_path: Path) -> None:
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    rig = WriteOnceRig(table).sealed()
+    rig.write(*(batch(first, content=bytes(100_000)) for first in range(1, 101)))
+    table.close()
+    rig = WriteOnceRig(RocksTable(str(tmp_path / "db"), NODE))
+    before = bytes_read()
+    found = rig.ask(List(EPOCH, 1, 1000))
+    assert isinstance(found, Listed)
+    assert len(found.extents) == 100
+    assert bytes_read() - before < MIB
+    rig.table.close()
+
+
+def bytes_read() -> int:
+    """By this process so far, from wherever."""
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counters["rchar"])
+
+
+def test_a_replica_that_is_removed_and_made_again_in_one_commit_is_empty(table: BlockTable) -> None:
+    rig = WriteOnceRig(table).sealed()
+    rig.write(batch(1), batch(5))
+    answers: list[Answer] = []
+    rig.store.ask(HERE, Seal(EPOCH), answers.append)  # has a commit to itself
+    for request in (Remove(), Create(), Seal(EPOCH), Write(EPOCH, batch(1, 9))):
+        rig.store.ask(HERE, request, answers.append)
+    rig.work()
+    assert answers == [SealedAt(6, 0), Done(), Done(), SealedAt(0, 0), Stored()]
+    assert rig.ask(List(EPOCH, 1, 10)) == Listed([Extent(1, 9)], more=False)

@@ -1,0 +1,145 @@
+"""A volume belongs to one node: whatever else is found under it, nothing is written there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loomlog.errors import InvalidArgument
+from loomlog.storage.disk import RealFiles, lock_directory
+from loomlog.storage.identity import fingerprint
+from loomlog.storage.volumes import Volumes
+
+
+def start(*volumes: Path, cluster: str = "c1", node: int = 1, secret: str = "mine") -> Volumes:
+    return Volumes(
+        RealFiles(),
+        [str(volume) for volume in volumes],
+        cluster,
+        node,
+        new_secret=lambda: secret,
+        lock=lock_directory,
+    )
+
+
+def refusal(*volumes: Path, cluster: str = "c1", node: int = 1) -> str:
+    """Return why a node does not start; nothing may have changed on the volumes."""
+    before = [snapshot(volume) for volume in volumes]
+    with pytest.raises(InvalidArgument) as caught:
+        start(*volumes, cluster=cluster, node=node)
+    assert [snapshot(volume) for volume in volumes] == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def snapshot(volume: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(volume)): None if path.is_dir() else path.read_bytes()
+        for path in volume.rglob("*")
+    }
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Path:
+    """The volume of node 2 of cluster c1."""
+    volume = tmp_path / "used"
+    volume.mkdir()
+    volumes = start(volume, node=2, secret="its secret")
+    volumes.join("cluster secret")
+    volumes.close()
+    return volume
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    volume = tmp_path / "empty"
+    volume.mkdir()
+    return volume
+
+
+def test_the_volume_of_another_node_is_refused_and_both_are_named(used: Path) -> None:
+    why = refusal(used, node=1)
+    assert "expected cluster c1, storage node 1" in why
+    assert "found cluster c1, storage node 2" in why
+    assert f"{used}/cid=c1/snid=2" in why
+    assert fingerprint("its secret") in why
+    assert "its secret" not in why
+    assert "cluster secret cluster secret" not in why
+    assert "secret" not in repr(start(used, node=2).identity)
+
+
+def test_the_volume_of_another_cluster_is_refused_and_both_are_named(used: Path) -> None:
+    why = refusal(used, cluster="c9", node=2)
+    assert "expected cluster c9, storage node 2" in why
+    assert "found cluster c1, storage node 2" in why
+
+
+def test_one_wrong_volume_among_several_is_refused(used: Path, empty: Path) -> None:
+    assert f"{used}/cid=c1/snid=2" in refusal(empty, used, node=1)
+    assert not list(empty.iterdir())
+
+
+@pytest.mark.parametrize("level", ["deep", "deep/deeper"])
+def test_a_directory_at_the_wrong_level_is_found(used: Path, empty: Path, level: str) -> None:
+    shutil.copytree(used, empty / level)
+    assert f"{empty}/{level}/cid=c1/snid=2" in refusal(empty, node=2)
+    assert f"{empty}/{level}/cid=c1/snid=2" in refusal(empty, node=1)
+
+
+@pytest.mark.parametrize("inside", ["cid=c1", "cid=c1/snid=2"])
+def test_a_volume_inside_a_node_directory_is_refused(used: Path, inside: str) -> None:
+    (used / "cid=c1/snid=2/lsid=1").mkdir()
+    assert "cid=c1/snid=2" in refusal(used / inside, node=2)
+
+
+def test_a_copy_beside_the_own_directory_is_refused(used: Path) -> None:
+    shutil.copytree(used / "cid=c1", used / "backup")
+    why = refusal(used, node=2)
+    assert f"{used}/backup/snid=2 is a second directory of cluster c1, storage node 2" in why
+    shutil.rmtree(used / "backup")
+    start(used, node=2)
+
+
+@pytest.mark.parametrize("data", ["lsid=1", "lsid=1.removed", "chains", "logs"])
+def test_data_without_an_identity_is_not_adopted(used: Path, data: str) -> None:
+    (used / "cid=c1/snid=2" / data).mkdir()
+    kept = (used / "cid=c1/snid=2/identity").read_bytes()
+    (used / "cid=c1/snid=2/identity").unlink()
+    for node in (1, 2):
+        assert "cid=c1/snid=2 has data but no identity file" in refusal(used, node=node)
+    (used / "cid=c1/snid=2/identity").write_bytes(kept)
+    start(used, node=2)
+
+
+def test_data_without_an_identity_beside_a_volume_that_has_one(used: Path, empty: Path) -> None:
+    (empty / "cid=c1/snid=2/lsid=1").mkdir(parents=True)
+    assert "has data but no identity file" in refusal(used, empty, node=2)
+    (empty / "cid=c1/snid=2/lsid=1").rmdir()
+    start(used, empty, node=2)
+
+
+def test_a_start_that_was_interrupted_leaves_an_empty_volume(empty: Path) -> None:
+    (empty / "cid=c1/snid=1").mkdir(parents=True)
+    (empty / "cid=c1/snid=1/identity.tmp").write_text("{")
+    (empty / "lost+found").mkdir()
+    (empty / "notes").write_text("not ours")
+    start(empty)
+
+
+def test_swapped_volumes_are_refused_and_swapped_back_all_is_well(used: Path, empty: Path) -> None:
+    start(empty, node=1).close()
+    for node, wrong in ((1, used), (2, empty)):
+        refusal(wrong, node=node)
+    assert start(used, node=2).identity.node_secret == "its secret"
+    assert start(empty, node=1).identity.node_secret == "mine"
+
+
+def test_a_running_node_keeps_others_from_its_volume(empty: Path) -> None:
+    running = start(empty, node=1)
+    with pytest.raises(InvalidArgument, match="storage node 1"):
+        start(empty, node=2)
+    with pytest.raises(InvalidArgument, match="in use by another process"):
+        start(empty, node=1)
+    running.close()

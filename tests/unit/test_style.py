@@ -1,0 +1,56 @@
+"""Names and docstrings that read well: files named by nouns, docstrings that are sentences."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import loomlog
+
+SOURCE = Path(loomlog.__file__).parent
+FILES = sorted(path for path in SOURCE.glob("**/*.py") if not path.name.endswith("_pb2.py"))
+
+HEADLESS = re.compile(
+    r"(Of|It|Its|Them|They|Their|Those|These|That|This one|Who|Whose|Whom|Which|What|"
+    r"Where|So|Also|Likewise|The same|All of|One of|Fine|Nobody|Somebody)\b"
+)
+PHRASES = re.compile(
+    r"\b(so (many|long|much)(?! (as|that|more|longer))|anew|likewise|(is|are) told|somebody|"
+    r"is of no interest|(for|of|to) who)\b",
+    re.IGNORECASE,
+)
+NOUNS = {"asking", "listing", "numbering"}
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text
+
+
+def test_files_are_named_by_nouns_or_operations() -> None:
+    gerunds = [path for path in FILES if path.stem.endswith("ing") and path.stem not in NOUNS]
+    assert not gerunds
+
+
+def test_docstrings_are_sentences() -> None:
+    headless = [
+        f"{path}:{line}: {text}"
+        for path in FILES
+        for line, text in docstrings(path)
+        if HEADLESS.match(text)
+    ]
+    assert not headless, "\n".join(headless)
+
+
+def test_prose_uses_the_usual_words() -> None:
+    odd = [f"{path}: …{text}" for path in FILES for text in prose(path) if PHRASES.search(text)]
+    assert not odd, "\n".join(odd)
+
+
+def prose(path: Path) -> list[str]:
+    comments = re.findall(r"#(?! noqa| type:) .*", path.read_text())
+    return [text for _, text in docstrings(path)] + comments
