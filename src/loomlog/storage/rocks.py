@@ -24,7 +24,7 @@ _LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
 _BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
 _LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself ...
 _LOG_FILE_BYTES: Final = MIB  # ... and how much of that is in one
-_MADE_FIRST: Final = frozenset(("IDENTITY", "LOCK"))
+_MADE_FIRST: Final = frozenset(("IDENTITY", "LOCK", "rocksdict-config.json"))
 
 
 def options() -> Options:
