@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from unittest.mock import patch
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.stamps import Stamps
 from loomlog.metadata.copyset import times as copyset_times
 from loomlog.metadata.nodes.clocks import Clocks
-from loomlog.testing.sim.run import Choice, run_seed
 
 SEEDS = 3
 TRIED_MAX = 30

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.client.append.batches import Attempt
 from loomlog.client.append.delivery import Delivery
@@ -20,7 +22,6 @@ from loomlog.metadata.rounds.contract import Done
 from loomlog.metadata.rounds.file_round_log import FileRoundLog
 from loomlog.node.ordered.waiting_appends import WaitingAppends
 from loomlog.storage.ordered import journal
-from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 
 CHUNKS = 4  # test_takeovers.py has more, with three metadata repositories
@@ -36,13 +37,15 @@ def test_what_was_acknowledged_is_read_once_and_everything_heals(chunk: int) -> 
 
 def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
     program = (
-        "from loomlog.testing.sim.run import Choice, run_seed\n"
+        "from run_seeds import Choice, run_seed\n"
         "print([run_seed(Choice(seed, faults='all')).fingerprint for seed in (1, 1, 2)])"
     )
 
     def printed(hash_seed: str) -> list[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        found = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        found = subprocess.check_output(
+            [sys.executable, "-c", program], cwd=Path(__file__).parent, env=environment, text=True
+        )
         return [word.strip("[]',") for word in found.split()]
 
     first, again, other = printed("1")

@@ -4,8 +4,7 @@ other protocols, while servers fail."""
 from __future__ import annotations
 
 import pytest
-
-from loomlog.testing.sim.run import Choice, run_seed
+from run_seeds import Choice, run_seed
 
 CHUNKS = 3
 SEEDS_PER_CHUNK = 8

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from run_seeds import Choice, Outcome, run_seed
 
 from loomlog.metadata.nodes.registration import Registration
-from loomlog.testing.sim.run import Choice, Outcome, run_seed
 
 SEEDS = 15
 REGRESSIONS = (34, 1050)  # a stream that lost its end kept readers of others waiting

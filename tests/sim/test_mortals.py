@@ -4,12 +4,12 @@ negative controls break one rule each of the nodes and of the metadata repositor
 from __future__ import annotations
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.core.chained import join, reconfigure, replica
 from loomlog.core.chained.messages import Steps
 from loomlog.core.chained.projection import Projection
 from loomlog.metadata.chained.sequencers import Sequencers
-from loomlog.testing.sim.run import Choice, run_seed
 
 CHUNKS = 3
 SEEDS_PER_CHUNK = 6

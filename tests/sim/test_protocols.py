@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.client.loglets.chained import part
 from loomlog.client.loglets.chained.chains import Chains, View
@@ -19,7 +20,6 @@ from loomlog.core.chained.block import Block, junk
 from loomlog.core.chained.messages import ChainedAsk, Fetch, Found, Read, Steps
 from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.requests import Ask
-from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
 
 CHUNKS = 4

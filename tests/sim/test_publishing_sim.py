@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.client.publish import publications
 from loomlog.client.publish.writer import Writer
 from loomlog.node.ordered.producers import ProducerTable
 from loomlog.staging_logs import staging_name
-from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Llsn
 
 CHUNKS = 3

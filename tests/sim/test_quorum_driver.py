@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.core.quorum import leader
 from loomlog.core.quorum.leader import LeaderLog
@@ -13,7 +14,6 @@ from loomlog.core.quorum.takeover import Choice as Tail
 from loomlog.core.quorum.takeover import Sealed
 from loomlog.metadata.rounds.member_disk import MemberDisk
 from loomlog.storage.files import Step
-from loomlog.testing.sim.run import Choice, run_seed
 
 CHUNKS = 4
 SEEDS_PER_CHUNK = 10

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.batch import read_header
 from loomlog.config import StorageSettings
@@ -26,7 +27,6 @@ from loomlog.storage.ordered.stream_meta import StreamMeta
 from loomlog.storage.volumes import Volumes
 from loomlog.testing.sim import Process, SimFiles, Simulation
 from loomlog.testing.sim.cluster import Shape, SimCluster
-from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import CommitContext, Glsn, NodeId, ReplicaState, Report
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec

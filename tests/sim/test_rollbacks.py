@@ -4,9 +4,9 @@ is acknowledged with it, whatever the protocol, and nothing is lost once it is a
 from __future__ import annotations
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.core.history import History
-from loomlog.testing.sim.run import Choice, run_seed
 
 SEEDS = 10
 

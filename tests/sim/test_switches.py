@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.segments import Segment
@@ -10,7 +11,6 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.ordered import repair_steps
 from loomlog.metadata.ordered.keeper import OrderedKeeper
-from loomlog.testing.sim.run import Choice, run_seed
 from loomlog.types import Glsn
 
 CHUNKS = 3

@@ -10,11 +10,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import pytest
+from run_seeds import Choice, run_seed
 
 from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.testing.sim.run import Choice, run_seed
 
 CHUNKS = 100
 QUICK_CHUNKS = 25  # the others are part of `make long`
@@ -36,13 +37,15 @@ def test_takeover_after_takeover(chunk: int) -> None:
 
 def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
     program = (
-        "from loomlog.testing.sim.run import Choice, run_seed\n"
+        "from run_seeds import Choice, run_seed\n"
         "print([run_seed(Choice(seed, 'takeovers', 'all')).fingerprint for seed in (1, 2)])"
     )
 
     def printed(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        return subprocess.check_output(
+            [sys.executable, "-c", program], cwd=Path(__file__).parent, env=environment, text=True
+        )
 
     assert printed("1") == printed("2")
 

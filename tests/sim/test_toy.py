@@ -6,12 +6,13 @@ import functools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from run_seeds import Choice, run_seed
+from workloads.toy import toy
 
 from loomlog.testing.sim import FAULTS
-from loomlog.testing.sim.run import Choice, run_seed
-from loomlog.testing.sim.workloads.toy import toy
 
 SEEDS_PER_PLAN = 8
 
@@ -31,13 +32,15 @@ def test_the_same_seed_is_the_same_run_and_another_seed_is_another() -> None:
 
 def test_a_run_does_not_depend_on_hash_randomisation() -> None:
     program = (
-        "from loomlog.testing.sim.run import Choice, run_seed\n"
+        "from run_seeds import Choice, run_seed\n"
         "print([run_seed(Choice(seed, 'toy', 'all')).fingerprint for seed in range(3)])"
     )
 
     def printed(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        return subprocess.check_output(
+            [sys.executable, "-c", program], cwd=Path(__file__).parent, env=environment, text=True
+        )
 
     assert printed("1") == printed("2")
 

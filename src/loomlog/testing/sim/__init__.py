@@ -2,7 +2,7 @@
 
 Every simulated process has an event loop of its own on one shared clock; a crash is a loop whose
 callbacks never run again. One thread, one seed, the same run every time. Start with
-`Simulation`; `python -m loomlog.testing.sim --help` runs many seeds.
+`Simulation`. The tests of loomlog itself (`make sim`) are in tests/sim.
 
     Simulation   hosts, network, clock          simulation.py
     Host         a machine; Process, one life   host.py
@@ -11,7 +11,6 @@ callbacks never run again. One thread, one seed, the same run every time. Start 
     Network      partitions, delays, resets     net.py, transport.py
     SimDisk      what a power loss leaves       disk.py, blocks.py
     Nemesis      faults at random times         faults.py
-    Workload     what runs under the faults     run.py, workloads/
     SimCluster   the real servers on all this   cluster.py (not imported here: it needs them all)
 """
 
@@ -20,7 +19,6 @@ from loomlog.testing.sim.faults import FAULTS, FaultPlan, Nemesis
 from loomlog.testing.sim.host import Host, Process
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.net import Network, NetworkSettings
-from loomlog.testing.sim.run import Outcome, Workload, run_seed
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.world import (
     Failed,
@@ -40,7 +38,6 @@ __all__ = [
     "Nemesis",
     "Network",
     "NetworkSettings",
-    "Outcome",
     "Overdue",
     "Process",
     "Runaway",
@@ -51,7 +48,5 @@ __all__ = [
     "Simulation",
     "SimulationError",
     "Stalled",
-    "Workload",
     "World",
-    "run_seed",
 ]

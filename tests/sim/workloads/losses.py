@@ -20,8 +20,8 @@ from loomlog.testing.sim.disk import DiskImage
 from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.workloads.cluster import finish
 from loomlog.types import Gap, Glsn, SyncMode
+from workloads.cluster import finish
 
 LOG: Final = "log"
 PROTOCOLS: Final = ("ordered", "chained", "copyset")

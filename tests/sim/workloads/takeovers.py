@@ -16,7 +16,7 @@ from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Host, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.workloads.cluster import SLOWNESS, Run, run_cluster
+from workloads.cluster import SLOWNESS, Run, run_cluster
 
 METADATA = 3
 NODES = 3  # few, and few clients: the metadata repositories are what this is about

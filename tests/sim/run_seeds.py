@@ -1,7 +1,7 @@
-"""Runs many seeds: each is one workload (the cluster) under a plan of faults chosen by the seed.
+"""Run many seeds: each is one workload (the cluster) under a plan of faults chosen by the seed.
 
-    python -m loomlog.testing.sim --seed 1 --runs 500 [--workload W] [--faults F] [--jobs N]
-    python -m loomlog.testing.sim --seed 1 --minutes 60    (0: until Ctrl-C)
+    python tests/sim/run_seeds.py --seed 1 --runs 500 [--workload W] [--faults F] [--jobs N]
+    python tests/sim/run_seeds.py --seed 1 --minutes 60    (0: until Ctrl-C)
 
 A failing seed prints why and the one line that replays it; the exit code is then 1.
 """
@@ -11,17 +11,20 @@ from __future__ import annotations
 import argparse
 import gc
 import multiprocessing
+import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from workloads import WORKLOADS, Workload
+
 from loomlog.testing.history import History, check
-from loomlog.testing.sim.faults import FAULTS, FaultPlan
+from loomlog.testing.sim.faults import FAULTS
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.world import Trace
 
@@ -31,10 +34,6 @@ if TYPE_CHECKING:
 VIOLATIONS_SHOWN_MAX = 10
 PROGRESS_EVERY_S = 5.0  # when nobody watches a progress bar
 SOAK_SEEDS = 40  # between two looks at the clock
-
-Workload = Callable[[Simulation, FaultPlan], History]
-"""Builds hosts in the simulation, runs it under the faults, returns what was done and seen.
-It raises what it finds wrong by itself; the history is checked by the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,9 @@ class Outcome:
     virtual_s: float
 
 
-def workloads() -> Mapping[str, Workload]:
-    from loomlog.testing.sim.workloads import WORKLOADS  # they import the servers: only if needed
-
-    return WORKLOADS
-
-
 def run_seed(choice: Choice, known: Mapping[str, Workload] | None = None) -> Outcome:
     """Run one seed. Whatever goes wrong in it is in the outcome."""
-    known = workloads() if known is None else known
+    known = WORKLOADS if known is None else known
     workload = choice.workload or next(iter(known))
     faults = choice.faults or Random(f"{choice.seed} choice").choice(list(FAULTS))
     trace: Trace | None = print if choice.trace else None
@@ -124,12 +117,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m loomlog.testing.sim", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--runs", type=int, default=100, help="how many seeds from there on")
     parser.add_argument("--minutes", type=float, help="instead of --runs; 0: until stopped")
-    parser.add_argument("--workload", choices=list(workloads()), help="default: the first")
+    parser.add_argument("--workload", choices=list(WORKLOADS), help="default: the first")
     parser.add_argument("--faults", choices=list(FAULTS), help="default: by the seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run seeds in")
     parser.add_argument("--trace", action="store_true", help="print every event")
@@ -172,8 +165,7 @@ def _begin_worker() -> None:
 
 
 def _spare_what_stays() -> None:
-    """Every run ends with a search for garbage: not through modules, which is most of it."""
-    workloads()
+    """Exempt modules from the garbage collection at the end of every run: they are most of it."""
     gc.collect()
     gc.freeze()
 
@@ -223,3 +215,11 @@ def _bar() -> Progress:
     from rich.progress import Progress
 
     return Progress(*Progress.get_default_columns(), console=Console(stderr=True))
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") is None:
+        # A program that iterates over a set of strings must at least do the same in a replay.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    sys.exit(main(sys.argv[1:]))

@@ -28,7 +28,8 @@ from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Host, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.workloads.cluster import (
+from loomlog.types import Position
+from workloads.cluster import (
     ENDED_WITHIN_S,
     HEALED_WITHIN_S,
     LOG,
@@ -39,9 +40,8 @@ from loomlog.testing.sim.workloads.cluster import (
     Run,
     finish,
 )
-from loomlog.testing.sim.workloads.operators import LEGAL_WORDS
-from loomlog.testing.sim.workloads.protocols import SWITCHED, switch
-from loomlog.types import Position
+from workloads.operators import LEGAL_WORDS
+from workloads.protocols import SWITCHED, switch
 
 WRITERS: Final = {"one-0": "one", "one-1": "one", "two-0": "two"}  # hosts and who they are
 ROWS: Final = (1, 3, 40)

@@ -17,9 +17,8 @@ from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.workloads.cluster import LOG, SLOWNESS, Run, Troublemaker, run_cluster
-from loomlog.testing.sim.workloads.mortals import Mortal
-from loomlog.testing.sim.workloads.takeovers import METADATA, LeaderNemesis
+from workloads.cluster import LOG, SLOWNESS, Client, Run, Troublemaker, run_cluster
+from workloads.takeovers import METADATA, LeaderNemesis
 
 CLIENTS_MAX = 2
 TROUBLE_S = 2.5
@@ -31,6 +30,13 @@ SWITCHERS = ("switcher-0", "switcher-1")
 SEGMENTS_MAX = 8  # more would only make runs slow
 PROTOCOLS = ("chained", "chained", "ordered")
 WITH_COPYSET = ("copyset", "copyset", "copyset", "ordered", "chained")
+
+LIFE_MAX_S = 0.8
+DEATH_MAX_S = 0.3
+PAUSE_MAX_S = 1.5
+PAUSED = 0.3  # of the lives
+STRUCK = 0.5  # of the lives: they end at some turn of their loop, not at some time
+STRIKE_TURNS_MAX = 400
 
 
 def protocols(sim: Simulation, plan: FaultPlan) -> History:
@@ -112,3 +118,53 @@ async def switch(run: Run, process: Process, among: Sequence[str] = PROTOCOLS) -
                 await cluster.switch_log(LOG, protocol=protocol, streams=streams, replicas=replicas)
         except LoomError:
             pass  # refused, or nobody knows: both are fine
+
+
+class Mortal:
+    """A client that dies, again and again: its process is killed in the midst of its work, or stops
+    for a while and goes on with what it knew. What it had under way may have happened, and holds
+    nobody up. Each life is that of a new client."""
+
+    def __init__(self, sim: Simulation, run: Run, name: str) -> None:
+        self._world = sim.world
+        self._host = sim.host(name)
+        self._run = run
+        self._active = False
+        self._lives = 0
+
+    def start(self) -> None:
+        self._active = True
+        self._live()
+
+    def stop(self) -> None:
+        """The last one dies, too: what it leaves behind is for others to find out."""
+        self._active = False
+        self._die(self._lives)
+
+    def _live(self) -> None:
+        if not self._active:
+            return
+        random = self._world.random
+        self._lives += 1
+        die = partial(self._die, self._lives)
+        self._host.start(partial(self._work, f"{self._host.name}.{self._lives}"))
+        if random.random() < STRUCK:
+            self._host.strike_after(die, turns=random.randint(1, STRIKE_TURNS_MAX))
+        if random.random() < PAUSED:
+            self._host.pause(random.random() * PAUSE_MAX_S)
+        self._world.after(random.random() * LIFE_MAX_S, die)
+
+    async def _work(self, name: str, process: Process) -> None:
+        try:
+            await Client(self._run, name).work(process)
+        except LoomError:
+            pass  # it did not even reach the cluster
+
+    def _die(self, life: int) -> None:
+        if life != self._lives:
+            return  # that was another one
+        self._lives += 1
+        self._host.strike_after(None)
+        if self._host.running:
+            self._host.kill()
+        self._world.after(self._world.random.random() * DEATH_MAX_S, self._live)

@@ -17,7 +17,7 @@ from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.testing.sim.store import Copy
-from loomlog.testing.sim.workloads.cluster import SLOWNESS, Run, run_cluster
+from workloads.cluster import SLOWNESS, Run, run_cluster
 
 CLIENTS_MAX = 2
 TROUBLE_S = 3.0

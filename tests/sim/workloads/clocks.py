@@ -24,7 +24,8 @@ from loomlog.testing.sim.determinism import WALL_CLOCK_START_S
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.workloads.cluster import (
+from loomlog.types import Glsn
+from workloads.cluster import (
     ENDED_WITHIN_S,
     HEALED_WITHIN_S,
     LOG,
@@ -34,7 +35,6 @@ from loomlog.testing.sim.workloads.cluster import (
     Run,
     finish,
 )
-from loomlog.types import Glsn
 
 RETENTIONS_S = (1, 1, 2)
 TROUBLE_S = 5.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import run_seeds
+from run_seeds import Choice, main, run_seed
 
 from loomlog.testing.history import History
 from loomlog.testing.sim import FaultPlan, Simulation
-from loomlog.testing.sim import run as runner
-from loomlog.testing.sim.run import Choice, main, run_seed
 from loomlog.types import Position
 
 
@@ -48,7 +48,7 @@ def test_violations_and_exceptions_are_failures() -> None:
 def test_a_failing_seed_prints_the_line_that_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runner, "workloads", lambda: {"wrong": wrong})
+    monkeypatch.setattr(run_seeds, "WORKLOADS", {"wrong": wrong})
     assert main(["--seed", "7", "--runs", "2"]) == 1
     printed = capsys.readouterr().out
     assert "replay: make sim SEED=7 RUNS=1\n" in printed
@@ -69,8 +69,8 @@ def test_seeds_that_hold_exit_with_zero(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_soak_runs_until_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runner, "workloads", lambda: {"fine": fine})
-    monkeypatch.setattr(runner, "SOAK_SEEDS", 3)
+    monkeypatch.setattr(run_seeds, "WORKLOADS", {"fine": fine})
+    monkeypatch.setattr(run_seeds, "SOAK_SEEDS", 3)
     assert main(["--minutes", "0.0001"]) == 0
     seeds, _, rest = capsys.readouterr().out.partition(" seeds, 0 failed")
     assert int(seeds) >= 3
@@ -88,6 +88,6 @@ def test_a_soak_that_is_stopped_says_what_it_did(
             raise KeyboardInterrupt
         return History()
 
-    monkeypatch.setattr(runner, "workloads", lambda: {"stopped": stopped})
+    monkeypatch.setattr(run_seeds, "WORKLOADS", {"stopped": stopped})
     assert main(["--minutes", "0"]) == 0
     assert capsys.readouterr().out.startswith("5 seeds, 0 failed")

@@ -29,9 +29,9 @@ from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.workloads.operators import RestlessOperator
-from loomlog.testing.sim.workloads.replicas import check_replicas_alike
 from loomlog.types import Entry, Gap, Glsn, Llsn, Position, StreamId
+from workloads.operators import RestlessOperator
+from workloads.replicas import check_replicas_alike
 
 LOG = "log"
 TROUBLE_S = 3.0  # how long the nemesis is at work

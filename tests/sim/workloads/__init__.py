@@ -1,0 +1,47 @@
+"""Workloads that run under faults. Each builds its hosts, runs, and returns a History.
+
+The first one is the default.
+"""
+
+from collections.abc import Callable, Mapping
+
+from loomlog.testing.history import History
+from loomlog.testing.sim import FaultPlan, Simulation
+from workloads.clocks import clocks, clocks_chained, clocks_copyset
+from workloads.cluster import cluster
+from workloads.losses import losses
+from workloads.protocols import copysets, mortals, protocols, switches
+from workloads.publications import (
+    publishing,
+    publishing_chained,
+    publishing_clocks,
+    publishing_copyset,
+)
+from workloads.rollbacks import rollbacks
+from workloads.rounds import rounds
+from workloads.takeovers import takeovers
+from workloads.toy import toy
+
+Workload = Callable[[Simulation, FaultPlan], History]
+"""Builds hosts in the simulation, runs it under the faults, returns what was done and seen.
+It raises what it finds wrong by itself; the history is checked by the caller."""
+
+WORKLOADS: Mapping[str, Workload] = {
+    "cluster": cluster,
+    "clocks": clocks,
+    "clocks-chained": clocks_chained,
+    "clocks-copyset": clocks_copyset,
+    "copysets": copysets,
+    "losses": losses,
+    "mortals": mortals,
+    "protocols": protocols,
+    "publishing": publishing,
+    "publishing-chained": publishing_chained,
+    "publishing-clocks": publishing_clocks,
+    "publishing-copyset": publishing_copyset,
+    "rollbacks": rollbacks,
+    "rounds": rounds,
+    "switches": switches,
+    "takeovers": takeovers,
+    "toy": toy,
+}
