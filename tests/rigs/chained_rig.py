@@ -28,7 +28,7 @@ from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
 from loomlog.core.chained.replica import decide
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Lost, Outcome, Service
-from loomlog.storage.chained.memory_table import MemoryTable
+from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.types import NodeId
 
 LOG = 1

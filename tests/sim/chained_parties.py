@@ -35,7 +35,7 @@ from loomlog.core.chained.resolve import resolve
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask, Service
-from loomlog.storage.chained.memory_table import MemoryTable
+from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.storage.chained.write_once import Answered, WriteOnceStore
 from loomlog.storage.files import Finished, Step
 from loomlog.types import Glsn, NodeId

@@ -22,7 +22,7 @@ from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Service
 from loomlog.errors import LoomError
-from loomlog.storage.chained.memory_table import MemoryTable
+from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.types import Glsn
 
 SEEDS = 400

@@ -168,7 +168,7 @@ def _thread_worker() -> Worker:
 
 
 def _eager_worker(worker: Worker) -> Worker:
-    from loomlog.storage.eager_worker import EagerWorker
+    from loomlog.storage.disk import EagerWorker
 
     return EagerWorker(worker)
 

@@ -1,4 +1,4 @@
-"""Implements the ports of files.py on a real disk: vectored I/O, a worker thread, a lock.
+"""Implements the ports of files.py on a real disk: vectored I/O, workers, a lock.
 
 A file is closed when its last user releases it: a reader in another thread may still use a file
 that was trimmed, and its descriptor must not be reused meanwhile.
@@ -13,14 +13,19 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Final, Protocol
 
 from loomlog.errors import InvalidArgument
-from loomlog.storage.files import File, Finished, Space, Step, UnsyncedError
+from loomlog.storage.files import File, Finished, Space, Step, UnsyncedError, Worker
 from loomlog.types import Buffer
 
 FILE_MODE: Final = 0o600  # entries and secrets are for the user who runs the server
 DIRECTORY_MODE: Final = 0o700
+
+# When an EagerWorker runs a job on the loop.
+QUICK_S: Final = 0.001  # if the last one took less: the loop must not stand still for longer
+ALONE_S: Final = 0.0003  # if the last one ended at least this long ago
 
 _BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # only on Linux
@@ -218,6 +223,57 @@ def _run(steps: Sequence[Step]) -> BaseException | None:
     except BaseException as error:  # handed to the loop, which decides
         return error
     return None
+
+
+class EagerWorker:
+    """Runs short jobs on the loop and others on the worker behind it, in order.
+
+    To hand a job to a thread and its end back to the loop costs about as much as a sync. So a job
+    that comes alone runs on the loop, as long as such jobs were quick lately; its callback is
+    called before `run` returns. Jobs that come close upon each other go to the thread, and so do
+    all jobs while the disk is slow.
+    """
+
+    def __init__(self, worker: Worker, clock: Callable[[], float] = perf_counter) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._under_way = 0  # in the thread
+        self._ended_s = 0.0
+        self._took_s = QUICK_S  # the first one shows how quick they are
+
+    def run(self, steps: Sequence[Step], finished: Finished) -> None:
+        began_s = self._clock()
+        alone = not self._under_way and began_s - self._ended_s >= ALONE_S
+        if alone and self._took_s < QUICK_S:
+            self._run_here(steps, finished, began_s)
+        else:
+            self._hand_over(steps, finished, began_s)
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _run_here(self, steps: Sequence[Step], finished: Finished, began_s: float) -> None:
+        error: BaseException | None = None
+        try:
+            for step in steps:
+                step()
+        except Exception as failure:
+            error = failure
+        self._ended(began_s)
+        finished(error)
+
+    def _hand_over(self, steps: Sequence[Step], finished: Finished, began_s: float) -> None:
+        def ended(error: BaseException | None) -> None:
+            self._under_way -= 1
+            self._ended(began_s)
+            finished(error)
+
+        self._under_way += 1
+        self._worker.run(steps, ended)
+
+    def _ended(self, began_s: float) -> None:
+        self._ended_s = self._clock()
+        self._took_s = self._ended_s - began_s
 
 
 class DirectoryLock:

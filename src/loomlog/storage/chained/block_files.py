@@ -69,10 +69,8 @@ class BlockFiles:
 
     # ---- adding
 
-    def takes(self, replica: Replica, block: Block) -> bool:
-        """Whether it is for a file."""
-        if len(block.batch) < LARGE_BYTES:
-            return False
+    def takes(self, replica: Replica) -> bool:
+        """Return whether a large block is for a file: a commit syncs only a few."""
         changed = self._changed
         return len(changed) < FILES_MAX or (replica, self._current.get(replica)) in changed
 
@@ -97,8 +95,6 @@ class BlockFiles:
 
     def flush(self, *, sync: bool) -> dict[tuple[Replica, int], Content]:
         """Write what was added. What rows have to say now."""
-        if not self._changed:
-            return {}
         with self._lock:
             self._files.flush(sync=sync)
             changed, self._changed = self._changed, {}

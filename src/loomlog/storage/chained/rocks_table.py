@@ -190,16 +190,19 @@ class RocksTable:
         self.get_ready()
         batch, self._batch = self._batch, None
         assert batch is not None
+        has_files = False
         for replica, change in changes:
             if not isinstance(change, Put):
                 _change(batch, replica, change)
-            elif self._files.takes(replica, change.block):
+            elif len(change.block.batch) >= block_files.LARGE_BYTES and self._files.takes(replica):
+                has_files = True
                 place = _PLACE_IN_FILE.pack(*self._files.add(replica, change.block))
                 _put(batch, replica, change.block, place, VERSION_IN_FILE)
             else:
                 _put(batch, replica, change.block, change.block.batch, VERSION)
-        for (replica, number), content in self._files.flush(sync=sync).items():
-            batch.put(_file_key(replica, number), _FILE.pack(VERSION, *content))
+        if has_files:
+            for (replica, number), content in self._files.flush(sync=sync).items():
+                batch.put(_file_key(replica, number), _FILE.pack(VERSION, *content))
         with self._committing:
             rocks.write(self._db, batch, sync=sync)
 

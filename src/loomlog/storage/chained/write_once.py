@@ -44,8 +44,7 @@ from loomlog.core.chained.replica import (
 from loomlog.core.requests import Lost
 from loomlog.errors import Busy
 from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB, MIB
-from loomlog.storage.chained.block_table import BlockTable, TrimmedMeanwhileError
-from loomlog.storage.chained.memory_table import MemoryReplica
+from loomlog.storage.chained.block_table import BlockTable, MemoryReplica, TrimmedMeanwhileError
 from loomlog.storage.files import Worker
 from loomlog.types import Glsn
 

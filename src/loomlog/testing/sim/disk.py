@@ -20,7 +20,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from loomlog.storage.chained.memory_table import MemoryTable
+from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.storage.files import Finished, Space, Step, UnsyncedError
 from loomlog.storage.logsdb.memory_logs import MemoryLogs
 from loomlog.testing.sim.blocks import Blocks

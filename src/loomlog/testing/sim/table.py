@@ -12,7 +12,7 @@ from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.storage import LogStanding
-from loomlog.storage.chained.memory_table import MemoryReplica, MemoryTable
+from loomlog.storage.chained.block_table import MemoryReplica, MemoryTable
 from loomlog.storage.logsdb.memory_logs import MemoryLog, MemoryLogs
 from loomlog.storage.logsdb.table import Found
 from loomlog.testing.sim.disk import SimFiles

@@ -14,7 +14,7 @@ from loomlog.core.chained.block import Block
 from loomlog.core.chained.messages import Fetch, Fetched
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
-from loomlog.storage import rocks_log
+from loomlog.storage import rocks
 from loomlog.storage.chained.rocks_table import RocksTable
 
 BLOCKS = 60
@@ -78,7 +78,7 @@ def test_every_flipped_bit_is_found(killed: Path, tmp_path: Path) -> None:
         content[place] ^= 1 << place % 8
         log.write_bytes(content)
         with pytest.raises(Corrupt):
-            rocks_log.check(str(tmp_path))
+            rocks.check_log(str(tmp_path))
         content[place] ^= 1 << place % 8
 
 
