@@ -130,8 +130,8 @@ async def test_nothing_of_a_term_goes_on_when_another_one_leads() -> None:
                 ended.set()
 
         assert replaced._leadership is not None
-        assert replaced._requests is not None
-        replaced._requests.spawn(takes_a_while_to_end())
+        assert replaced._front.requests is not None
+        replaced._front.requests.spawn(takes_a_while_to_end())
         forgets = pb.LeaderBeat(epoch=term.leader.epoch, leader=term.leader.member)
         replaced._leadership.beat = lambda: forgets  # type: ignore[method-assign]
         await until(lambda: replaced.term is None)

@@ -32,6 +32,7 @@ from loomlog.wire.link import Connection
 
 Answer: TypeAlias = Callable[[Connection, pb.Frame], Awaitable[pb.Frame]]
 AnswerAtOnce: TypeAlias = Callable[[pb.Frame], pb.Frame]
+TakeReport: TypeAlias = Callable[[NodeId, pb.GetReportResponse], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +262,9 @@ class ProtocolKeeper(ABC):
     def registered(self, node: NodeRecord, request: pb.Register) -> None:
         """Called when a node is admitted, before it is answered."""
 
-    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
-        """Called with every report of a node."""
+    def report_handler(self) -> TakeReport | None:
+        """Return a function to call with every report of a node, if the protocol uses them."""
+        return None
 
     # ---- requests
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from loomlog import limits
 from loomlog.errors import DiskFailed, LoomError, NotLeader, Unavailable
-from loomlog.metadata.protocol import Answer, AnswerAtOnce
+from loomlog.metadata.protocol import Answer, AnswerAtOnce, TakeReport
 from loomlog.metadata.store.contract import StoreFailed
 from loomlog.metadata.term import Term
 from loomlog.wire import loomlog_pb2 as pb
@@ -59,7 +59,10 @@ class Requests(Service):
             for kind, answer in gated.items():
                 routes[kind] = self._confirming(_gated(opens, answer))
         routes |= {"report": self._report, "get_status": self._get_status}
+        self._report_handlers: list[TakeReport] = [term.nodes.take_report]
         for keeper in term.keepers.values():
+            if (handler := keeper.report_handler()) is not None:
+                self._report_handlers.append(handler)
             for kind, answer in keeper.requests().items():
                 routes[kind] = self._confirming(_gated(term.gate.wait, answer))
             for kind, answer_at_once in keeper.requests_at_once().items():
@@ -67,8 +70,11 @@ class Requests(Service):
         super().__init__(codec, routes)
 
     def _at_once(self, answer: AnswerAtOnce) -> Route:
+        gate = self._term.gate
+
         def answer_at_once(connection: Connection, frame: Frame, payload: memoryview) -> None:
-            self._term.gate.check_not_shut()
+            if gate.rolled_back is not None:
+                raise gate.rolled_back
             self.reply(connection, frame, answer(frame))
 
         return answer_at_once
@@ -122,9 +128,14 @@ class Requests(Service):
         return pb.Frame(registered=answer)
 
     def _report(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        node = self._term.nodes.node_of(connection)
-        if node is not None:  # else it was replaced, or never registered
-            self._term.take_report(node, frame.report)
+        node, report = self._term.nodes.node_of(connection), frame.report
+        if node is None:  # it was replaced, or never registered
+            return
+        for take in self._report_handlers:
+            take(node, report)
+        known = self._term.catalog.nodes.get(node)
+        if known is not None and report.generation > known.generation:
+            self._term.note_generation(node, report.generation)
 
     # ---- clients: logs
 
@@ -212,6 +223,31 @@ def _gated(opens: Callable[[], Awaitable[None]], answer: Answer) -> Answer:
         return await answer(connection, frame)
 
     return wait_and_answer
+
+
+class Front(Service):
+    """Serves every connection. Each member answers its peers by `routes`; while it leads, the
+    `requests` of its term answer all others."""
+
+    def __init__(
+        self, codec: Codec, routes: dict[str, Route], not_leader: Callable[[], NotLeader]
+    ) -> None:
+        super().__init__(codec, routes)
+        self._not_leader = not_leader
+        self.requests: Requests | None = None
+
+    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        kind = self._codec.kind(frame)
+        if self._stopped or kind in self._routes:
+            super().frame_received(connection, frame, payload)
+        elif self.requests is not None:
+            self.requests.frame_received(connection, frame, payload)
+        else:
+            self.answer_error(connection, frame, kind, self._not_leader())
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        if self.requests is not None:
+            self.requests.connection_closed(connection, error)
 
 
 class _LostMeanwhile(NotLeader):

@@ -44,7 +44,7 @@ from loomlog.metadata.offline.data_directory import (
     quorum_in,
     rounds_in,
 )
-from loomlog.metadata.requests import Requests
+from loomlog.metadata.requests import Front, Requests
 from loomlog.metadata.rounds.file_round_log import FileRoundLog
 from loomlog.metadata.rounds.member_disk import is_begun
 from loomlog.metadata.rounds.quorum_member import QuorumMember
@@ -56,7 +56,7 @@ from loomlog.net.address import split_address
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
-from loomlog.wire.link import Connection, Frame, Route, Server, Service
+from loomlog.wire.link import Connection, Frame, Route, Server
 
 if TYPE_CHECKING:
     from loomlog.http import HttpServer
@@ -92,7 +92,8 @@ class MetadataRepository:
         self._http: HttpServer | None = None
         self._leadership: Leadership | None = None  # of one of several
         self.term: Term | None = None  # while it leads
-        self._requests: Requests | None = None  # while it leads
+        self._routes: dict[str, Route] = {"ask_leader": self._ask_leader}
+        self._front = Front(self._codec, self._routes, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
         self._troubles: list[Callable[[], str]] = []  # of the disk; empty: none
 
@@ -156,7 +157,7 @@ class MetadataRepository:
         assert self.term is not None
         self.term.over.add_done_callback(lambda over: self._fail(explained(over.result())))
         self._at_stop.push_async_callback(self.end_term)
-        await self._listen({})
+        await self._listen()
 
     async def _open_round_log(self, files: Files, directory: str, store: MetaStore) -> FileRoundLog:
         # The cluster's record is written after the first file of rounds: once it is there, a
@@ -199,7 +200,8 @@ class MetadataRepository:
         async def seal(connection: Connection, frame: Frame, payload: memoryview) -> Frame:
             return await member.seal(frame.round_seal, partial(check_granted, store))
 
-        await self._listen(member.routes(self._codec) | {"round_seal": seal})
+        self._routes |= {**member.routes(self._codec), "round_seal": seal}
+        await self._listen()
         self._leadership.start()
         self._at_stop.push_async_callback(self._leadership.stop)
 
@@ -242,13 +244,13 @@ class MetadataRepository:
     async def begin_term(self, mandate: Mandate) -> Term:
         """Serve nodes and clients as the leader."""
         self.term = await Term.begin(self._settings, mandate, self._new_secret)
-        self._requests = Requests(self.term, self._codec)
+        self._front.requests = Requests(self.term, self._codec)
         return self.term
 
     async def end_term(self) -> None:
         """Stop serving; peers that are still connected have to look for the new leader."""
         term, self.term = self.term, None
-        requests, self._requests = self._requests, None
+        requests, self._front.requests = self._front.requests, None
         if term is not None and requests is not None:
             try:
                 await requests.stop()
@@ -263,12 +265,11 @@ class MetadataRepository:
 
     # ---- listening
 
-    async def _listen(self, routes: dict[str, Route]) -> None:
-        front = _Front(self, self._codec, routes | {"ask_leader": self._ask_leader})
-        self._server = Server(self._codec, front)
+    async def _listen(self) -> None:
+        self._server = Server(self._codec, self._front)
         await self._server.start(self._settings.listen)
         self._at_stop.push_async_callback(self._server.stop)
-        self._at_stop.push_async_callback(front.stop)
+        self._at_stop.push_async_callback(self._front.stop)
         if self._settings.http is not None:
             await self._listen_http(self._settings.http)
 
@@ -285,17 +286,6 @@ class MetadataRepository:
         await http.start(*split_address(address))
         self._http = http
         self._at_stop.push_async_callback(http.stop)
-
-    def received(self, connection: Connection, frame: Frame, payload: memoryview) -> bool:
-        """Return whether a term took what a node or a client sent."""
-        if self._requests is None:
-            return False
-        self._requests.frame_received(connection, frame, payload)
-        return True
-
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        if self._requests is not None:
-            self._requests.connection_closed(connection, error)
 
     async def _ask_leader(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         return pb.Frame(leader_beat=self._beat())
@@ -369,28 +359,6 @@ class MetadataRepository:
         if self.term is not None:
             return self.term.view.metrics()
         return follower_metrics(self._beat().epoch)
-
-
-class _Front(Service):
-    """Serves every connection. Each member answers its peers; the leader answers the rest."""
-
-    def __init__(
-        self, repository: MetadataRepository, codec: Codec, routes: dict[str, Route]
-    ) -> None:
-        super().__init__(codec, routes)
-        self._repository = repository
-        self._kind = codec.kind
-        self._for_all = frozenset(routes)
-
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        kind = self._kind(frame)
-        if self._stopped or kind in self._for_all:
-            super().frame_received(connection, frame, payload)
-        elif not self._repository.received(connection, frame, payload):
-            self.answer_error(connection, frame, kind, self._repository.not_leader())
-
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        self._repository.connection_closed(connection, error)
 
 
 async def _holds() -> None:

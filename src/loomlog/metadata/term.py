@@ -222,20 +222,10 @@ class Term:
         for keeper in self.keepers.values():
             keeper.node_joined(node)
 
-    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
-        """Called with every report of a node."""
-        connected = self.nodes.heard(node)
-        connected.take_loglet_bytes(report.loglet_bytes)
-        for keeper in self.keepers.values():
-            keeper.take_report(node, report)
-        self.clocks.heard(node, report.clock_us)
-        if report.HasField("conditions"):
-            self.nodes.take_conditions(node, report.conditions)
-        known = self.catalog.nodes.get(node)
-        if known is not None and report.generation > known.generation:
-            # An older copy of the node's data is recognised by its generation.
-            noting = self.catalog.note_generation(node, report.generation)
-            self._background.spawn(noting, f"generation of node {node}")
+    def note_generation(self, node: NodeId, generation: int) -> None:
+        """Record the generation of a node's data: an older copy of it is recognised by that."""
+        noting = self.catalog.note_generation(node, generation)
+        self._background.spawn(noting, f"generation of node {node}")
 
     def connection_closed(self, connection: Connection) -> None:
         node = self.nodes.node_of(connection)

@@ -37,11 +37,7 @@ from loomlog.metadata.protocol import (
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import (
-    projection_to_wire,
-    sequencer_answer_to_wire,
-    sequencer_request_from_wire,
-)
+from loomlog.wire.chained import projection_to_wire
 from loomlog.wire.link import Connection
 
 MAKE_TIMEOUT_S: Final = 5.0  # less than a client waits for the answer
@@ -350,12 +346,7 @@ class ChainedKeeper(ProtocolKeeper):
         return pb.Frame(done=pb.Done())
 
     def requests_at_once(self) -> Mapping[str, AnswerAtOnce]:
-        return {"sequencer_request": self._answer_sequencer_request}
-
-    def _answer_sequencer_request(self, frame: pb.Frame) -> pb.Frame:
-        loglet, request = sequencer_request_from_wire(frame.sequencer_request)
-        answer = sequencer_answer_to_wire(self.sequencers.answer(loglet, request))
-        return pb.Frame(sequencer_answer=answer)
+        return {"sequencer_request": self.sequencers.answer_frame}
 
 
 def _key_of(ref: pb.ChainReplicaRef) -> tuple[LogId, int, int]:

@@ -14,6 +14,8 @@ from loomlog.core.chained.projection import Projection
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.limits import TICKETS_REMEMBERED
 from loomlog.types import Glsn, LogId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
 
 REMEMBERED_LEAST: Final = 1_000  # tickets, however many loglets share the memory
 
@@ -59,6 +61,11 @@ class Sequencers:
         """Return the first position that was not handed out; 0: not known yet."""
         sequencer = self._sequencers.get(loglet)
         return sequencer.end if sequencer else self._stopped_at.get(loglet, 0)
+
+    def answer_frame(self, frame: pb.Frame) -> pb.Frame:
+        loglet, request = sequencer_request_from_wire(frame.sequencer_request)
+        answer = sequencer_answer_to_wire(self.answer(loglet, request))
+        return pb.Frame(sequencer_answer=answer)
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

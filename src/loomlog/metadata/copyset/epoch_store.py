@@ -109,6 +109,10 @@ class EpochStore:
 
     # ---- tails
 
+    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
+        for reported in report.tails:
+            self.take_tail(reported.loglet_id, reported.tail)
+
     def take_tail(self, loglet: LogId, tail: Lsn) -> None:
         """Note how far a sequencer reports to have acknowledged."""
         if self._copysets.get(loglet) is not None:

@@ -28,7 +28,7 @@ from loomlog.metadata.copyset.times import CopysetTimes
 from loomlog.metadata.copyset.trim import Trimming
 from loomlog.metadata.metrics import Metric, stream_sample, streams_of
 from loomlog.metadata.nodes.replica_placement import LOOK_S
-from loomlog.metadata.protocol import Answer, KeeperContext, ProtocolKeeper, ReplicaSet
+from loomlog.metadata.protocol import Answer, KeeperContext, ProtocolKeeper, ReplicaSet, TakeReport
 from loomlog.protocol_names import COPYSET
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -340,9 +340,8 @@ class CopysetKeeper(ProtocolKeeper):
             pb.LostCopies(loglet_id=loglet, epoch=epoch) for loglet, epoch in node.lost
         )
 
-    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
-        for tail_ in report.tails:
-            self.epochs.take_tail(tail_.loglet_id, tail_.tail)
+    def report_handler(self) -> TakeReport:
+        return self.epochs.take_report
 
     # ---- requests
 

@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
-from loomlog.core.clocks import Reading, Skews, SteadyTime, cluster_time, skews
+from loomlog.core.clocks import Skews, SteadyTime, cluster_time, skews
 from loomlog.errors import Unavailable
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.nodes.connected_nodes import MICROSECONDS, ConnectedNodes
 from loomlog.types import NodeId
 
-_MICROSECONDS: Final = 1_000_000
 _UNKNOWN: Final = (
     "retention waits until more than half of the nodes tell their clocks: start those that are down"
 )
@@ -36,12 +35,6 @@ class Clocks:
         self._wall_s = wall_s
         self._time = SteadyTime()
 
-    def heard(self, node: NodeId, clock_us: int) -> None:
-        """Note the time that a node reported; 0: it did not."""
-        member = self._members.get(node)
-        if member is not None and clock_us:
-            member.clock = Reading(clock_us / _MICROSECONDS, self._loop.time())
-
     def oldest_kept_us(self, retention_s: int) -> int:
         """Return the time before which entries need not be kept. Unavailable: it is not known."""
         found = self._time_s()
@@ -50,11 +43,11 @@ class Clocks:
         now_s = self._loop.time()
         self._time.note(found, now_s)
         doubt_s = self._time.doubt_s(retention_s, now_s)
-        return int((found - retention_s - doubt_s) * _MICROSECONDS)
+        return int((found - retention_s - doubt_s) * MICROSECONDS)
 
     def now_us(self) -> int:
         """Return the time as far as it is known; 0 if it is not."""
-        return int((self._time_s() or 0.0) * _MICROSECONDS)
+        return int((self._time_s() or 0.0) * MICROSECONDS)
 
     def condition_of(self, node: NodeId) -> str:
         """Return what is wrong with a node's clock, or ""."""

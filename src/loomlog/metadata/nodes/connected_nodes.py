@@ -23,6 +23,7 @@ from loomlog.wire.link import Connection
 logger = logging.getLogger(__name__)
 
 RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
+MICROSECONDS: Final = 1_000_000  # of a second
 HELD_BACK_S: Final = 10.0  # a node that is held back asks again much sooner
 
 
@@ -52,10 +53,6 @@ class ConnectedNode:
         self.stamps[report.stream_id] = stamp, birth
         self.stored_bytes_total += stored_bytes - self.stored_bytes.get(report.stream_id, 0)
         self.stored_bytes[report.stream_id] = stored_bytes
-
-    def take_loglet_bytes(self, loglet_bytes: int) -> None:
-        self.stored_bytes_total += loglet_bytes - self.loglet_bytes
-        self.loglet_bytes = loglet_bytes
 
     def drop(self, stream_id: StreamId) -> None:
         self.reports.pop(stream_id, None)
@@ -206,6 +203,16 @@ class ConnectedNodes:
             member.alive = True
             self._changed(node, True)
         return member
+
+    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
+        """Called with every report of a node that registered."""
+        member = self.heard(node)
+        member.stored_bytes_total += report.loglet_bytes - member.loglet_bytes
+        member.loglet_bytes = report.loglet_bytes
+        if report.clock_us:
+            member.clock = Reading(report.clock_us / MICROSECONDS, member.heard_at)
+        if report.HasField("conditions"):
+            self.take_conditions(node, report.conditions)
 
     def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:
         """Called when a node reports its conditions."""

@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 
 from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
 from loomlog.errors import LoomError, RolledBack
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.rounds.contract import RoundLog
 from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.translate import commit_to_wire
+from loomlog.wire.translate import commit_to_wire, report_from_wire
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Committer:
     def __init__(
         self,
         round_log: RoundLog,
+        catalog: Catalog,
         members: ConnectedNodes,
         changed: Callable[[StreamId], None],
         failed: Callable[[BaseException], None],
@@ -48,6 +50,7 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._round_log = round_log
         self._epoch = round_log.epoch
+        self._catalog = catalog
         self._members = members
         self._changed = changed
         self._failed = failed
@@ -136,6 +139,18 @@ class Committer:
     def reconnected(self, node: NodeId) -> None:
         for log in self.logs.values():
             log.reconnected(node)
+
+    def take_report(self, node: NodeId, message: pb.GetReportResponse | pb.Register) -> None:
+        """Called with every report of a node, the first of which is part of its registration."""
+        member = self._members.get(node)
+        if member is None:
+            return
+        for each in message.uncommit_reports:
+            report = report_from_wire(each)
+            member.take(report, each.stored_bytes, each.stamp, each.birth)
+            stream = self._catalog.streams.get(report.stream_id)
+            if stream is not None and stream.stamp == each.stamp:
+                self.report(node, report)
 
     def report(self, node: NodeId, report: Report) -> None:
         log = self._log_of.get(report.stream_id)

@@ -9,7 +9,6 @@ afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
@@ -28,11 +27,10 @@ from loomlog.metadata.ordered.stream_operator import StreamOperator
 from loomlog.metadata.ordered.streams import OrderedStreams
 from loomlog.metadata.ordered.times import OrderedTimes
 from loomlog.metadata.ordered.unknown_streams import UnknownStreams
-from loomlog.metadata.protocol import Cleanup, KeeperContext, ProtocolKeeper, ReplicaSet
+from loomlog.metadata.protocol import Cleanup, KeeperContext, ProtocolKeeper, ReplicaSet, TakeReport
 from loomlog.protocol_names import ORDERED
 from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.translate import report_from_wire
 
 CREATE_TIMEOUT_S: Final = 8.0  # for the streams of a new log to run; a client waits longer
 MAKE_TIMEOUT_S: Final = 3.0  # twice at most: less than a client waits for the answer
@@ -55,7 +53,11 @@ class OrderedKeeper(ProtocolKeeper):
         self._choice = choice = NodeChoice(catalog, nodes, context.lost_nodes)
         self._placement = context.placement
         self.committer = Committer(
-            context.round_log, nodes, lambda stream: self.reconciler.wake(stream), context.failed
+            context.round_log,
+            catalog,
+            nodes,
+            changed=lambda stream: self.reconciler.wake(stream),
+            failed=context.failed,
         )
         self._orders = Orders(catalog, self.committer, nodes, background)
         steps = RepairSteps(
@@ -276,21 +278,10 @@ class OrderedKeeper(ProtocolKeeper):
 
     def registered(self, node: NodeRecord, request: pb.Register) -> None:
         self.committer.reconnected(node.node_id)
-        self._take_reports(node.node_id, request.uncommit_reports)
+        self.committer.take_report(node.node_id, request)
 
-    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
-        self._take_reports(node, report.uncommit_reports)
-
-    def _take_reports(self, node: NodeId, reports: Iterable[pb.LogStreamUncommitReport]) -> None:
-        known = self._nodes.get(node)
-        if known is None:
-            return
-        for message in reports:
-            report = report_from_wire(message)
-            known.take(report, message.stored_bytes, message.stamp, message.birth)
-            stream = self._catalog.streams.get(report.stream_id)
-            if stream is not None and stream.stamp == message.stamp:
-                self.committer.report(node, report)
+    def report_handler(self) -> TakeReport:
+        return self.committer.take_report
 
 
 def _is_sealed(stream: StreamRounds) -> bool:

@@ -58,7 +58,7 @@ class Gate:
         self._confirmed = asyncio.Event()  # enough nodes agreed
         self._opened = asyncio.Event()  # enough nodes noted the run
         self._opened.set()
-        self._rolled_back: RolledBack | None = None
+        self.rolled_back: RolledBack | None = None  # set once it is shut
         self._revision = 0
         self._telling: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -93,13 +93,13 @@ class Gate:
     @property
     def condition(self) -> str:
         """Return why nothing may be changed, or ""."""
-        if self._rolled_back is not None:
-            return str(self._rolled_back)
+        if self.rolled_back is not None:
+            return str(self.rolled_back)
         return "" if self._opened.is_set() else self._waiting()
 
     def check_not_shut(self) -> None:
-        if self._rolled_back is not None:
-            raise self._rolled_back
+        if self.rolled_back is not None:
+            raise self.rolled_back
 
     def check(self) -> None:
         """Raise RolledBack, or Unavailable while nodes are waited for."""
@@ -240,20 +240,20 @@ class Gate:
 
     def shut(self, reason: str) -> None:
         """Shut the gate for good: this metadata is older than what a node knows."""
-        if self._rolled_back is None:
+        if self.rolled_back is None:
             logger.critical("the metadata went back in time: %s", reason)
             self._record = replace(self._record, rolled_back=reason)
             self._saving = self._loop.create_task(self._save())
             self._close(reason)
 
     def _close(self, reason: str) -> None:
-        self._rolled_back = RolledBack(
+        self.rolled_back = RolledBack(
             f"the metadata went back in time, {reason}: restore a newer copy, or stop the metadata "
             "repository and run `loom metadata catch-up`"
         )
         self._confirmed.set()
         self._opened.set()
-        self._shut(self._rolled_back)
+        self._shut(self.rolled_back)
 
     async def _save(self) -> None:
         """Record the contradiction, so that the next run knows it even without that node."""
