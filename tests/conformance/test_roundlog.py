@@ -67,6 +67,14 @@ async def append(
     await durable
 
 
+def begin(log: RoundLog) -> Callable[[bytes], Awaitable[None]]:
+    """Begin with snapshots of all that is done, and return how to append: members that connect late
+    are sent a snapshot."""
+    records = list(log.read())
+    log.begin(lambda: records)
+    return lambda record: append(log, record, lambda: records.append(record))
+
+
 async def test_a_new_one_is_empty(open_log: Open) -> None:
     log = await open_log()
     assert log.read() == []
@@ -74,18 +82,15 @@ async def test_a_new_one_is_empty(open_log: Open) -> None:
 
 
 async def test_records_come_back_in_order_after_a_restart(open_log: Open) -> None:
-    log = await open_log()
-    log.begin(list)
+    store = begin(await open_log())
     for record in (b"one", b"", b"x" * 200):
-        await append(log, record)
+        await store(record)
     assert (await open_log()).read() == [b"one", b"", b"x" * 200]
 
 
 async def test_a_restart_goes_on_after_the_last_record(open_log: Open) -> None:
     for number in range(3):
-        log = await open_log()
-        log.begin(list)
-        await append(log, b"%d" % number)
+        await begin(await open_log())(b"%d" % number)
     assert (await open_log()).read() == [b"0", b"1", b"2"]
 
 
@@ -132,11 +137,10 @@ async def test_a_record_and_a_snapshot_larger_than_a_file_fit(open_log: Open) ->
 
 async def test_an_older_epoch_is_refused_also_after_a_restart(open_log: Open) -> None:
     log = await open_log()
-    log.begin(list)
-    await append(log, b"of the first")
+    await begin(log)(b"of the first")
     first = log.epoch
     log = await open_log()
-    log.begin(list)
+    begin(log)
     assert log.epoch > first
     with pytest.raises(NotLeader, match=f"epoch {first} is over"):
         await append(log, b"too late", epoch=first)
