@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
+import signal
 
 from hypothesis import settings
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("loomlog", deadline=None)
 settings.load_profile("loomlog")
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: the commands that
+# tests interrupt would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
