@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 from loomlog import limits
@@ -75,7 +76,7 @@ class Metadata:
     def call(self, frame: pb.Frame, on_reply: OnReply) -> Call[Frame] | None:
         """Send a request once, without a task or Future, for the hot path of appends. Return None
         if not connected. After an error, callers may fall back to `request`."""
-        connection = self._connections.get(self._address)
+        connection = self._connections.get(self._addresses[self._chosen])
         return None if connection is None else Attempt(self, connection, frame, on_reply)
 
     async def _attempt(self, frame: pb.Frame, deadline_s: float, repeatable: bool) -> pb.Frame:
@@ -86,7 +87,7 @@ class Metadata:
         answered = False
         try:
             answer: pb.Frame
-            with self.watch(connection, repeatable=repeatable):
+            with self.watch(connection, repeatable=repeatable) or nullcontext():
                 answer, _ = await connection.request(frame, timeout_s=left_s)
             answered = True
             self.check_leader(answer)
@@ -104,17 +105,15 @@ class Metadata:
             raise
         return answer
 
-    def watch(self, connection: Connection, *, repeatable: bool) -> Watch:
+    def watch(self, connection: Connection, *, repeatable: bool) -> Watch | None:
         """Watch a connection if there is another repository to turn to."""
-        watch = Watch()
         if len(self._addresses) == 1:
-            return watch
+            return None
         silence_s = limits.LEADER_SILENCE_S
         if repeatable:  # leave time to ask the others
             share_s = self.timeout_s / len(self._addresses)
             silence_s = min(silence_s, max(share_s, _SILENCE_S_MIN))
-        watch.begin(connection, silence_s)
-        return watch
+        return Watch(connection, silence_s)
 
     def check_leader(self, answer: pb.Frame) -> None:
         """Raise NotLeader for an answer of a leader that was replaced and may not know it."""
@@ -182,7 +181,8 @@ class Attempt(Call[Frame]):
 
     def cancel(self) -> None:
         super().cancel()
-        self._end_watch()
+        if self._watch is not None:
+            self._watch.end()
 
     def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
         if not isinstance(reply, LoomError):
@@ -191,9 +191,6 @@ class Attempt(Call[Frame]):
             except NotLeader as error:
                 reply = error
         super()._replied(reply, content)
-        self._end_watch()
-
-    def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.end()
 
@@ -202,13 +199,10 @@ class Watch:
     """Closes a connection whose server falls silent, so that pending requests fail. The server is
     pinged only when a request takes long."""
 
-    def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
-        self._asking: asyncio.Task[None] | None = None
-
-    def begin(self, connection: Connection, silence_s: float) -> None:
+    def __init__(self, connection: Connection, silence_s: float) -> None:
         every_s = silence_s / _ASKED_PER_SILENCE
         loop = asyncio.get_running_loop()
+        self._asking: asyncio.Task[None] | None = None
 
         def ask() -> None:
             self._asking = loop.create_task(_hang_up_when_silent(connection, silence_s, every_s))
@@ -216,8 +210,7 @@ class Watch:
         self._timer = loop.call_later(every_s, ask)
 
     def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._asking is not None:
             self._asking.cancel()
 

@@ -43,15 +43,21 @@ def append(
     if ticket.epoch != projection.epoch:
         return Interrupted(f"the ticket is of epoch {ticket.epoch}", ticket.epoch)
     chain = projection.chain_of(block.first)
-    refusal = yield from write_down(projection.epoch, chain[:1], block)
-    if isinstance(refusal, Written):
+    write = Write(projection.epoch, block)
+    for replica in chain:
+        [answer] = yield [Ask(replica, write)]
+        if not isinstance(answer, Stored):
+            return _stopped_at_head(answer) if replica is chain[0] else stopped(answer)
+    return Appended()
+
+
+def _stopped_at_head(answer: Answer) -> Overtaken | Stop:
+    if isinstance(answer, Written):
         return Overtaken()
-    if isinstance(refusal, Refused | EpochOver):
-        stop = stopped(refusal)
-        return replace(stop, untouched=True) if isinstance(stop, Interrupted) else stop
-    if refusal is None:
-        refusal = yield from write_down(projection.epoch, chain[1:], block)
-    return Appended() if refusal is None else stopped(refusal)
+    stop = stopped(answer)
+    if isinstance(stop, Interrupted) and isinstance(answer, Refused | EpochOver):
+        return replace(stop, untouched=True)
+    return stop
 
 
 def write_down(epoch: int, replicas: Sequence[Replica], block: Block) -> Steps[Answer | None]:

@@ -8,22 +8,17 @@ attempt itself finds out whether a doubtful batch was written; other batches con
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
 
 from loomlog.client.append.batches import Attempt, Batch, Producer
 from loomlog.client.append.carriers import Outcomes
 from loomlog.client.append.spin import Spinning
 from loomlog.client.append.targets import Stream
-from loomlog.client.loglets.chained.chains import Chains, LatestView, SegmentGoneError
-from loomlog.client.loglets.chained.requests import Answered, Drive, PendingRequest
+from loomlog.client.loglets.chained.chains import Chains, Drive, SegmentGoneError
 from loomlog.core.chained.append import Appended
 from loomlog.core.chained.block import Block, block_of, placed
-from loomlog.core.chained.messages import ChainedAsk, Ticket
+from loomlog.core.chained.messages import Ticket
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.whole_append import append_next
-from loomlog.core.requests import Service
 from loomlog.errors import LoomError, NotFound, Sealed, Unavailable
 
 
@@ -69,16 +64,16 @@ class ChainedCarrier:
 class ChainedAppend(Attempt):
     """Drives one append to a chain."""
 
-    __slots__ = ("_carrier", "_drive", "_encoding", "_sent", "_spinning", "_view")
+    __slots__ = ("_block", "_carrier", "_drive", "_encoding", "_sent", "_spins")
 
     def __init__(self, carrier: ChainedCarrier, batch: Batch, target: Stream) -> None:
         super().__init__(batch, target)
         self._carrier = carrier
         self._drive: Drive[tuple[Ticket, Appended | Interrupted]] | None = None
-        self._encoding: _Encoding | None = None
+        self._encoding: asyncio.Handle | None = None  # encodes the batch while its ticket is asked
+        self._block: Block | None = None  # encoded, without a position
         self._sent = False  # it may have been written
-        self._spinning: Spinning | None = None
-        self._view: LatestView | None = None
+        self._spins = False
 
     def start(self) -> None:
         carrier = self._carrier
@@ -89,40 +84,40 @@ class ChainedAppend(Attempt):
         except LoomError as error:
             carrier.loop.call_soon(self._failed, error)
             return
-        self._view = LatestView(carrier.chains, view)
         steps = append_next(
             view.projection, self.batch.count, self._place, self._report, once=carrier.at_once
         )
-        self._drive = Drive(self._ask, steps, self._ended)
-        self._spinning = carrier.spinning
-        self._spinning.began()
-        self._drive.start()
+        drive = self._drive = Drive(carrier.chains, view, steps, self._ended, self._rest)
+        self._spins = True
+        carrier.spinning.began()
+        drive.start()
         # The rest is done while the ticket is on its way.
-        self._encoding = _Encoding(lambda: carrier.encode(self.batch), carrier.loop)
+        self._encoding = carrier.loop.call_soon(self._encode)
 
     def cancel(self) -> None:
         if self._encoding is not None:
-            self._encoding.stop()
-        if self._drive is not None:
-            self._drive.cancel()
-        self._rest()
-
-    def _ask(self, ask: ChainedAsk, answered: Answered) -> PendingRequest:
-        if ask.target is Service.METADATA:
+            self._encoding.cancel()
+        drive, self._drive = self._drive, None
+        if drive is not None:
+            drive.cancel()
             self._rest()
-        assert self._view is not None
-        return self._view.ask(ask, answered)
+
+    def _encode(self) -> None:
+        self._encoding = None
+        try:
+            self._block = self._carrier.encode(self.batch)
+        except LoomError:
+            pass  # raised again when the block is needed
 
     def _place(self, ticket: Ticket) -> Block:
         """Return the batch as a block for this ticket. After an overtaken block, encode the batch
         again: the bytes of the old block may still be in use by a connection."""
-        encoding, self._encoding = self._encoding, None
-        if encoding is None:
-            unplaced = self._carrier.encode(self.batch)
-        else:
-            encoding.stop()
-            unplaced = encoding.result()
-        return placed(unplaced, self.target.id, ticket.epoch, ticket.first)
+        block, self._block = self._block, None
+        if block is None:
+            if self._encoding is not None:
+                self._encoding.cancel()
+            block = self._carrier.encode(self.batch)
+        return placed(block, self.target.id, ticket.epoch, ticket.first)
 
     def _report(self, refusal: Interrupted | None) -> None:
         self._sent = refusal is None
@@ -132,11 +127,12 @@ class ChainedAppend(Attempt):
             self._carrier.outcomes.declined(self, Unavailable(refusal.reason))
 
     def _rest(self) -> None:
-        spinning, self._spinning = self._spinning, None
-        if spinning is not None:
-            spinning.ended()
+        if self._spins:
+            self._spins = False
+            self._carrier.spinning.ended()
 
     def _ended(self, end: tuple[Ticket, Appended | Interrupted] | Exception) -> None:
+        self._drive = None
         self._rest()
         if isinstance(end, LoomError):
             self._failed(end)
@@ -158,25 +154,3 @@ class ChainedAppend(Attempt):
             self._carrier.outcomes.refused(self, NotFound(str(error)))
         else:
             self._carrier.outcomes.refused(self, error)
-
-
-class _Encoding:
-    """A batch that is encoded in the next turn of the event loop, while its ticket is on the way,
-    or when it is needed."""
-
-    def __init__(self, encode: Callable[[], Block], loop: asyncio.AbstractEventLoop) -> None:
-        self._encode = encode
-        self._block: Block | None = None
-        self._soon: Final = loop.call_soon(self._make)
-
-    def result(self) -> Block:
-        if self._block is None:
-            self._block = self._encode()
-        return self._block
-
-    def stop(self) -> None:
-        self._soon.cancel()
-
-    def _make(self) -> None:
-        with suppress(LoomError):  # raised again when the block is needed
-            self.result()

@@ -8,36 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
-from loomlog.client.loglets.chained import requests
 from loomlog.client.loglets.chained.requests import (
     Answered,
     PendingRequest,
-    PendingRequests,
-    RenewRequest,
     ReplicaRequest,
     SequencerRequest,
-    resolve_future,
 )
 from loomlog.client.servers.backoff import BACKOFF
 from loomlog.client.servers.metadata import CachedLog, Metadata
 from loomlog.client.servers.nodes import Connections
-from loomlog.core.chained.messages import Answer, ChainedAsk, Renew, Request, Steps
+from loomlog.core.chained.messages import Answer, ChainedAsk, InForce, Renew, Request, Steps
 from loomlog.core.chained.outcomes import Interrupted
 from loomlog.core.chained.projection import Projection, Replica
-from loomlog.core.requests import Ask, Outcome, Service
+from loomlog.core.requests import Ask, Lost, Outcome, Service
 from loomlog.errors import NotFound, Retryable, Trimmed, Unavailable
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import NodeId, StreamId
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
 
+TICK_S: Final = 0.1  # the precision of timeouts: a timer for each request would cost too much
 REPORT_S: Final = 1.0  # for the metadata repository to accept a report and start a new epoch
 NEWER_S: Final = 4.0  # how long to wait for a newer epoch before asking again
 LOOK_S: Final = 0.2  # the same for an operation that may continue in the old epoch
+
+_NONE_YET: Final = Lost()
 
 
 class SegmentGoneError(Trimmed):
@@ -52,10 +51,6 @@ class View(NamedTuple):
     addresses: Mapping[NodeId, str]
 
     @property
-    def loglet(self) -> LogId:
-        return self.projection.log_id
-
-    @property
     def epoch(self) -> int:
         return self.projection.epoch
 
@@ -66,12 +61,15 @@ class Chains:
     def __init__(
         self, log: CachedLog, metadata: Metadata, connections: Connections, rng: random.Random
     ) -> None:
+        self.metadata = metadata
+        self.connections = connections
+        self.missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self._log = log
-        self._metadata = metadata
-        self._pending = PendingRequests(metadata, connections)
         self._rng = rng
         self._views: dict[StreamId, View] = {}
         self._adopted: pb.Log | None = None  # the metadata that the views were made of
+        self._pending: dict[ReplicaRequest, None] = {}  # in the order of sending
+        self._ticker: asyncio.TimerHandle | None = None
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -108,8 +106,15 @@ class Chains:
                 before = known.get(view.stream)
                 if before is not None and before.epoch > view.epoch:
                     view = before
-                self._pending.interrupt(view.stream, view.epoch)
+                self._interrupt(view.stream, view.epoch)
                 self._views[view.stream] = view
+
+    def _interrupt(self, stream: StreamId, epoch: int) -> None:
+        """Give up requests of older epochs."""
+        for request in list(self._pending):
+            if request.view.stream == stream and request.view.epoch < epoch:
+                # Deferred: the operation then asks for the view that is being adopted now.
+                asyncio.get_running_loop().call_soon(request.give_up)
 
     async def learn(self, stream: StreamId) -> View:
         """Return the view of a stream, fetching the log's metadata if it is not known."""
@@ -124,7 +129,13 @@ class Chains:
 
     async def run(self, view: View, steps: Steps[Outcome]) -> Outcome:
         """Drive an operation to its end, starting in this view."""
-        return await requests.run(LatestView(self, view).ask, steps)
+        end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        drive = Drive(self, view, steps, partial(_resolve, end))
+        drive.start()
+        try:
+            return await end
+        finally:
+            drive.cancel()
 
     def ask(
         self, view: View, ask: ChainedAsk, answered: Answered, *, wait_ms: int = 0
@@ -132,24 +143,40 @@ class Chains:
         """Send a request; `wait_ms` is how long a Fetch may wait for blocks."""
         target, request = ask
         if isinstance(target, Service):
-            return SequencerRequest(self._pending, view.loglet, request, answered)
-        return ReplicaRequest(self._pending, view, target, request, answered, wait_ms)
-
-    async def ask_sequencer(self, view: View, request: Request) -> Answer:
-        return await self._wait_for(view, Ask(Service.SEQUENCER, request))
+            return SequencerRequest(self, view, request, answered)
+        return ReplicaRequest(self, view, target, request, answered, wait_ms)
 
     async def ask_replica(
         self, view: View, replica: Replica, request: Request, *, wait_ms: int = 0
     ) -> Answer:
-        return await self._wait_for(view, Ask(replica, request), wait_ms)
-
-    async def _wait_for(self, view: View, ask: ChainedAsk, wait_ms: int = 0) -> Answer:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = self.ask(view, ask, partial(resolve_future, answer), wait_ms=wait_ms)
+        answered = partial(_resolve, answer)
+        pending = self.ask(view, Ask(replica, request), answered, wait_ms=wait_ms)
         try:
             return await answer
         finally:
-            request.cancel()
+            pending.cancel()
+
+    # ---- requests without an answer
+
+    def expect(self, request: ReplicaRequest) -> None:
+        """Give up the request if it has no answer when it is due."""
+        self._pending[request] = None
+        if self._ticker is None:
+            self._tick()
+
+    def forget(self, request: ReplicaRequest) -> bool:
+        """Return whether the request was pending."""
+        return self._pending.pop(request, request) is None
+
+    def _tick(self) -> None:
+        self._ticker = None
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for request in [pending for pending in self._pending if pending.due_s <= now_s]:
+            request.time_is_over()
+        if self._pending and self._ticker is None:
+            self._ticker = loop.call_later(TICK_S, self._tick)
 
     # ---- after an interruption
 
@@ -188,11 +215,11 @@ class Chains:
         """Fetch the newest projection. Wait some time for a newer one if `wait` is set, or if a
         node did not answer, since a new epoch interrupts all other requests to that node."""
         loop = asyncio.get_running_loop()
-        wait = wait or view.stream in self._pending.missed
+        wait = wait or view.stream in self.missed
         deadline_s = loop.time() + (NEWER_S if wait else 0.0)
         attempts = 0
         while True:
-            missed = self._pending.missed.pop(view.stream, None)
+            missed = self.missed.pop(view.stream, None)
             if missed is not None:
                 await self._report(view, missed)
             with suppress(Retryable):
@@ -203,28 +230,124 @@ class Chains:
             attempts += 1
 
     async def _report(self, view: View, node_id: NodeId) -> None:
-        report = pb.ReportChain(loglet_id=view.loglet, epoch=view.epoch, storage_node_id=node_id)
+        loglet = view.projection.log_id
+        report = pb.ReportChain(loglet_id=loglet, epoch=view.epoch, storage_node_id=node_id)
         try:
-            await self._metadata.request(pb.Frame(report_chain=report), timeout_s=REPORT_S)
+            await self.metadata.request(pb.Frame(report_chain=report), timeout_s=REPORT_S)
         except (Retryable, NotFound):
             pass  # another client reports it, or it takes longer
 
 
-class LatestView:
-    """The view in which an operation sends its requests; Renew replaces it by a newer one."""
+class Drive(Generic[Outcome]):
+    """Drives an operation of core/chained without a task: the last answer of a step sends the
+    requests of the next one. Only the search for a newer view is a task."""
 
-    __slots__ = ("_chains", "_view")
+    __slots__ = (
+        "_answers",
+        "_chains",
+        "_ended",
+        "_missing",
+        "_renewing",
+        "_requests",
+        "_steps",
+        "_view",
+    )
 
-    def __init__(self, chains: Chains, view: View) -> None:
+    def __init__(
+        self,
+        chains: Chains,
+        view: View,
+        steps: Steps[Outcome],
+        ended: Callable[[Outcome | Exception], None],
+        renewing: Callable[[], None] | None = None,
+    ) -> None:
+        """`ended` is called with the outcome or an exception, `renewing` before a newer view is
+        searched."""
         self._chains = chains
         self._view = view
+        self._steps = steps
+        self._ended = ended
+        self._renewing = renewing
+        self._requests: Sequence[PendingRequest | asyncio.Task[None]] = ()  # of the current step
+        self._answers: list[Answer] = []
+        self._missing = 0  # the number of answers outstanding
 
-    def ask(self, ask: ChainedAsk, answered: Answered) -> PendingRequest:
-        if isinstance(ask.request, Renew):
-            return RenewRequest(partial(self.renew, ask.request), answered)
-        return self._chains.ask(self._view, ask, answered)
+    def start(self) -> None:
+        self._step(None)
 
-    async def renew(self, request: Renew) -> Projection:
+    def cancel(self) -> None:
+        """Stop; do nothing if it has ended."""
+        self._steps.close()
+        for request in self._requests:
+            request.cancel()
+
+    def _step(self, answers: list[Answer] | None) -> None:
+        try:
+            # The first step takes no answers, which Generator cannot say.
+            asks = self._steps.send(answers)  # type: ignore[arg-type]
+        except StopIteration as end:
+            self._end(end.value)
+            return
+        except Exception as error:
+            self._end(error)
+            return
+        # A request may fail before `ask` returns, and begin the next step.
+        requests: list[PendingRequest | asyncio.Task[None]] = []
+        self._requests = requests
+        if len(asks) > 1:
+            self._missing = len(asks)
+            self._answers = [_NONE_YET] * len(asks)
+            for index, ask in enumerate(asks):
+                answered = partial(self._one_answered, index)
+                requests.append(self._chains.ask(self._view, ask, answered))
+        elif isinstance(renew := asks[0].request, Renew):
+            if self._renewing is not None:
+                self._renewing()
+            requests.append(asyncio.get_running_loop().create_task(self._renew(renew)))
+        else:
+            requests.append(self._chains.ask(self._view, asks[0], self._answered))
+
+    def _answered(self, answer: Answer | Exception) -> None:
+        if isinstance(answer, Exception):
+            self._steps.close()
+            self._end(answer)
+        else:
+            self._step([answer])
+
+    def _one_answered(self, index: int, answer: Answer | Exception) -> None:
+        if isinstance(answer, Exception):
+            self.cancel()
+            self._end(answer)
+            return
+        self._answers[index] = answer
+        self._missing -= 1
+        if not self._missing:
+            self._step(self._answers)
+
+    async def _renew(self, request: Renew) -> None:
         interrupted = Interrupted("", request.met)
-        self._view = await self._chains.recover(self._view, interrupted, request.attempts)
-        return self._view.projection
+        try:
+            self._view = await self._chains.recover(self._view, interrupted, request.attempts)
+        except Exception as error:
+            self._end(error)
+        else:
+            self._step([InForce(self._view.projection)])
+
+    def _end(self, end: Outcome | Exception) -> None:
+        self._requests = ()
+        ended, self._ended = self._ended, _ignore  # breaks the reference cycle with its maker
+        ended(end)
+
+
+def _ignore(end: object) -> None:
+    pass
+
+
+def _resolve(future: asyncio.Future[Any], result: object) -> None:
+    """Give a future its result, or the exception that took its place."""
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -264,7 +264,7 @@ class ChainedPart(Following):
         if head > self._next:
             raise trimmed(self._numbering, self._next, log.name, head)
         for segment in log.segments if self._numbering.crosses else ():
-            if segment.loglet_id == view.loglet and segment.HasField("end"):
+            if segment.loglet_id == view.projection.log_id and segment.HasField("end"):
                 self._stop = self._clipped(segment.end)
         self._notify()
 

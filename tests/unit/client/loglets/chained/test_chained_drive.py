@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from loomlog.client.loglets.chained.requests import Answered, Drive, PendingRequest
+from typing import cast
+
+from loomlog.client.loglets.chained.chains import Chains, Drive, View
+from loomlog.client.loglets.chained.requests import Answered, PendingRequest
 from loomlog.core.chained.messages import Answer, ChainedAsk, Check, Done, FindEnd, Refused, Steps
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.requests import Ask, Lost
 from loomlog.errors import Corrupt, LoomError
 
+VIEW = View(1, Projection(1, 1, 1, 1, (), 1), {})
 HEAD, TAIL = Replica(1, 1, 0, 1), Replica(2, 1, 0, 1)
 
 
@@ -26,15 +30,15 @@ class ByHand(PendingRequest):
 
 
 class Desk:
-    """Takes questions."""
+    """Takes questions, in place of the chains of a log."""
 
     def __init__(self, steps: Steps[list[Answer]]) -> None:
         self.questions: list[ByHand] = []
         self.ends: list[list[Answer] | Exception] = []
-        self.drive = Drive(self._ask, steps, self.ends.append)
+        self.drive = Drive(cast(Chains, self), VIEW, steps, self.ends.append)
         self.drive.start()
 
-    def _ask(self, ask: ChainedAsk, answered: Answered) -> PendingRequest:
+    def ask(self, view: View, ask: ChainedAsk, answered: Answered) -> PendingRequest:
         self.questions.append(ByHand(ask, answered))
         return self.questions[-1]
 
