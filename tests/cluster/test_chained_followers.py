@@ -18,8 +18,8 @@ from loomlog.client.loglets.chained.chains import View
 from loomlog.client.loglets.chained.fixed_append import FixedAppend
 from loomlog.client.loglets.chained.part import STALL_S
 from loomlog.client.loglets.contract import Fixed
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, Request
-from loomlog.core.chained.projection import Replica
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry
 

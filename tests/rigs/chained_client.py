@@ -8,23 +8,22 @@ from typing import TypeVar
 from scripted_node import PATIENCE_S, Peer
 
 from loomlog.batch import HEADER_BYTES, assign_llsn, assign_position, build, read_header
-from loomlog.core.chained.append import Appended, Overtaken, append
-from loomlog.core.chained.block import Block, block_of
-from loomlog.core.chained.fill import decide_at
+from loomlog.core.chained.append import Appended, Overtaken, append, resolve
+from loomlog.core.chained.chain import Block, Projection, Replica, block_of
 from loomlog.core.chained.messages import (
     Answer,
     ChainedAsk,
     Found,
     HandedOut,
     Next,
+    NotWritten,
     Refused,
     Request,
     Steps,
     Ticket,
+    Trimmed,
 )
-from loomlog.core.chained.outcomes import NotWritten, Trimmed
-from loomlog.core.chained.projection import Projection, Replica
-from loomlog.core.chained.resolve import resolve
+from loomlog.core.chained.read import decide_at
 from loomlog.core.requests import Lost, Service, drive
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.wire import loomlog_pb2 as pb

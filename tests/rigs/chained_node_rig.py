@@ -8,7 +8,7 @@ from pathlib import Path
 from node_rig import PATIENCE_S, Nodes
 
 from loomlog.batch import assign_llsn, assign_position, build
-from loomlog.core.chained.block import Block
+from loomlog.core.chained.chain import Block, Replica
 from loomlog.core.chained.messages import (
     Answer,
     Create,
@@ -20,7 +20,6 @@ from loomlog.core.chained.messages import (
     Stored,
     Write,
 )
-from loomlog.core.chained.projection import Replica
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
 from loomlog.wire.link import Connection

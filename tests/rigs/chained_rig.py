@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from loomlog.core.chained.append import Appended, append
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.join import pull
+from loomlog.core.chained.chain import Block, Projection, Replica, first_projection
 from loomlog.core.chained.messages import (
     Answer,
     ChainedAsk,
@@ -23,8 +22,7 @@ from loomlog.core.chained.messages import (
     Ticket,
     Write,
 )
-from loomlog.core.chained.projection import Projection, Replica, first_projection
-from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
+from loomlog.core.chained.reconfigure import Goal, Reconfigured, pull, reconfigure
 from loomlog.core.chained.replica import decide
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Lost, Outcome, Service

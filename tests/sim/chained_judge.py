@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.projection import Projection
+from loomlog.core.chained.chain import Block, Projection
 from loomlog.types import Glsn
 
 

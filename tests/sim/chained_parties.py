@@ -12,26 +12,32 @@ from random import Random
 
 from chained_judge import Judge
 
-from loomlog.core.chained.append import Appended, Overtaken, append
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.fill import decide_at, fill
-from loomlog.core.chained.join import catch_up, create
+from loomlog.core.chained.append import Appended, Overtaken, append, resolve
+from loomlog.core.chained.chain import Block, Projection, Replica
 from loomlog.core.chained.messages import (
     Answer,
     Current,
     Found,
     HandedOut,
     InForce,
+    Interrupted,
     Next,
+    NotWritten,
+    Reading,
     Request,
     Steps,
     Ticket,
+    Trimmed,
 )
-from loomlog.core.chained.outcomes import Interrupted, NotWritten, Reading, Trimmed
-from loomlog.core.chained.projection import Projection, Replica
-from loomlog.core.chained.read import find_end, find_tail, read, read_at
-from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, reconfigure
-from loomlog.core.chained.resolve import resolve
+from loomlog.core.chained.read import decide_at, fill, find_end, find_tail, read, read_at
+from loomlog.core.chained.reconfigure import (
+    Adopted,
+    Goal,
+    Reconfigured,
+    catch_up,
+    create,
+    reconfigure,
+)
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask, Service

@@ -21,15 +21,14 @@ from chained_calls import Call, Question
 from chained_judge import Judge, Violation
 from chained_parties import Client, Node, Party, Repository
 
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.fill import decide_at
-from loomlog.core.chained.join import pull
+from loomlog.core.chained.chain import Block, Projection, Replica, first_projection
 from loomlog.core.chained.messages import (
     Answer,
     Create,
     Current,
     Found,
     InForce,
+    NotWritten,
     Pull,
     Refused,
     Request,
@@ -37,11 +36,10 @@ from loomlog.core.chained.messages import (
     Steps,
     Swap,
     Swapped,
+    Trimmed,
 )
-from loomlog.core.chained.outcomes import NotWritten, Trimmed
-from loomlog.core.chained.projection import Projection, Replica, first_projection
-from loomlog.core.chained.read import find_end, find_tail
-from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.read import decide_at, find_end, find_tail
+from loomlog.core.chained.reconfigure import Goal, pull
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Lost, Service
 from loomlog.types import Glsn, NodeId

@@ -11,13 +11,26 @@ from chained_judge import Violation
 from chained_parties import Party
 from chained_world import ChainedWorld
 
-from loomlog.core.chained import fill, join, read, reconfigure, replica
-from loomlog.core.chained.append import Appended, Overtaken, append, write_down
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.join import Newcomer
-from loomlog.core.chained.messages import Answer, Beyond, Found, Refused, Request, Steps, Ticket
-from loomlog.core.chained.outcomes import NotWritten, Reading, Stop, Trimmed, first_stop, stopped
-from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained import read, reconfigure, replica
+from loomlog.core.chained.append import Appended, Overtaken, append
+from loomlog.core.chained.chain import Block, Projection, Replica
+from loomlog.core.chained.messages import (
+    Answer,
+    Beyond,
+    Found,
+    NotWritten,
+    Reading,
+    Refused,
+    Request,
+    Steps,
+    Stop,
+    Ticket,
+    Trimmed,
+    first_stop,
+    stopped,
+)
+from loomlog.core.chained.read import write_down
+from loomlog.core.chained.reconfigure import Newcomer
 from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Service
@@ -83,7 +96,6 @@ def test_a_newcomer_joins_empty(monkeypatch: Patch) -> None:
         return 0
 
     monkeypatch.setattr(reconfigure, "copy", no_copy)
-    monkeypatch.setattr(join, "copy", no_copy)
     assert notices("is not on")
 
 
@@ -125,13 +137,13 @@ def test_a_block_at_the_head_is_shown_before_it_is_at_the_tail(monkeypatch: Patc
 
 
 def test_a_hole_is_filled_with_a_guess(monkeypatch: Patch) -> None:
-    known = fill._length
+    known = read._length
 
     def guess(projection: Projection, address: Glsn) -> Steps[int | NotWritten | Stop]:
         length = yield from known(projection, address)
         return 2 if length == 1 else length
 
-    monkeypatch.setattr(fill, "_length", guess)
+    monkeypatch.setattr(read, "_length", guess)
     assert notices("showed .* now")
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from run_seeds import Choice, run_seed
 
-from loomlog.core.chained import join, reconfigure, replica
+from loomlog.core.chained import reconfigure, replica
+from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.messages import Steps
-from loomlog.core.chained.projection import Projection
 from loomlog.metadata.chained.sequencers import Sequencers
 
 CHUNKS = 3
@@ -51,5 +51,4 @@ def test_a_newcomer_that_joins_without_a_copy_is_found(monkeypatch: pytest.Monke
         return 0
 
     monkeypatch.setattr(reconfigure, "copy", no_copy)
-    monkeypatch.setattr(join, "copy", no_copy)
     assert is_found(first=13)

@@ -14,11 +14,10 @@ from loomlog.client.loglets.chained.requests import Answered, PendingRequest
 from loomlog.client.loglets.contract import Fixed
 from loomlog.client.loglets.copyset.fixed_append import FixedAppend
 from loomlog.client.publish.writer import Writer
-from loomlog.core.chained import whole_append
+from loomlog.core.chained import append as chained_append
 from loomlog.core.chained.append import Overtaken
-from loomlog.core.chained.block import Block, junk
+from loomlog.core.chained.chain import Block, Projection, Replica, junk
 from loomlog.core.chained.messages import ChainedAsk, Fetch, Found, Read, Steps
-from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.requests import Ask
 from loomlog.types import Glsn
 
@@ -116,7 +115,7 @@ def test_an_append_that_is_repeated_without_a_look_is_found(
         yield from ()
         return Overtaken()
 
-    monkeypatch.setattr(whole_append, "resolve", careless)
+    monkeypatch.setattr(chained_append, "resolve", careless)
     assert is_found()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from loomlog.batch import aligned, check
-from loomlog.core.chained.block import Block, Extent, junk
+from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
 from loomlog.core.chained.messages import (
     Answer,
     Before,
@@ -46,7 +46,6 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
-from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.requests import Lost
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
 from loomlog.limits import ALIGNMENT, CHAIN_LIST_MAX, MIB

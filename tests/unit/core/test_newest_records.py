@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from loomlog.core.catch_up import Unknowable
-from loomlog.core.chained.catch_up import Epochs, newest_projection
-from loomlog.core.chained.projection import Replica, first_projection
+from loomlog.core.chained.chain import Epochs, Replica, first_projection, newest_projection
 from loomlog.core.copyset.catch_up import newest_state
 from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import first_state, take_epoch

@@ -10,8 +10,8 @@ import pytest
 from logsdb_rig import LOG, LogsRig, record
 from storage_rig import SMALL, HandWorker, StorageRig
 
-from loomlog.core.chained import projection
-from loomlog.core.chained.block import junk
+from loomlog.core.chained import chain
+from loomlog.core.chained.chain import junk
 from loomlog.core.chained.messages import Answer, Create, Request, Seal, Stored, Write
 from loomlog.core.copyset import messages as copyset
 from loomlog.core.copyset.lsn import offset_of
@@ -192,7 +192,7 @@ def test_large_batches_are_where_they_were_said_to_be_whatever_change_failed() -
 
 def test_chains_lose_no_block_whatever_commit_fails() -> None:
     """What was answered `Lost` may be there or not; a store that was opened again knows."""
-    replica = projection.Replica(7, 1, 0, 1)
+    replica = chain.Replica(7, 1, 0, 1)
     for change in range(2, 16):
         disk, worker = prepared(change), HandWorker()
         store, stored = open_chains(disk, worker), set()

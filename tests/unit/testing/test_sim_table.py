@@ -6,8 +6,7 @@ import errno
 
 import pytest
 
-from loomlog.core.chained.block import junk
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.chain import Replica, junk
 from loomlog.core.chained.replica import Put, Standing
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.testing.sim import SimDisk, World

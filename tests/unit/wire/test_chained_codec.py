@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loomlog.batch import assign_llsn, assign_position, build
-from loomlog.core.chained.block import Block, Extent, junk
+from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
 from loomlog.core.chained.messages import (
     Answer,
     Before,
@@ -47,7 +47,6 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
-from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument
 from loomlog.limits import CHAIN_LIST_MAX, REFERENCE_RECORDS_MAX

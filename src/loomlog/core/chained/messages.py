@@ -1,4 +1,4 @@
-"""Requests of operations, and the answers. Pure.
+"""Requests of operations, the answers, and what they mean for an operation. Pure.
 
 The docstring of a request says how it is answered. A request names the epoch it is meant for; a
 replica serves the epoch it is sealed at and no other. They are not tuples: `Stored()` must not
@@ -7,14 +7,14 @@ equal `Written()`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from loomlog.core import requests
-from loomlog.core.chained.block import Block, Extent
-from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.chain import Block, Extent, Projection, Replica
 from loomlog.core.requests import Ask, Lost, Outcome, Service
+from loomlog.errors import Corrupt
 from loomlog.types import Glsn
 
 # ---- to a replica
@@ -320,3 +320,51 @@ Answer: TypeAlias = (
 
 # Yields requests that are sent all at once, and gets their answers in the same order.
 Steps: TypeAlias = requests.Steps[list[ChainedAsk], list[Answer], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class NotWritten:
+    """Nothing is there, and nothing was when the operation began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    position: Glsn
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Look for a newer projection and try again; it is unknown whether anything was written."""
+
+    reason: str
+    epoch: int = 0  # the newest epoch seen; 0: none newer
+    untouched: bool = False  # of an append: this attempt has certainly written nothing
+
+
+Stop: TypeAlias = Trimmed | Interrupted
+Reading: TypeAlias = Found | NotWritten | Stop
+
+
+def stopped(answer: Answer) -> Stop:
+    """Return what an unexpected answer means for the caller of an operation."""
+    match answer:
+        case TrimmedTo(position):
+            return Trimmed(position)
+        case EpochOver(epoch):
+            return Interrupted(f"epoch {epoch} has begun", epoch)
+        case Refused(reason):
+            return Interrupted(reason)
+        case Written():
+            raise Corrupt("two replicas of a chain hold different blocks at one address")
+    return Interrupted("no answer")
+
+
+def first_stop(answers: Iterable[Answer], *expected: type[Answer]) -> Stop | None:
+    """Return the most telling of the answers that were not expected, if there are any."""
+    stops = [stopped(answer) for answer in answers if not isinstance(answer, expected)]
+    return min(stops, key=_is_vague, default=None)
+
+
+def _is_vague(stop: Stop) -> bool:
+    """Return whether it is less informative than a newer epoch."""
+    return isinstance(stop, Interrupted) and not stop.epoch

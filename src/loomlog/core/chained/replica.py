@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from loomlog.core.chained.block import POSITION_MAX, Block, Extent
+from loomlog.core.chained.chain import POSITION_MAX, Block, Extent
 from loomlog.core.chained.messages import (
     Answer,
     Before,

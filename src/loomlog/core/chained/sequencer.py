@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.messages import (
     Answer,
     Beyond,
@@ -22,7 +23,6 @@ from loomlog.core.chained.messages import (
     Request,
     Ticket,
 )
-from loomlog.core.chained.projection import Projection
 from loomlog.errors import InvalidArgument
 from loomlog.limits import REFERENCE_RECORDS_MAX, TICKETS_REMEMBERED
 from loomlog.types import Glsn

@@ -1,15 +1,34 @@
-"""Trim the oldest positions. Pure.
+"""Trim the oldest positions, and find where a time begins, to trim by age. Pure.
 
 Only positions up to a decided block are trimmed, so that a log never begins within a hole, where
 the next address would be unknown. A block that is cut by the trim stays until all of it is trimmed.
+
+The search for a time walks over the blocks of all chains. Whatever is in doubt counts as young:
+timestamps come from writers and may fall with positions. A position that was handed out and is not
+written yet is in doubt: its writer may be slow, and its entries young. So in a log that goes on the
+walk stops at the first position that no block covers.
 """
 
 from __future__ import annotations
 
-from loomlog.core.chained.fill import decide_at
-from loomlog.core.chained.messages import Done, Found, Steps, Trim
-from loomlog.core.chained.outcomes import NotWritten, Stop, Trimmed, first_stop
-from loomlog.core.chained.projection import Projection
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from loomlog.core.chained.chain import Extent, Projection, Replica
+from loomlog.core.chained.messages import (
+    Done,
+    Found,
+    List,
+    Listed,
+    NotWritten,
+    Steps,
+    Stop,
+    Trim,
+    Trimmed,
+    first_stop,
+)
+from loomlog.core.chained.read import decide_at
 from loomlog.core.requests import Ask
 from loomlog.types import Glsn
 
@@ -22,3 +41,63 @@ def trim(projection: Projection, position: Glsn) -> Steps[Trimmed | NotWritten |
     request = Trim(projection.epoch, position)
     answers = yield [Ask(replica, request) for replica in projection.replicas]
     return first_stop(answers, Done) or Trimmed(position)
+
+
+_BLOCKS_AT_ONCE: Final = 1024  # of a chain: a node takes some milliseconds for them
+
+
+def find_time(
+    projection: Projection, timestamp_us: int, first: Glsn, last: Glsn, *, ended: bool
+) -> Steps[Glsn | Stop]:
+    """Return a position from `first` to one past `last` before which every entry is older. `ended`:
+    what is not written up to `last` never will be."""
+    walks = [_Walk(chain[-1], first) for chain in projection.chains]
+    reach = first
+    while reach <= last and (asked := [walk for walk in walks if walk.wants_more]):
+        answers = yield [Ask(walk.tail, walk.request(projection, timestamp_us)) for walk in asked]
+        if (stop := first_stop(answers, Listed)) is not None:
+            return stop
+        for walk, answer in zip(asked, answers, strict=True):
+            assert isinstance(answer, Listed)
+            walk.learn(answer)
+        if ended:
+            for walk in asked:
+                walk.older.clear()  # only young blocks matter
+        else:
+            reach = _advance(walks, reach)
+    if not ended:
+        return min(reach, last + 1)
+    return min((last + 1, *(max(walk.young, first) for walk in walks if walk.young)))
+
+
+class _Walk:
+    """A walk over one chain: its older blocks, as far as they are known and not passed yet."""
+
+    def __init__(self, tail: Replica, first: Glsn) -> None:
+        self.tail = tail
+        self.older: deque[Extent] = deque()
+        self.young: Glsn = 0  # where the first block begins that is not
+        self._position = first  # all before it were listed
+        self._more = True
+
+    @property
+    def wants_more(self) -> bool:
+        return self._more and not self.older
+
+    def request(self, projection: Projection, timestamp_us: int) -> List:
+        return List(projection.epoch, self._position, _BLOCKS_AT_ONCE, timestamp_us)
+
+    def learn(self, answer: Listed) -> None:
+        self.older.extend(answer.extents)
+        self.young, self._more = answer.young, answer.more
+        if answer.extents:
+            self._position = answer.extents[-1].end
+
+
+def _advance(walks: Sequence[_Walk], reach: Glsn) -> Glsn:
+    """Return the first position from `reach` on that no older block covers."""
+    while True:
+        covering = (walk for walk in walks if walk.older and walk.older[0].first <= reach)
+        if (walk := next(covering, None)) is None:
+            return reach
+        reach = max(reach, walk.older.popleft().end)

@@ -1,4 +1,4 @@
-"""Decide what a chained loglet needs next. Pure.
+"""Decide what a chained loglet needs next, and describe what is wrong with it. Pure.
 
 A replica whose node is silent leaves at once: appends go on with the others. Meanwhile a spare is
 filled, and joins. A drained node leaves when others have taken its place in all its chains. A chain
@@ -7,11 +7,12 @@ that lost all its replicas begins again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from loomlog.core.chained.projection import Chain, Projection, Replica
-from loomlog.types import NodeId
+from loomlog.core.chained.chain import Chain, Projection, Replica
+from loomlog.types import Glsn, NodeId
 
 
 class ChainsStanding(NamedTuple):
@@ -164,3 +165,36 @@ def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
         elif lacking > 0:
             reason = reason or f"node {awaited[0].node_id} may come back before it is replaced"
     return Wait(reason)
+
+
+def condition(
+    projection: Projection,
+    wanted: int,
+    action: Action,
+    filled: Mapping[Replica, int],
+    trouble: str,
+    trimmed: Glsn,
+) -> str:
+    """Return a text about missing replicas, copies under way, causes of waiting, and losses that
+    are not trimmed; "" if all is well."""
+    fewest = min((len(chain) for chain in projection.chains), default=0)
+    words = [f"runs with {fewest} of {wanted} replicas"] if fewest < wanted else []
+    words += [
+        f"node {replica.node_id} is being filled, {percent} % copied"
+        for replica, percent in filled.items()
+    ]
+    words += [
+        f"what chain {chain} had below position {end} is lost, but for what older copies had of it"
+        for chain, end in enumerate(projection.lost)
+        if end > trimmed + 1
+    ]
+    match action:
+        case NewEpoch(reason):
+            words.append(f"begins a new epoch: {reason}")
+        case Join(chain, node):
+            words.append(f"node {node} joins chain {chain}")
+        case Wait(reason) if reason:
+            words.append(reason)
+    if trouble:
+        words.append(trouble)
+    return "; ".join(words)

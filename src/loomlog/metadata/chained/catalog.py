@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.chain import Projection, Replica
 from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.chained.record import ChainedRecord
 from loomlog.metadata.store.contract import MetaStore

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from loomlog.core.catch_up import Unknowable
-from loomlog.core.chained.catch_up import Epochs, newest_projection
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.chain import Epochs, Replica, newest_projection
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.chained.catalog import PREFIX
 from loomlog.metadata.chained.record import ChainedRecord

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import (
     Answer,
     ChainedAsk,
@@ -20,7 +21,6 @@ from loomlog.core.chained.messages import (
     Swap,
     Swapped,
 )
-from loomlog.core.chained.projection import Replica
 from loomlog.core.requests import Lost, Outcome, Service, drive
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotLeader
 from loomlog.metadata.chained.catalog import ChainedCatalog

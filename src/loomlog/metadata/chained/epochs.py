@@ -10,8 +10,8 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
-from loomlog.core.chained.outcomes import Interrupted
-from loomlog.core.chained.projection import Projection
+from loomlog.core.chained.chain import Projection
+from loomlog.core.chained.messages import Interrupted
 from loomlog.core.chained.reconfigure import HANDED_OUT_MAX, Goal, Reconfigured, reconfigure
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, Unavailable

@@ -8,13 +8,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from loomlog.core.chained.conditions import condition
-from loomlog.core.chained.messages import Create, Done, Refused, Seal, SealedAt
-from loomlog.core.chained.outcomes import Interrupted, Trimmed
-from loomlog.core.chained.projection import Projection, Replica, first_projection
+from loomlog.core.chained.chain import Projection, Replica, first_projection
+from loomlog.core.chained.messages import (
+    Create,
+    Done,
+    Interrupted,
+    Refused,
+    Seal,
+    SealedAt,
+    Trimmed,
+)
 from loomlog.core.chained.read import find_tail
 from loomlog.core.chained.reconfigure import Goal
-from loomlog.core.chained.time_search import find_time
+from loomlog.core.chained.trim import find_time
+from loomlog.core.chained.upkeep import condition
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
 from loomlog.limits import CHAINS_PER_SEGMENT_MAX

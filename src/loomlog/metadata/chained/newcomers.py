@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.chained.join import Newcomer, copy, create, settle
-from loomlog.core.chained.messages import Pulled
-from loomlog.core.chained.outcomes import Interrupted
-from loomlog.core.chained.projection import Projection, Replica
-from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.chain import Projection, Replica
+from loomlog.core.chained.messages import Interrupted, Pulled
+from loomlog.core.chained.reconfigure import Goal, Newcomer, copy, create, settle
 from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
 from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver

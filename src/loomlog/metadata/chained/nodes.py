@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Set
 from typing import Final, TypeAlias
 
-from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.upkeep import Nodes
 from loomlog.core.placement import Load, choose_spare
 from loomlog.metadata.catalog.catalog import Catalog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.chain import Projection, Replica
 from loomlog.types import Glsn, LogId, StreamId
 
 

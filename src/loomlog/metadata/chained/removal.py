@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Done, Remove
-from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.catalog import ChainedCatalog

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.messages import Answer, Refused, Request
-from loomlog.core.chained.projection import Projection
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.limits import TICKETS_REMEMBERED
 from loomlog.types import Glsn, LogId

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from loomlog.core.chained.outcomes import Interrupted, Trimmed
+from loomlog.core.chained.messages import Interrupted, Trimmed
 from loomlog.core.chained.trim import trim
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.catalog import ChainedCatalog

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final
 
 from loomlog.core.chained import upkeep
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
-from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from loomlog.core.chained.block import POSITION_MAX
+from loomlog.core.chained.chain import POSITION_MAX
 from loomlog.core.ordered.evidence import Doubt, StreamEvidence, Witness
 from loomlog.core.ordered.rebuild import Elsewhere, commits_after, rebuild
 from loomlog.core.ordered.rounds import Round

@@ -17,8 +17,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from loomlog import limits
-from loomlog.core.chained.block import POSITION_MAX
-from loomlog.core.chained.join import pull
+from loomlog.core.chained.chain import POSITION_MAX, Replica
 from loomlog.core.chained.messages import (
     Answer,
     ChainedAsk,
@@ -34,7 +33,7 @@ from loomlog.core.chained.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.reconfigure import pull
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog import limits
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import (
     Check,
     Copy,
@@ -26,7 +27,6 @@ from loomlog.core.chained.messages import (
     Seal,
     Write,
 )
-from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.node.disks import Disks

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TypeAlias
 
 from loomlog import limits
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, Fetch, Fetched, Request
-from loomlog.core.chained.projection import Replica
 from loomlog.errors import Busy
 from loomlog.node.long_poll import LongPoll
 from loomlog.storage.chained.write_once import Answered

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from loomlog.core.chained.block import POSITION_MAX, Block
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.chain import POSITION_MAX, Block, Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB

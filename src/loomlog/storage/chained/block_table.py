@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from loomlog.core.chained.block import Block, Extent
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.chain import Block, Extent, Replica
 from loomlog.core.chained.replica import Blocks, Change, Gone, Put, Standing
 from loomlog.types import Glsn
 

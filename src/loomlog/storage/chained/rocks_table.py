@@ -28,8 +28,7 @@ from typing import Final
 
 from rocksdict import Rdict, WriteBatch
 
-from loomlog.core.chained.block import POSITION_MAX, Block, Extent
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.chain import POSITION_MAX, Block, Extent, Replica
 from loomlog.core.chained.replica import Change, Gone, Put, Standing
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.storage import rocks

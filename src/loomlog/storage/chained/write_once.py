@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-from loomlog.core.chained.block import Block, Extent
+from loomlog.core.chained.chain import Block, Extent, Replica
 from loomlog.core.chained.messages import (
     Answer,
     Check,
@@ -31,7 +31,6 @@ from loomlog.core.chained.messages import (
     Trim,
     Write,
 )
-from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import (
     Blocks,
     Change,

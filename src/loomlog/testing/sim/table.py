@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.storage import LogStanding

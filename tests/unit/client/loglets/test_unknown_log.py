@@ -11,7 +11,7 @@ from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.copyset.known_segments import Segments
 from loomlog.client.servers.metadata import CachedLog, Metadata
 from loomlog.client.servers.nodes import Connections
-from loomlog.core.chained.projection import first_projection
+from loomlog.core.chained.chain import first_projection
 from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import first_state
 from loomlog.errors import Trimmed, Unavailable

@@ -6,14 +6,21 @@ import pytest
 from chained_rig import Chains, batch
 
 from loomlog.batch import CODEC_NONE, assign_position, build
-from loomlog.core.chained.append import Appended, Overtaken, append
-from loomlog.core.chained.block import Block, block_of, junk
-from loomlog.core.chained.fill import fill
-from loomlog.core.chained.messages import Found, Read, Remove, Seal, Ticket, Write
-from loomlog.core.chained.outcomes import Interrupted, NotWritten, Trimmed
-from loomlog.core.chained.read import find_end, find_tail, read, read_at
+from loomlog.core.chained.append import Appended, Overtaken, append, resolve
+from loomlog.core.chained.chain import Block, block_of, junk
+from loomlog.core.chained.messages import (
+    Found,
+    Interrupted,
+    NotWritten,
+    Read,
+    Remove,
+    Seal,
+    Ticket,
+    Trimmed,
+    Write,
+)
+from loomlog.core.chained.read import fill, find_end, find_tail, read, read_at
 from loomlog.core.chained.reconfigure import Goal
-from loomlog.core.chained.resolve import resolve
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask
 from loomlog.errors import Corrupt

@@ -6,14 +6,29 @@ import pytest
 from chained_rig import Chains, batch
 
 from loomlog.core.chained.append import append
-from loomlog.core.chained.block import junk
-from loomlog.core.chained.fill import decide, decide_at, fill
-from loomlog.core.chained.join import Newcomer, catch_up, create
-from loomlog.core.chained.messages import Copy, Create, Found, Refused, Remove, Seal, Swap
-from loomlog.core.chained.outcomes import Interrupted, NotWritten, Trimmed
-from loomlog.core.chained.projection import Replica, first_projection
-from loomlog.core.chained.read import find_end, read, read_at
-from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, reconfigure
+from loomlog.core.chained.chain import Replica, first_projection, junk
+from loomlog.core.chained.messages import (
+    Copy,
+    Create,
+    Found,
+    Interrupted,
+    NotWritten,
+    Refused,
+    Remove,
+    Seal,
+    Swap,
+    Trimmed,
+)
+from loomlog.core.chained.read import decide, decide_at, fill, find_end, read, read_at
+from loomlog.core.chained.reconfigure import (
+    Adopted,
+    Goal,
+    Newcomer,
+    Reconfigured,
+    catch_up,
+    create,
+    reconfigure,
+)
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask, Lost, Service
 from loomlog.errors import InvalidArgument

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from loomlog.core.chained.projection import Replica, first_projection
+from loomlog.core.chained.chain import Replica, first_projection
 from loomlog.core.chained.upkeep import ChainsStanding, Join, NewEpoch, Wait, decide
 from loomlog.types import NodeId
 

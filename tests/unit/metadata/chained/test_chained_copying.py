@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loomlog.core.chained.join import Newcomer
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Pulled
-from loomlog.core.chained.projection import Replica
+from loomlog.core.chained.reconfigure import Newcomer
 from loomlog.metadata.chained.newcomers import Copying
 
 REPLICA = Replica(4, 1, 0, 2)

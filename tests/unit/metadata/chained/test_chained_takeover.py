@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from chained_cluster import ChainedCluster, chained, is_whole, until
 
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, FindEnd, Refused, Request, Seal
-from loomlog.core.chained.projection import Replica
 from loomlog.errors import LoomError, Unavailable
 from loomlog.metadata.chained import keeper
 from loomlog.metadata.chained.driver import Driver

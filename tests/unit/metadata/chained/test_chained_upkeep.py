@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
 
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Create, Done
-from loomlog.core.chained.projection import Replica
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from loomlog.core.chained.catch_up import Epochs
-from loomlog.core.chained.projection import Replica, first_projection
+from loomlog.core.chained.chain import Epochs, Replica, first_projection
 from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import first_state, take_epoch
 from loomlog.core.segments import Segment, Settings

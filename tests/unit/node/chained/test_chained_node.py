@@ -12,7 +12,7 @@ from node_rig import PATIENCE_S
 
 from loomlog import limits
 from loomlog.config import StorageSettings
-from loomlog.core.chained.block import POSITION_MAX, Extent
+from loomlog.core.chained.chain import POSITION_MAX, Extent, Replica
 from loomlog.core.chained.messages import (
     Before,
     Check,
@@ -39,7 +39,6 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
-from loomlog.core.chained.projection import Replica
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized
 from loomlog.limits import MIB

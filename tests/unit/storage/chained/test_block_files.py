@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_write_once import EPOCH, HERE, NODE, THERE, WriteOnceRig, batch
 
-from loomlog.core.chained.block import Extent
+from loomlog.core.chained.chain import Extent, Replica
 from loomlog.core.chained.messages import (
     Create,
     Fetch,
@@ -24,7 +24,6 @@ from loomlog.core.chained.messages import (
     TrimmedTo,
     Write,
 )
-from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Put
 from loomlog.core.requests import Lost
 from loomlog.limits import MIB

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_write_once import EPOCH, HERE, NODE, WriteOnceRig, batch
 
-from loomlog.core.chained.block import Block
+from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Fetch, Fetched
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB

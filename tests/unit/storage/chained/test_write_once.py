@@ -17,7 +17,7 @@ import pytest
 from storage_rig import HandWorker
 
 from loomlog.batch import build
-from loomlog.core.chained.block import Block, Extent, junk
+from loomlog.core.chained.chain import Block, Extent, Replica, junk
 from loomlog.core.chained.messages import (
     Answer,
     Before,
@@ -44,7 +44,6 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
-from loomlog.core.chained.projection import Replica
 from loomlog.core.chained.replica import Change, Put, Standing
 from loomlog.core.requests import Lost
 from loomlog.errors import Busy

@@ -1,6 +1,6 @@
 """Appends to `chained` streams: gets a ticket for each batch, then writes down the chain.
 
-An append (core/chained/whole_append.py) is driven by callbacks, without a task, to keep the latency
+An append (core/chained/append.py) is driven by callbacks, without a task, to keep the latency
 of a lone append close to that of the disks. Only the search for a newer projection is a task. The
 attempt itself finds out whether a doubtful batch was written; other batches continue meanwhile.
 """
@@ -14,11 +14,9 @@ from loomlog.client.append.carriers import Outcomes
 from loomlog.client.append.spin import Spinning
 from loomlog.client.append.targets import Stream
 from loomlog.client.loglets.chained.chains import Chains, Drive, SegmentGoneError
-from loomlog.core.chained.append import Appended
-from loomlog.core.chained.block import Block, block_of, placed
-from loomlog.core.chained.messages import Ticket
-from loomlog.core.chained.outcomes import Interrupted
-from loomlog.core.chained.whole_append import append_next
+from loomlog.core.chained.append import Appended, append_next
+from loomlog.core.chained.chain import Block, block_of, placed
+from loomlog.core.chained.messages import Interrupted, Ticket
 from loomlog.errors import LoomError, NotFound, Sealed, Unavailable
 
 

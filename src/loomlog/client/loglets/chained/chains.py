@@ -22,9 +22,16 @@ from loomlog.client.loglets.chained.requests import (
 from loomlog.client.servers.backoff import BACKOFF
 from loomlog.client.servers.metadata import CachedLog, Metadata
 from loomlog.client.servers.nodes import Connections
-from loomlog.core.chained.messages import Answer, ChainedAsk, InForce, Renew, Request, Steps
-from loomlog.core.chained.outcomes import Interrupted
-from loomlog.core.chained.projection import Projection, Replica
+from loomlog.core.chained.chain import Projection, Replica
+from loomlog.core.chained.messages import (
+    Answer,
+    ChainedAsk,
+    InForce,
+    Interrupted,
+    Renew,
+    Request,
+    Steps,
+)
 from loomlog.core.requests import Ask, Lost, Outcome, Service
 from loomlog.errors import NotFound, Retryable, Trimmed, Unavailable
 from loomlog.types import NodeId, StreamId

@@ -12,11 +12,9 @@ from typing import Final
 from loomlog.batch import read_header
 from loomlog.client.loglets.chained.chains import Chains, View
 from loomlog.client.subscribe.pieces import Referred, decode, refers
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.fill import decide_at
-from loomlog.core.chained.messages import Found
-from loomlog.core.chained.outcomes import NotWritten, Reading, Trimmed
-from loomlog.core.chained.read import find_end, read_at
+from loomlog.core.chained.chain import Block
+from loomlog.core.chained.messages import Found, NotWritten, Reading, Trimmed
+from loomlog.core.chained.read import decide_at, find_end, read_at
 from loomlog.errors import DataLoss, LoomError, NotFound, NotYetWritten, Timeout, Unavailable
 from loomlog.errors import Trimmed as TrimmedError
 from loomlog.types import Entry, Glsn, StreamId

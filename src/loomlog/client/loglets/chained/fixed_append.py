@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from loomlog.client.loglets.chained.chains import Chains, SegmentGoneError
 from loomlog.client.loglets.contract import Fixed
-from loomlog.core.chained.append import Appended
-from loomlog.core.chained.block import block_of, placed
+from loomlog.core.chained.append import Appended, next_ticket, write
+from loomlog.core.chained.chain import block_of, placed
 from loomlog.core.chained.messages import Ticket
-from loomlog.core.chained.whole_append import next_ticket, write
 from loomlog.errors import AppendUnknown, Sealed
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, StreamId

@@ -29,10 +29,17 @@ from loomlog.client.subscribe.numbering import Numbering
 from loomlog.client.subscribe.part import Following, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.core.backoff import Backoff
-from loomlog.core.chained.block import Block
-from loomlog.core.chained.fill import decide_at
-from loomlog.core.chained.messages import Fetch, Fetched, Found, TrimmedTo
-from loomlog.core.chained.outcomes import Interrupted, Trimmed, stopped
+from loomlog.core.chained.chain import Block
+from loomlog.core.chained.messages import (
+    Fetch,
+    Fetched,
+    Found,
+    Interrupted,
+    Trimmed,
+    TrimmedTo,
+    stopped,
+)
+from loomlog.core.chained.read import decide_at
 from loomlog.errors import DataLoss, Retryable
 from loomlog.types import Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from loomlog import limits
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, Refused, Request
-from loomlog.core.chained.projection import Replica
 from loomlog.core.requests import Lost
 from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable
 from loomlog.wire import chained as codec

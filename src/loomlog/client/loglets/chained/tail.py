@@ -10,7 +10,7 @@ import asyncio
 
 from loomlog.client.loglets.chained.chains import Chains, SegmentGoneError
 from loomlog.client.servers.metadata import CachedLog
-from loomlog.core.chained.outcomes import Interrupted
+from loomlog.core.chained.messages import Interrupted
 from loomlog.core.chained.read import find_tail
 from loomlog.errors import Unavailable
 from loomlog.protocol_names import CHAINED

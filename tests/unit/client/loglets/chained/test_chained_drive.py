@@ -6,8 +6,8 @@ from typing import cast
 
 from loomlog.client.loglets.chained.chains import Chains, Drive, View
 from loomlog.client.loglets.chained.requests import Answered, PendingRequest
+from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.messages import Answer, ChainedAsk, Check, Done, FindEnd, Refused, Steps
-from loomlog.core.chained.projection import Projection, Replica
 from loomlog.core.requests import Ask, Lost
 from loomlog.errors import Corrupt, LoomError
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 from chained_rig import Chains, batch
 
-from loomlog.core.chained.append import Appended
-from loomlog.core.chained.block import Block, junk
-from loomlog.core.chained.messages import Answer, ChainedAsk, InForce, Next, Renew, Ticket, Write
-from loomlog.core.chained.outcomes import Interrupted
+from loomlog.core.chained.append import Appended, append_next
+from loomlog.core.chained.chain import Block, junk
+from loomlog.core.chained.messages import (
+    Answer,
+    ChainedAsk,
+    InForce,
+    Interrupted,
+    Next,
+    Renew,
+    Ticket,
+    Write,
+)
 from loomlog.core.chained.reconfigure import Goal
-from loomlog.core.chained.whole_append import append_next
 from loomlog.core.requests import Ask, Lost, Service
 from loomlog.errors import Sealed
 

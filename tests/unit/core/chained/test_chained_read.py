@@ -6,9 +6,7 @@ import pytest
 from chained_rig import Chains, batch
 
 from loomlog.core.chained.append import Overtaken, append
-from loomlog.core.chained.block import Block, junk
-from loomlog.core.chained.fill import decide, decide_at, fill
-from loomlog.core.chained.join import settle
+from loomlog.core.chained.chain import Block, first_projection, junk
 from loomlog.core.chained.messages import (
     Beyond,
     EpochOver,
@@ -17,12 +15,14 @@ from loomlog.core.chained.messages import (
     Found,
     HandedOut,
     Holding,
+    Interrupted,
     Next,
+    NotWritten,
     Refused,
     Ticket,
 )
-from loomlog.core.chained.outcomes import Interrupted, NotWritten
-from loomlog.core.chained.projection import first_projection
+from loomlog.core.chained.read import decide, decide_at, fill
+from loomlog.core.chained.reconfigure import settle
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.errors import InvalidArgument
 

@@ -9,10 +9,9 @@ from chained_rig import Chains
 
 from loomlog.batch import assign_position, build
 from loomlog.core.chained.append import Appended, append
-from loomlog.core.chained.block import Block, block_of, junk
-from loomlog.core.chained.messages import Ticket, Trim
-from loomlog.core.chained.outcomes import Interrupted
-from loomlog.core.chained.time_search import find_time
+from loomlog.core.chained.chain import Block, block_of, junk
+from loomlog.core.chained.messages import Interrupted, Ticket, Trim
+from loomlog.core.chained.trim import find_time
 
 
 def at_time(ticket: Ticket, latest_us: int) -> Block:
