@@ -10,9 +10,16 @@ import typer
 from loomlog import limits
 from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
-from loomlog.cli.console.etcd_options import Etcd, EtcdAccess, Peers, parse_peers
-from loomlog.cli.console.options import HeartbeatTimeout, ReplaceAfter, SyncRate
-from loomlog.cli.console.server_options import Listen, ServerOptions
+from loomlog.cli.console.options import (
+    Etcd,
+    EtcdAccess,
+    HeartbeatTimeout,
+    Peers,
+    ReplaceAfter,
+    SyncRate,
+    parse_peers,
+)
+from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
 
 app = typer.Typer(
     help="The metadata repository of a loomlog cluster.",
@@ -64,7 +71,6 @@ def start(
     server: ServerOptions,
 ) -> None:
     """Start a metadata repository; stop it with SIGTERM."""
-    from loomlog.cli.processes import process
     from loomlog.config import MetadataSettings
     from loomlog.metadata import MetadataRepository
 
@@ -87,7 +93,7 @@ def start(
             etcd=access.settings(etcd) if etcd else None,
         )
     )
-    process.serve(
+    serve(
         repository,
         lambda: {"address": repository.address, "http": repository.http_address},
         lambda: repository.failed,

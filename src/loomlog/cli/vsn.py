@@ -10,7 +10,7 @@ import typer
 
 from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
-from loomlog.cli.console.server_options import Listen, ServerOptions
+from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def start(
     server: ServerOptions,
 ) -> None:
     """Start a storage node; stop it with SIGTERM."""
-    from loomlog.cli.processes import process
     from loomlog.config import NodeSettings, StorageSettings
     from loomlog.node import StorageNode
 
@@ -85,7 +84,7 @@ def start(
             storage=StorageSettings(sync=sync),
         )
     )
-    process.serve(_Registered(node), lambda: {"address": node.address}, lambda: node.failed)
+    serve(_Registered(node), lambda: {"address": node.address}, lambda: node.failed)
 
 
 class _Registered:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from loomlog.cli.processes import event_loop
+from loomlog.cli.console.command import run_async
 from loomlog.errors import InvalidArgument
 from loomlog.http import HttpServer
 from loomlog.http import server as http_server
@@ -65,7 +65,7 @@ def test_it_serves_on_uvloop_as_servers_do() -> None:
         await server.stop()
         return answer
 
-    assert event_loop.run(story()).endswith(b"ok\n")
+    assert run_async(story()).endswith(b"ok\n")
 
 
 async def test_head_has_no_body(server: HttpServer) -> None:

@@ -15,7 +15,7 @@ from loomlog import limits
 from loomlog.cli.bench import appends, reads, subscriptions
 from loomlog.cli.bench.machine import Idle, fdatasync_ms, idle, memory_mb
 from loomlog.cli.bench.measure import Result
-from loomlog.cli.processes.connection import connected
+from loomlog.cli.console.command import connected
 from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
 from loomlog.types import Glsn, SyncMode
 

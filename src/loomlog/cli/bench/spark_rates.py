@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.cli.bench.measure import percentile_ms
 from loomlog.cli.bench.run import Progress, Target
-from loomlog.cli.processes.connection import connected
+from loomlog.cli.console.command import connected
 from loomlog.cli.processes.local_processes import Plan, running
 from loomlog.errors import Timeout
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from loomlog.cli.bench import appends
 from loomlog.cli.bench.run import Progress, Target
-from loomlog.cli.processes.connection import connected
+from loomlog.cli.console.command import connected
 from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
 from loomlog.errors import InvalidArgument
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from loomlog import limits
+from loomlog.cli.console.command import connected
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
 from loomlog.cli.console.output import say, span
-from loomlog.cli.console.standard_input import lines_as_they_come
-from loomlog.cli.processes.connection import connected
 from loomlog.errors import InvalidArgument, LoomError
 
 if TYPE_CHECKING:
     from loomlog import Log
     from loomlog.types import Position
 
+
+CHUNK_BYTES: Final = 256 * 1024  # of one read of standard input
 
 Advance = Callable[[int, int], None]  # by lines and bytes
 
@@ -129,6 +130,53 @@ def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]
         shown = separator.decode(errors="backslashreplace")
         raise InvalidArgument(f"line {number} has no key: there is no {shown!r} in it")
     return key, value
+
+
+# ---- standard input, read without a thread and without blocking the loop
+
+
+async def lines_as_they_come(fd: int) -> AsyncIterator[list[bytes]]:
+    """Yield lists of whole lines, without line ends: all that one read of the descriptor gave.
+
+    A last line without an end counts as a line. Few lines come at a time from a person or a
+    slow program, many from a file, so a list is a natural batch.
+    """
+    rest: list[bytes] = []  # pieces of a line whose end has not come yet
+    async for chunk in _chunks(fd):
+        first, *others = chunk.split(b"\n")
+        rest.append(first)
+        if others:
+            lines = [b"".join(rest), *others[:-1]]
+            rest = [others[-1]]
+            yield [line.removesuffix(b"\r") for line in lines]
+    if last := b"".join(rest):
+        yield [last]
+
+
+async def _chunks(fd: int) -> AsyncIterator[bytes]:
+    while True:
+        await _readable(fd)
+        chunk = os.read(fd, CHUNK_BYTES)
+        if not chunk:
+            return
+        yield chunk
+
+
+async def _readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(fd, readable.set)
+    except OSError:  # a regular file: always readable, and epoll refuses it
+        await asyncio.sleep(0)
+        return
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+# ---- progress
 
 
 @contextmanager

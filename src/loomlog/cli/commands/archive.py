@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loomlog.cli.console import confirm
+from loomlog.cli.console import changes
+from loomlog.cli.console.changes import Progress, bar
+from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import (
     CLUSTER,
@@ -21,8 +23,6 @@ from loomlog.cli.console.options import (
     Yes,
 )
 from loomlog.cli.console.output import console, new_table, plain, print_json, say, size
-from loomlog.cli.console.wait import Progress, bar
-from loomlog.cli.processes.connection import connected_sync
 from loomlog.cli.processes.spark_session import start_spark
 from loomlog.errors import Corrupt, InvalidArgument
 
@@ -168,7 +168,7 @@ def forget(
     """End a log's archive: its files stay, and nobody reads them as a part of the log any more."""
     from loomlog.spark import archive_job
 
-    confirm.ask(
+    changes.confirm(
         lambda: f"Forget the archive of {log}? What is only there is lost to readers.", yes=yes
     )
     with connected_sync(cluster) as client:

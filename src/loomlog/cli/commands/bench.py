@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 
+from loomlog.cli.console.command import run_async
 from loomlog.cli.console.options import CLUSTER, Cluster, Json
 from loomlog.cli.console.output import print_json
 from loomlog.types import SyncMode
@@ -192,10 +193,9 @@ class _Job(Generic[T]):
 
 def _run(job: _Job[T], *, as_json: bool) -> None:
     from loomlog.cli.bench import reports
-    from loomlog.cli.processes import event_loop
 
     with reports.progress_bar(job.scenarios) as progress:
-        report = event_loop.run(job.measure(progress))
+        report = run_async(job.measure(progress))
     if as_json:
         print_json(job.fields(report))
     else:

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
+from loomlog.cli.console.command import connected_sync
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, read_position_or_0
 from loomlog.cli.console.output import console, new_table, plain, print_json, say
-from loomlog.cli.console.positions import read_position_or_0
-from loomlog.cli.processes.connection import connected_sync
 from loomlog.errors import NotFound
 
 app = typer.Typer(help="Where readers are: named positions that the cluster keeps.")

@@ -11,9 +11,19 @@ import typer
 
 from loomlog import protocol_names
 from loomlog.cli.commands.archive import print_archives
-from loomlog.cli.console import changes, confirm
+from loomlog.cli.console import changes
+from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.failures import UsageError
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Nodeset, Retention, Yes
+from loomlog.cli.console.options import (
+    CLUSTER,
+    Cluster,
+    Json,
+    LogName,
+    Nodeset,
+    Retention,
+    Yes,
+    read_position,
+)
 from loomlog.cli.console.output import (
     print_epochs,
     print_json,
@@ -22,8 +32,6 @@ from loomlog.cli.console.output import (
     print_streams,
     say,
 )
-from loomlog.cli.console.positions import read_position
-from loomlog.cli.processes.connection import connected_sync
 from loomlog.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -177,7 +185,7 @@ def trim(
 ) -> None:
     """Drop all entries up to and with a position. Asks first on a terminal."""
     question = f"Drop all entries of {log} up to and with position {position}?"
-    confirm.ask_at_terminal(question, yes=yes)
+    changes.confirm_at_terminal(question, yes=yes)
     with connected_sync(cluster) as client:
         client.log(log).trim(position)
         head = client.log(log).head()
@@ -190,7 +198,7 @@ def delete(
     log: LogName, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
     """Delete a log and all its entries."""
-    confirm.ask(lambda: f"Delete {log} and all its entries?", yes=yes)
+    changes.confirm(lambda: f"Delete {log} and all its entries?", yes=yes)
     with connected_sync(cluster) as client:
         client.delete_log(log)
     say({"deleted": log}, f"deleted {log}", as_json=as_json)

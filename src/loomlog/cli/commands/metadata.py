@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loomlog.cli.commands import rebuild
-from loomlog.cli.console import changes, confirm
-from loomlog.cli.console.command import command
-from loomlog.cli.console.etcd_options import Etcd, EtcdAccess, Peers, parse_peers
+from loomlog.cli.console import changes
+from loomlog.cli.console.command import command, connected_sync
 from loomlog.cli.console.failures import UsageError
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, Yes
+from loomlog.cli.console.options import (
+    CLUSTER,
+    Cluster,
+    Etcd,
+    EtcdAccess,
+    Json,
+    Peers,
+    Yes,
+    parse_peers,
+)
 from loomlog.cli.console.output import console, member_table, print_json, say
-from loomlog.cli.processes.connection import connected_sync
 from loomlog.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
@@ -64,7 +71,7 @@ def remove(
 ) -> None:
     """Have one metadata repository less."""
     with connected_sync(cluster) as client:
-        confirm.ask(lambda: _remove_question(client.status(), member), yes=yes)
+        changes.confirm(lambda: _remove_question(client.status(), member), yes=yes)
         changes.say(client.remove_metadata(member), as_json=as_json)
 
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loomlog.cli.console import changes, confirm
-from loomlog.cli.console.command import Invocation, command
+from loomlog.cli.console import changes
+from loomlog.cli.console.changes import Progress
+from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, Node, Yes
 from loomlog.cli.console.output import copied, print_json, print_nodes
-from loomlog.cli.console.wait import Progress
-from loomlog.cli.processes.connection import connected_sync
 from loomlog.errors import NotFound
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
 def drain(node: Node, yes: Yes = False, *, how: Invocation) -> None:
     """Move everything away from a node and give it nothing new."""
     with connected_sync(how.cluster) as client:
-        confirm.ask(lambda: _drain_question(client.status(), node), yes=yes)
+        changes.confirm(lambda: _drain_question(client.status(), node), yes=yes)
         before = _node(client.status(), node).replicas
         change = client.drain_node(node)
         changes.say_and_wait(change, how, lambda: _emptied(client.status(), node, before))
@@ -65,7 +64,7 @@ def remove(
 ) -> None:
     """Forget a node that is empty."""
     with connected_sync(cluster) as client:
-        confirm.ask(lambda: _remove_question(client.status(), node, force=force), yes=yes)
+        changes.confirm(lambda: _remove_question(client.status(), node, force=force), yes=yes)
         changes.say(client.remove_node(node, force), as_json=as_json)
 
 
@@ -75,7 +74,7 @@ def replace(
 ) -> None:
     """Let an empty node take the number of one whose data is lost."""
     with connected_sync(cluster) as client:
-        confirm.ask(lambda: _replace_question(client.status(), node), yes=yes)
+        changes.confirm(lambda: _replace_question(client.status(), node), yes=yes)
         changes.say(client.replace_node(node), as_json=as_json)
 
 
@@ -85,7 +84,7 @@ def cleanup(
 ) -> None:
     """Delete a node's data of streams that are not (any more) its own."""
     with connected_sync(cluster) as client:
-        confirm.ask(lambda: _cleanup_question(client.status(), node), yes=yes)
+        changes.confirm(lambda: _cleanup_question(client.status(), node), yes=yes)
         changes.say(client.cleanup_node(node), as_json=as_json)
 
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loomlog.cli.console import confirm
+from loomlog.cli.console import changes
 from loomlog.cli.console import pipeline_output as show
+from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, SPARK_MASTER, Cluster, Json, SparkMaster, Yes
 from loomlog.cli.console.output import bytes_field, print_json, say
-from loomlog.cli.processes.connection import connected_sync
 from loomlog.cli.processes.spark_session import start_spark, stop_spark
 from loomlog.errors import LoomError, NotFound, Retryable
 
@@ -122,7 +122,7 @@ def reset(
     """Restart at another position, without state."""
     from loomlog.spark.pipelines import store
 
-    confirm.ask(lambda: f"Reset {name} to {to}? Its state is given up.", yes=yes)
+    changes.confirm(lambda: f"Reset {name} to {to}? Its state is given up.", yes=yes)
     if to not in ("earliest", "latest") and not (to.isascii() and to.isdigit() and int(to)):
         raise UsageError(f"--to {to}: give earliest, latest or a position from 1 on")
     with connected_sync(cluster) as client:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loomlog.cli.console.etcd_options import Etcd, EtcdAccess
 from loomlog.cli.console.failures import UsageError
-from loomlog.cli.console.options import CLUSTER, Json
+from loomlog.cli.console.options import CLUSTER, Etcd, EtcdAccess, Json
 from loomlog.cli.console.output import console, plain, print_json
 from loomlog.errors import AlreadyExists, LoomError
 

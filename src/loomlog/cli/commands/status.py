@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loomlog.cli.console.command import connected
 from loomlog.cli.console.failures import describe
 from loomlog.cli.console.options import CLUSTER, Cluster, Json
 from loomlog.cli.console.output import (
@@ -20,7 +21,6 @@ from loomlog.cli.console.output import (
     print_status,
     status_view,
 )
-from loomlog.cli.processes.connection import connected
 from loomlog.errors import Retryable
 
 if TYPE_CHECKING:

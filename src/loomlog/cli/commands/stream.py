@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loomlog.cli.console import changes, confirm
-from loomlog.cli.console.command import Invocation, command
+from loomlog.cli.console import changes
+from loomlog.cli.console.changes import Look, Progress, until_finished
+from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Stream, Yes
 from loomlog.cli.console.output import copied, print_json, print_scrubs, print_streams
-from loomlog.cli.console.wait import Look, Progress, until_finished
-from loomlog.cli.processes.connection import connected_sync
 from loomlog.errors import DataLoss, NotFound
 from loomlog.types import ReplicaState
 
@@ -100,7 +99,7 @@ def unregister(
 ) -> None:
     """Take a replica out of a stream; its data stays on the node's disk."""
     question = f"Take the replica on node {node} out of stream {stream}? It then has one less."
-    confirm.ask(lambda: question, yes=yes)
+    changes.confirm(lambda: question, yes=yes)
     with connected_sync(cluster) as client:
         changes.say(client.unregister_replica(stream, node), as_json=as_json)
 

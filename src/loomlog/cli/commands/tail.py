@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
+from loomlog.cli.console.command import connected
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, read_start
 from loomlog.cli.console.output import entry_fields, span, visible
-from loomlog.cli.console.positions import read_start
-from loomlog.cli.processes.connection import connected
 from loomlog.errors import LoomError, Unavailable
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer
 
 from loomlog import limits
 from loomlog.cli.console.options import HeartbeatTimeout, ReplaceAfter, SyncRate
-from loomlog.cli.processes.stop_signals import first, on_stop_signals
+from loomlog.cli.processes.server_process import PRIVATE_UMASK, first, on_stop_signals
 from loomlog.errors import LoomError
 from loomlog.types import SyncMode
 
@@ -91,7 +91,6 @@ async def up(
 async def _run(plan: Plan, *, as_json: bool) -> None:
     """Start the cluster, say so, and stay; SIGINT and SIGTERM stop it."""
     from loomlog.cli.processes.local_processes import LocalProcesses
-    from loomlog.cli.processes.process import PRIVATE_UMASK
 
     os.umask(PRIVATE_UMASK)  # for logs, and what etcd makes
     stop_asked = asyncio.Event()

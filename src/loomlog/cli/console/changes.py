@@ -1,16 +1,108 @@
-"""Output of operator commands: what was done, what happens next, and when it is finished."""
+"""Commands that change something: ask before, say what was done, wait until it is finished."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
 
 from loomlog.cli.console.command import Invocation
+from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.output import duration, print_json, visible
-from loomlog.cli.console.wait import Look, until_finished
+from loomlog.errors import LoomError, Timeout
 
 if TYPE_CHECKING:
     from loomlog.client.operator import Change
+
+LOOK_EVERY_S: Final = 0.2
+
+
+# ---- ask
+
+
+def confirm_at_terminal(question: str, *, yes: bool) -> None:
+    """Ask for confirmation on a terminal only, so that scripts need no flag."""
+    if sys.stdin.isatty():
+        confirm(lambda: question, yes=yes)
+
+
+def confirm(question: Callable[[], str | None], *, yes: bool) -> None:
+    """Return only if the change shall be made. A question of None needs no answer; without a
+    terminal, `--yes` has to be given."""
+    if yes:
+        return
+    text = question()
+    if text is None:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{text} Nobody is there to ask: give --yes to do it")
+    import typer
+
+    if not typer.confirm(text, err=True):
+        raise LoomError("nothing was done")
+
+
+# ---- wait
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of an operation."""
+
+    finished: bool
+    share: float  # 0 to 1
+    text: str
+
+
+Look = Callable[[], Progress]
+
+
+def until_finished(look: Look, timeout_s: float | None) -> float:
+    """Wait until it is finished and return the seconds; a Timeout names the progress."""
+    started = time.monotonic()
+    with bar() as show:
+        while True:
+            progress = look()
+            show(progress)
+            waited_s = time.monotonic() - started
+            if progress.finished:
+                return waited_s
+            if timeout_s is not None and waited_s >= timeout_s:
+                raise Timeout(
+                    f"still under way after {timeout_s:g} s: {progress.text or 'it goes on'}; "
+                    "`loom status --watch` shows how it goes on"
+                )
+            time.sleep(LOOK_EVERY_S)
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[Progress], None]]:
+    """Show a progress bar on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as rich:
+        task = rich.add_task("", total=1.0)
+        yield lambda progress: rich.update(
+            task, completed=progress.share, description=escape(progress.text)
+        )
+
+
+# ---- say
 
 
 def say(change: Change, *, as_json: bool, waited_s: float | None = None) -> None:
@@ -24,15 +116,15 @@ def say(change: Change, *, as_json: bool, waited_s: float | None = None) -> None
 
 
 def say_begun(change: Change) -> None:
-    """Flushed: who waits wants to read it now."""
+    """Say what was done, flushed: a caller that waits wants to read it now."""
     print(visible(change.done.encode()))
     if change.next:
         print(f"next: {visible(change.next.encode())}", flush=True)
 
 
 def say_and_wait(change: Change, how: Invocation, look: Look | None) -> None:
-    """Say it; if wanted and with something to look at, stay until that is finished. In JSON it is
-    one line."""
+    """Say what was done. With `--wait`, and something to look at, stay until it is finished. In
+    JSON it is one line."""
     if look is None or not how.wait:
         say(change, as_json=how.as_json)
         return

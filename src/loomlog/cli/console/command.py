@@ -1,16 +1,24 @@
-"""Commands from functions: groups of options that several commands share, and an event loop."""
+"""The frame of a command: options from dataclasses, an event loop, a connection to the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, is_dataclass
 from inspect import Parameter, Signature, iscoroutine, signature
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, Wait, WaitMax
+from loomlog import limits
+from loomlog.cli.console import options
+from loomlog.errors import Timeout, Unavailable
 
+if TYPE_CHECKING:
+    from loomlog import BlockingCluster, Cluster
+
+T = TypeVar("T")
 Work = TypeVar("Work", bound=Callable[..., Any])
 
 
@@ -18,10 +26,10 @@ Work = TypeVar("Work", bound=Callable[..., Any])
 class Invocation:
     """The options of commands that can wait until the cluster is done."""
 
-    wait: Wait = False
-    timeout: WaitMax = None
-    cluster: Cluster = CLUSTER
-    as_json: Json = False
+    wait: options.Wait = False
+    timeout: options.WaitMax = None
+    cluster: options.Cluster = options.CLUSTER
+    as_json: options.Json = False
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
@@ -39,14 +47,14 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]
 
 def _with_plain_options(work: Callable[..., Any]) -> Callable[..., None]:
     groups: dict[str, Callable[..., Any]] = {}
-    options: dict[str, Parameter] = {}
+    flat: dict[str, Parameter] = {}
     for parameter in _parameters(work):
         group: Callable[..., Any] = parameter.annotation
         if is_dataclass(group):
             groups[parameter.name] = group
-            options |= {field.name: field for field in _parameters(group)}
+            flat |= {field.name: field for field in _parameters(group)}
         else:
-            options[parameter.name] = parameter
+            flat[parameter.name] = parameter
 
     def run(**values: Any) -> None:
         for name, group in groups.items():
@@ -54,17 +62,69 @@ def _with_plain_options(work: Callable[..., Any]) -> Callable[..., None]:
             values[name] = group(**fields)
         result = work(**values)
         if iscoroutine(result):
-            from loomlog.cli.processes import event_loop
-
-            event_loop.run(result)
+            run_async(result)
 
     run.__name__, run.__doc__ = work.__name__, work.__doc__
     # What typer makes its options from.
-    run.__signature__ = Signature(list(options.values()))  # type: ignore[attr-defined]
-    run.__annotations__ = {name: each.annotation for name, each in options.items()}
+    run.__signature__ = Signature(list(flat.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: each.annotation for name, each in flat.items()}
     return run
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
     parameters = signature(function, eval_str=True).parameters.values()
     return [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+
+
+# ---- event loop
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, on uvloop if it is installed. Ctrl-C cancels it and raises
+    KeyboardInterrupt."""
+    with asyncio.Runner(loop_factory=_new_loop()) as runner:
+        return runner.run(main)
+
+
+def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return new_loop
+
+
+# ---- connection
+
+
+@asynccontextmanager
+async def connected(
+    address: str, request_timeout_s: float = limits.REQUEST_TIMEOUT_S
+) -> AsyncIterator[Cluster]:
+    """Connect to the cluster at `address`; Unavailable says what to do if there is none."""
+    import loomlog
+
+    try:
+        cluster = await loomlog.connect(address, request_timeout_s=request_timeout_s)
+    except (Unavailable, Timeout, OSError):
+        raise _unreachable(address) from None
+    async with cluster:
+        yield cluster
+
+
+@contextmanager
+def connected_sync(address: str) -> Iterator[BlockingCluster]:
+    """Connect in a command without an event loop."""
+    import loomlog
+
+    try:
+        cluster = loomlog.connect_sync(address)
+    except (Unavailable, Timeout, OSError):
+        raise _unreachable(address) from None
+    with cluster:
+        yield cluster
+
+
+def _unreachable(address: str) -> Unavailable:
+    return Unavailable(f"cannot reach {address}: start a cluster with `loom up` or give --cluster")

@@ -1,12 +1,22 @@
-"""Options that several commands share."""
+"""Options that several commands share: the cluster, logs and nodes, positions, etcd."""
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
-CLUSTER: Final = "127.0.0.1:7400"  # where a command looks for a cluster when nobody says
+from loomlog.cli.console.failures import UsageError
+from loomlog.config import EtcdSettings
+from loomlog.core.copyset.lsn import EPOCH_MAX, LSN_MAX, OFFSET_MAX, make
+from loomlog.errors import LoomError
+from loomlog.net.address import split_address
+
+CLUSTER: Final = "127.0.0.1:7400"  # where a command looks for a cluster by default
 
 Cluster = Annotated[
     str,
@@ -74,3 +84,119 @@ SyncRate = Annotated[
         min=0, metavar="MB/s", help="Most that one copy of a stream may use; 0: no limit."
     ),
 ]
+
+
+# ---- positions, as people write them: like they are shown, or as programs do
+
+STARTS: Final = ("earliest", "latest")
+_COPYSET = re.compile(r"e(\d+)n(\d+)", re.ASCII)
+_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+", re.ASCII)
+
+
+def parse_position(text: str, least: int, otherwise: str = "") -> int:
+    """Parse 4200, 4,200 or, of copyset logs, e3n17."""
+    position = _position(text.strip())
+    if position is None or not least <= position <= LSN_MAX:
+        raise typer.BadParameter(
+            f"{text!r} is no position: write a number from {least} on, "
+            f"or as positions of copyset logs are shown, e3n17{otherwise}"
+        )
+    return position
+
+
+def _position(text: str) -> int | None:
+    if found := _COPYSET.fullmatch(text):
+        epoch, offset = int(found[1]), int(found[2])
+        return make(epoch, offset) if epoch <= EPOCH_MAX and offset <= OFFSET_MAX else None
+    return int(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+
+
+def read_start(text: str) -> int | str:
+    """Parse where a reader begins: a position, or the name of one end of the log."""
+    return text if text in STARTS else parse_position(text, 1, f", {' or '.join(STARTS)}")
+
+
+read_position = partial(parse_position, least=1)
+read_position_or_0 = partial(parse_position, least=0)
+
+
+# ---- etcd: where it is, and which user we are there
+
+PASSWORD_VARIABLE: Final = "LOOM_ETCD_PASSWORD"
+
+Etcd = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDR[,ADDR…]",
+        show_default=False,
+        help="The etcd of several metadata repositories.",
+    ),
+]
+EtcdPrefix = Annotated[
+    str, typer.Option(metavar="TEXT", help="Of all keys in etcd: one for each cluster.")
+]
+EtcdUser = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", show_default=False, help=f"In etcd; the password is in {PASSWORD_VARIABLE}."
+    ),
+]
+EtcdCa = Annotated[
+    str, typer.Option(metavar="FILE", show_default=False, help="CA of etcd: TLS is used.")
+]
+EtcdCert = Annotated[
+    str, typer.Option(metavar="FILE", show_default=False, help="Our certificate for etcd.")
+]
+EtcdKey = Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Its key.")]
+Peers = Annotated[
+    str,
+    typer.Option(
+        metavar="N=ADDR[,N=ADDR…]",
+        show_default=False,
+        help="All metadata repositories by number and address.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """The options that say which keys of etcd are ours, and who we are there."""
+
+    etcd_prefix: EtcdPrefix = "loomlog"
+    etcd_user: EtcdUser = ""
+    etcd_ca: EtcdCa = ""
+    etcd_cert: EtcdCert = ""
+    etcd_key: EtcdKey = ""
+
+    def settings(self, etcd: str) -> EtcdSettings:
+        """The password comes from the environment, where `ps` does not show it."""
+        endpoints = tuple(filter(None, etcd.split(",")))
+        for endpoint in endpoints:
+            split_address(endpoint)
+        return EtcdSettings(
+            endpoints=endpoints,
+            prefix=self.etcd_prefix,
+            user=self.etcd_user or None,
+            password=os.environ.get(PASSWORD_VARIABLE, "") if self.etcd_user else None,
+            ca=self.etcd_ca or None,
+            cert=self.etcd_cert or None,
+            key=self.etcd_key or None,
+        )
+
+
+def parse_peers(text: str) -> dict[int, str]:
+    """Parse 1=host:port,2=host:port."""
+    peers: dict[int, str] = {}
+    for part in text.split(","):
+        number, _, address = part.partition("=")
+        try:
+            member = int(number)
+            split_address(address)
+        except (ValueError, LoomError):
+            raise UsageError(f"--peers: {part!r} is not N=HOST:PORT") from None
+        if member < 1 or member in peers:
+            raise UsageError(f"--peers: numbers begin at 1 and differ, {member} is wrong")
+        if address in peers.values():
+            raise UsageError(f"--peers: each has an address of its own, {address} is there twice")
+        peers[member] = address
+    return peers

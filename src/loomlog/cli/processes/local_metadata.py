@@ -65,7 +65,7 @@ def addresses_for(directory: Path, members: int, port: int) -> Addresses | None:
 def etcd_command(directory: Path, addresses: Addresses) -> list[str]:
     """Return the command of an etcd that ends with its parent, as the other servers do."""
     client, peer = f"http://{addresses.etcd}", f"http://{addresses.etcd_peer}"
-    with_parent = [sys.executable, "-m", "loomlog.cli.processes.run_with_parent"]
+    with_parent = [sys.executable, "-m", "loomlog.cli.processes.server_process"]
     cluster = f"etcd-1={peer}"
     binary = etcd.require_etcd()
     return with_parent + etcd.member_command(binary, "etcd-1", directory, client, peer, cluster)

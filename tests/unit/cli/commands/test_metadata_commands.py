@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from scripted_vmr import ScriptedVmr
 
-from loomlog.cli.console.etcd_options import EtcdAccess, parse_peers
 from loomlog.cli.console.failures import UsageError
+from loomlog.cli.console.options import EtcdAccess, parse_peers
 from loomlog.cli.processes import local_metadata
 from loomlog.errors import InvalidArgument
 from loomlog.metadata.offline.transfer import Dump

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from scripted_vmr import ScriptedVmr
 
-from loomlog.cli.console import failures, wait
+from loomlog.cli.console import changes, failures
 from loomlog.cli.loom import app
 from loomlog.errors import InvalidArgument
 from loomlog.wire import loomlog_pb2 as pb
@@ -58,7 +58,7 @@ def loom(
 ) -> Loom:
     monkeypatch.setenv("LOOM_CLUSTER", vmr.address)
     monkeypatch.setattr(sys, "argv", ["loom"])
-    monkeypatch.setattr(wait, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(changes, "LOOK_EVERY_S", 0)
     return Loom(capsys)
 
 

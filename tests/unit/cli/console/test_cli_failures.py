@@ -62,7 +62,7 @@ def test_a_server_loads_neither_arrow_nor_rich_nor_the_client(program: str) -> N
     """Each would cost memory that an idle server does not need."""
     part = {"vsn": "loomlog.node", "vmr": "loomlog.metadata"}[program]
     code = (
-        f"import sys, loomlog.cli.{program}, loomlog.cli.processes.process, {part}\n"
+        f"import sys, loomlog.cli.{program}, loomlog.cli.processes.server_process, {part}\n"
         "heavy = {'pyarrow', 'rich', 'loomlog.client'} & set(sys.modules)\n"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
     )

@@ -12,12 +12,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from loomlog.cli.processes.structured_logs import JsonLines, TextLines
+from loomlog.cli.processes.server_process import JsonLines, TextLines
 
 TOY = """
 import asyncio, sys
-from loomlog.cli.processes import process
-from loomlog.cli.processes import structured_logs
+from loomlog.cli.processes.server_process import Format, Level, serve, set_up_logs
 from loomlog.errors import LoomError
 
 class Toy:
@@ -30,7 +29,7 @@ class Toy:
         if "slow-stop" in sys.argv:
             await asyncio.sleep(3600)
 
-structured_logs.set_up(structured_logs.LogFormat.JSON, structured_logs.LogLevel.INFO, server="toy")
+set_up_logs(Format.JSON, Level.INFO, server="toy")
 def failed():
     loop = asyncio.get_running_loop()
     future = loop.create_future()
@@ -38,7 +37,7 @@ def failed():
         loop.call_later(0.01, future.set_result, LoomError("refused for good"))
     return future
 
-process.serve(Toy(), lambda: {"address": "here:1"}, failed)
+serve(Toy(), lambda: {"address": "here:1"}, failed)
 """
 
 

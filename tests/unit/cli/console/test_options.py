@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from loomlog.cli.console.positions import read_position, read_position_or_0
+from loomlog.cli.console.options import read_position, read_position_or_0
 from loomlog.core.copyset.lsn import LSN_MAX, make, words
 
 

@@ -1,0 +1,248 @@
+"""A server process from start to end, the same for vsn and vmr.
+
+Start, one JSON line on stdout when ready, serve until SIGTERM or SIGINT, stop cleanly; a second
+signal ends the process at once with exit code 1. What goes wrong at the start is raised, so that
+the command says it in one line. Log lines go to stderr: JSON for machines, text for people.
+
+Run as a program, this becomes another program that ends when the parent does: for etcd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Protocol
+
+import typer
+
+from loomlog.cli.console.command import run_async
+from loomlog.errors import LoomError
+from loomlog.limits import MIB
+
+log = logging.getLogger(__name__)
+
+# glibc's mallopt(3). Fresh pages cost more than the copy into them, so freed memory is kept:
+# buffers of up to 32 MiB come from the heap, and the heap shrinks only above 1 GiB.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_PR_SET_PDEATHSIG: Final = 1
+
+# A worker thread that comes back from fdatasync should not wait 5 ms for the interpreter.
+SWITCH_INTERVAL_S: Final = 0.0005
+
+# Entries and secrets are for the user who runs the server, also in files that RocksDB, SQLite or
+# etcd make.
+PRIVATE_UMASK: Final = 0o077
+
+_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+# ---- options
+
+
+class Format(StrEnum):
+    JSON = "json"
+    TEXT = "text"
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Listen = Annotated[
+    str, typer.Option(metavar="ADDR", help="Address to serve at; port 0 picks a free one.")
+]
+LogFormat = Annotated[Format, typer.Option(help="On stderr.")]
+LogLevel = Annotated[Level, typer.Option()]
+EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of servers: logging, and when to stop."""
+
+    log_format: LogFormat = Format.JSON
+    log_level: LogLevel = Level.INFO
+    end_with_parent: EndWithParent = False
+
+    def set_up(self, server: str) -> None:
+        if self.end_with_parent:
+            end_with_parent()
+        set_up_logs(self.log_format, self.log_level, server=server)
+
+
+# ---- life
+
+
+class Server(Protocol):
+    async def start(self) -> None:
+        """Return when it serves; raise when it cannot, and leave nothing behind."""
+
+    async def stop(self) -> None: ...
+
+
+def serve(
+    server: Server,
+    ready: Callable[[], dict[str, object]],
+    failed: Callable[[], asyncio.Future[LoomError]] | None = None,
+) -> None:
+    """Run the server. `ready` gives the fields of the ready line; `failed` a future that a
+    server which cannot go on fills with the reason."""
+    os.umask(PRIVATE_UMASK)
+    _allow_many_files()
+    _keep_freed_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    run_async(_serve(server, ready, failed))
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files, often 1,024 by default; connections count too."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def end_with_parent() -> None:
+    """Get SIGTERM when the parent dies, so that a killed `loom up` leaves nothing behind."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            sys.exit(1)
+
+
+async def _serve(
+    server: Server,
+    ready: Callable[[], dict[str, object]],
+    failed: Callable[[], asyncio.Future[LoomError]] | None,
+) -> None:
+    stop_asked = asyncio.Event()
+    on_stop_signals(lambda: _stop_or_exit(stop_asked))
+    if not await first(asyncio.ensure_future(server.start()), stop_asked):
+        return
+    try:
+        gc.collect()
+        gc.freeze()  # what a server starts with lives as long as the server
+        print(json.dumps({"ready": True, "pid": os.getpid(), **ready()}), flush=True)
+        never: asyncio.Future[LoomError] = asyncio.get_running_loop().create_future()
+        failure = failed() if failed is not None else never
+        if await first(failure, stop_asked):
+            raise failure.result()
+    finally:
+        await server.stop()
+    log.info("stopped")
+
+
+def _stop_or_exit(stop_asked: asyncio.Event) -> None:
+    if stop_asked.is_set():
+        os._exit(1)
+    log.info("stopping")
+    stop_asked.set()
+
+
+def _keep_freed_memory() -> None:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return
+    mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+    mallopt(_M_TRIM_THRESHOLD, 1024 * MIB)
+
+
+# ---- SIGTERM and SIGINT
+
+
+def on_stop_signals(asked: Callable[[], None]) -> None:
+    """Call `asked` on the loop for each SIGTERM and SIGINT."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)
+
+
+async def first(work: asyncio.Future[Any], stop_asked: asyncio.Event) -> bool:
+    """Return True when the work is done, or raise what it raised; False if a stop was asked before:
+    then the work was cancelled and has ended."""
+    stop = asyncio.ensure_future(stop_asked.wait())
+    await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if work.done():
+        work.result()
+        return True
+    work.cancel()
+    await asyncio.wait([work])
+    return False
+
+
+# ---- logs
+
+
+def set_up_logs(form: Format, level: Level, *, server: str) -> None:
+    """Send all logging of this process to stderr, marked as of `server` (e.g. vsn-1).
+
+    A field given as `extra={"stream": 3}` becomes a field of the line.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(server) if form is Format.JSON else TextLines(server))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__()
+        self._server = server
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "server": self._server,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update(_extra(record))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextLines(logging.Formatter):
+    """time level server message field=value …"""
+
+    def __init__(self, server: str) -> None:
+        super().__init__()
+        self._server = server
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={value}" for name, value in _extra(record).items())
+        text = f"{_time(record)} {record.levelname:<7} {self._server} {record.getMessage()}{fields}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    os.execv(sys.argv[1], sys.argv[1:])
