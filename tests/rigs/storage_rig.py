@@ -12,7 +12,7 @@ from loomlog.limits import KIB
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import File, Files, Finished, Step
 from loomlog.storage.ordered.journal import Journal
-from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.replica_paths import StreamMeta
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.types import Buffer, CommitContext, SyncMode
 

@@ -21,9 +21,7 @@ from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import LoomError, Trimmed
 from loomlog.metadata.rounds.file_round_log import FileRoundLog
 from loomlog.net import endpoints
-from loomlog.storage.ordered import stream_meta
-from loomlog.storage.ordered.replica_paths import ReplicaPaths
-from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.replica_paths import ReplicaPaths, StreamMeta, save_meta
 from loomlog.storage.volumes import Volumes
 from loomlog.testing.sim import Process, SimFiles, Simulation
 from loomlog.testing.sim.cluster import Shape, SimCluster
@@ -118,7 +116,7 @@ def test_a_removed_replica_does_not_come_back(seed: int) -> None:
         if len(found) == 1:
             path = node.place(7, {})
             process.files.make_directory(path)
-            stream_meta.save(process.files, path, StreamMeta(1, 7, cluster=stamp))
+            save_meta(process.files, path, StreamMeta(1, 7, cluster=stamp))
             process.files.sync_directory(path.rpartition("/")[0])
         elif len(found) == 2:
             node.remove(7)

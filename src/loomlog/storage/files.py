@@ -8,7 +8,7 @@ they run at start-up or inside a worker; the exception is `File.read_cached`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from loomlog.types import Buffer
 
@@ -48,6 +48,26 @@ class File(Protocol):
         UnsyncedError if that failed."""
 
     def close(self) -> None: ...
+
+
+# Two ways to read a file: wait for the disk, or give up if that is necessary. Lookups are written
+# once, against `Read`; on the event loop they get `from_cache`.
+Read: TypeAlias = Callable[[File, int, int], bytearray]  # file, size, offset
+
+
+class NotCached(Exception):  # noqa: N818 - not an error: the other way must be taken
+    """The bytes are not in memory."""
+
+
+def from_disk(file: File, size: int, offset: int) -> bytearray:
+    return file.read(size, offset)
+
+
+def from_cache(file: File, size: int, offset: int) -> bytearray:
+    data = file.read_cached(size, offset)
+    if data is None:
+        raise NotCached
+    return data
 
 
 class Files(Protocol):

@@ -15,7 +15,7 @@ from functools import partial
 from loomlog import batch
 from loomlog.errors import Corrupt, LoomError, Unavailable
 from loomlog.node.ordered.replica import IncomingCopy, ReplicaDriver
-from loomlog.storage.ordered.parts import check_cover
+from loomlog.storage.ordered.stream_reader import check_cover
 from loomlog.types import CommitContext, ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec

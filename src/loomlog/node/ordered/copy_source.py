@@ -18,7 +18,7 @@ from loomlog.net.endpoints import connect
 from loomlog.node.ordered.reader import Reader
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.workers import Throttle
-from loomlog.storage.ordered.parts import Part
+from loomlog.storage.ordered.stream_reader import Part
 from loomlog.types import Llsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec

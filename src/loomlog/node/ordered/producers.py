@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from loomlog.errors import AppendUnknown, Unavailable
 from loomlog.limits import APPENDS_IN_FLIGHT_MAX, PRODUCER_MARKS_MAX
-from loomlog.storage.ordered.producers import ProducerMark
+from loomlog.storage.ordered.data_file import ProducerMark
 from loomlog.types import Llsn
 
 

@@ -19,8 +19,7 @@ from loomlog.node.ordered.repairer import Repairer
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Worker
-from loomlog.storage.ordered.parts import Beginning, Part
-from loomlog.storage.ordered.stream_reader import Chunk, Miss
+from loomlog.storage.ordered.stream_reader import Beginning, Chunk, Miss, Part
 from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Codec, Connection

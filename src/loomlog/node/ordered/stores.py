@@ -16,8 +16,7 @@ from loomlog.node.disks import Disks
 from loomlog.node.volume import Volume, is_of_volume
 from loomlog.node.workers import finish
 from loomlog.storage.ordered.journal import Channel, Journal
-from loomlog.storage.ordered.replica_paths import ReplicaPaths, set_aside
-from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.replica_paths import ReplicaPaths, StreamMeta, set_aside
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.types import LogId, StreamId
 

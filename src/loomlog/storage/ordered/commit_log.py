@@ -2,8 +2,13 @@
 
     commit/<ordinal of the first record, 20 digits>.cc
 
-Each holds records, the commits that gave entries their GLSN, dense in LLSN, and two slots for
-empty commits (commit_file.py).
+    offset  size
+    0       64    slot A: an empty commit
+    512     64    slot B: another; a sector each, so that no write touches both
+    1024    64n   records, dense in LLSN, then zeros
+
+A record: CRC32C of the rest (4), magic "LMC1" (4), ordinal, high watermark, previous high
+watermark, GLSN, LLSN, length, epoch (8 each). Little-endian.
 
 Empty commits only move the high watermark, so only the latest is kept, in the slot of the newest
 file that does not hold the latest one known to be stored: a torn write never takes the high
@@ -19,49 +24,137 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from operator import attrgetter
+from struct import Struct
+
+from crc32c import crc32c
 
 from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import last_place
 from loomlog.errors import Corrupt, InvalidArgument
-from loomlog.storage.files import Files, Finished, Step
-from loomlog.storage.ordered.allocation import allocation
-from loomlog.storage.ordered.commit_file import (
-    RECENT,
-    RECORD_BYTES,
-    SLOT_OFFSETS,
-    CommitFile,
-    encode,
-    follows,
-    open_commit_files,
-    records_max,
-)
-from loomlog.storage.ordered.file_read import Read, from_disk
-from loomlog.storage.ordered.journal import Channel, Journal
-from loomlog.types import CommitContext, Glsn, Llsn, SyncMode
+from loomlog.storage.files import Files, Finished, Read, Step, from_disk
+from loomlog.storage.ordered.journal import Channel, ChannelFile, Journal, allocation
+from loomlog.types import Buffer, CommitContext, Glsn, Llsn, SyncMode
 
+RECORD_BYTES = 64
+SLOT_OFFSETS = (0, 512)
+RECENT = 1024  # contexts kept in memory for reads at the tail
 _BLOCK_RECORDS = 64
 _CURSORS_MAX = 256  # places where readers will go on
+_RECORDS_OFFSET = 1024
+_MAGIC = int.from_bytes(b"LMC1", "little")
+_CRC = Struct("<I")
+_BODY = Struct("<I7Q")
+
+
+def records_max(file_bytes: int) -> int:
+    """Return how many records fit into a file of that size."""
+    return max(1, (file_bytes - _RECORDS_OFFSET) // RECORD_BYTES)
+
+
+def encode(ordinal: int, context: CommitContext) -> bytes:
+    body = _BODY.pack(_MAGIC, ordinal, *context)
+    return _CRC.pack(crc32c(body)) + body
+
+
+def decode(data: Buffer, offset: int = 0) -> tuple[int, CommitContext] | None:
+    """The ordinal and the commit at `offset`, or None where no sound record stands."""
+    if len(data) < offset + RECORD_BYTES:
+        return None
+    body = memoryview(data)[offset + _CRC.size : offset + RECORD_BYTES]
+    fields = _BODY.unpack(body)
+    if fields[0] != _MAGIC or crc32c(body) != _CRC.unpack_from(data, offset)[0]:
+        return None
+    return fields[1], CommitContext._make(fields[2:])
+
+
+class CommitFile(ChannelFile):
+    """One file. It is opened when the roll is carried out."""
+
+    def __init__(self, path: str, first_ordinal: int, channel: Channel) -> None:
+        super().__init__(path, channel)
+        self.first_ordinal = first_ordinal
+        self.first: CommitContext | None = None  # its first record that can be read
+        self.stored_slot: int | None = None  # holds the latest empty commit known to be stored
+
+    @property
+    def free_slot(self) -> int:
+        return 0 if self.stored_slot is None else 1 - self.stored_slot
+
+    def offset(self, ordinal: int) -> int:
+        return _RECORDS_OFFSET + (ordinal - self.first_ordinal) * RECORD_BYTES
+
+    def read(self, ordinal: int, count: int, read: Read) -> list[CommitContext]:
+        """Return `count` records, or raise Corrupt."""
+        start = self.offset(ordinal)
+        data = read(self.file, count * RECORD_BYTES, start)
+        contexts = []
+        for number in range(count):
+            found = decode(data, number * RECORD_BYTES)
+            if found is None or found[0] != ordinal + number:
+                raise Corrupt(
+                    f"{self.path} at {start + number * RECORD_BYTES}: "
+                    f"no sound commit record {ordinal + number}"
+                )
+            contexts.append(found[1])
+        return contexts
+
+    def wipe(self, end_ordinal: int, size: int, *, keep_slot: int | None = None) -> None:
+        """Let zeros follow the records, and clear the slots that say they are behind more of
+        them. Blocking."""
+        for slot, offset in enumerate(SLOT_OFFSETS):
+            found = decode(self.file.read(RECORD_BYTES, offset))
+            if slot != keep_slot and found is not None and found[0] >= end_ordinal:
+                self.file.write([bytes(RECORD_BYTES)], offset)
+        self.stored_slot = keep_slot
+        end = self.offset(end_ordinal)
+        self.file.truncate(end)
+        # Written once more: after a sync that failed, no other one stores what was read here.
+        self.file.write([self.file.read(end, 0)], 0)
+        self.allocated = allocation(end, size)
+        self.file.allocate(self.allocated)
+        self.file.sync()
+
+
+def follows(context: CommitContext, earlier: CommitContext) -> bool:
+    """Whether it can be the next commit of a stream."""
+    return context.llsn == earlier.last_llsn + 1 and context.high_watermark > earlier.high_watermark
+
+
+@dataclass(slots=True)
+class Found:
+    """The contents of the files of a log (commit_recovery.py)."""
+
+    chain: list[CommitFile]
+    next_ordinal: int
+    recent: list[CommitContext]  # the newest records
+    empty: CommitContext | None  # newer than all records
+    damaged: bool  # records in the middle are lost
 
 
 class CommitLog:
     """The commit files of one replica."""
 
     def __init__(
-        self, files: Files, path: str, channel: Channel, journal: Journal, settings: StorageSettings
+        self,
+        files: Files,
+        path: str,
+        channel: Channel,
+        journal: Journal,
+        settings: StorageSettings,
+        found: Found,
     ) -> None:
-        """Open what is there. Blocking."""
+        """`path`: of the directory with its files."""
         self._files = files
-        self._path = f"{path}/commit"
+        self._path = path
         self._channel = channel
         self._journal = journal
         self._durable = settings.sync is not SyncMode.NONE
         self._file_bytes = settings.commit_file_bytes
         self._records_max = records_max(settings.commit_file_bytes)
-        files.make_directory(self._path)
-        found = open_commit_files(files, self._path, channel, settings.commit_file_bytes)
         self.damaged = found.damaged
         self._chain = found.chain  # replaced, not changed, where readers may look
         self._next = found.next_ordinal
@@ -120,10 +213,7 @@ class CommitLog:
             [encode(ordinal, context)],
             partial(self._stored_record, ordinal, dones),
         )
-        size = allocation(file.offset(self._next), self._file_bytes)
-        if size > file.allocated:
-            file.allocated = size
-            self._journal.call(self._channel, [partial(_try_grow, file, size)], _ignore)
+        self._journal.grow(file, file.offset(self._next), self._file_bytes)
 
     def _stored_record(
         self, ordinal: int, dones: list[Finished], error: BaseException | None
@@ -175,7 +265,7 @@ class CommitLog:
         last = self._chain[-1] if self._chain else None
         file = CommitFile(f"{self._path}/{self._next:020d}.cc", self._next, self._channel)
         file.allocated = allocation(file.offset(self._next), self._file_bytes)
-        self._journal.call(self._channel, [partial(self._create, last, file)], _ignore)
+        self._journal.call(self._channel, [partial(self._create, last, file)])
         self._chain = [*self._chain, file]
         return file
 
@@ -353,14 +443,3 @@ _last_llsn = attrgetter("last_llsn")
 
 def _last_glsn(context: CommitContext) -> Glsn:
     return last_place(context).glsn
-
-
-def _try_grow(file: CommitFile, size: int) -> None:
-    try:
-        file.file.allocate(size)
-    except OSError:
-        pass  # a full disk fails the write, if it is still full then
-
-
-def _ignore(error: BaseException | None) -> None:
-    """The channel keeps the error; whoever is answered next gets it."""

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from loomlog.batch import HEADER_BYTES, Header, read_header
 from loomlog.errors import Corrupt, InvalidArgument, Trimmed
-from loomlog.limits import KIB, MIB
-from loomlog.storage.files import File
+from loomlog.limits import APPENDS_IN_FLIGHT_MAX, KIB, MIB
+from loomlog.storage.files import File, Read, from_disk
 from loomlog.storage.ordered.data_index import DataIndex
-from loomlog.storage.ordered.file_read import Read, from_disk
-from loomlog.storage.ordered.journal import Channel
-from loomlog.storage.ordered.producers import Producers
+from loomlog.storage.ordered.journal import Channel, ChannelFile
 from loomlog.types import Llsn, StreamId
 
 _SCAN_BYTES = 4 * MIB
@@ -57,8 +56,55 @@ class Examined(NamedTuple):
     broken: Broken | None
 
 
-class DataFile:
-    """A data file. It is a journal's target: its file comes to be when the roll is carried out."""
+class ProducerMark(NamedTuple):
+    """A stored batch: what it was numbered by its producer and where it stands."""
+
+    producer_id: int
+    sequence: int
+    first_llsn: Llsn
+    count: int  # type: ignore[assignment]  # the batch header's word
+
+
+class Producers:
+    """The last batches of each producer in a data file, by which a retry is recognised. Saved in
+    its index, so that a restart knows them without reading the data.
+
+    As many per producer as a client may have in flight: any of them may be sent again. Producer 0
+    is nobody."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self, marks: Iterable[ProducerMark] = ()) -> None:
+        self._marks: dict[int, deque[ProducerMark]] = {}
+        for mark in marks:
+            self._add(mark)
+
+    def note(self, header: Header) -> None:
+        if header.producer_id:
+            self._add(
+                ProducerMark(header.producer_id, header.sequence, header.first_llsn, header.count)
+            )
+
+    def cut(self, last_llsn: Llsn) -> None:
+        """Forget the batches above `last_llsn`."""
+        for marks in self._marks.values():
+            while marks and marks[-1].first_llsn > last_llsn:
+                marks.pop()
+
+    def _add(self, mark: ProducerMark) -> None:
+        marks = self._marks.get(mark.producer_id)
+        if marks is None:
+            marks = self._marks[mark.producer_id] = deque(maxlen=APPENDS_IN_FLIGHT_MAX)
+        marks.append(mark)
+
+    def __iter__(self) -> Iterator[ProducerMark]:
+        """Per producer, oldest first."""
+        for marks in self._marks.values():
+            yield from marks
+
+
+class DataFile(ChannelFile):
+    """A data file. It is opened when the roll is carried out."""
 
     def __init__(
         self,
@@ -69,30 +115,22 @@ class DataFile:
         channel: Channel,
         index_interval_bytes: int,
     ) -> None:
-        self.path = path
+        super().__init__(path, channel)
         self.stream_id = stream_id
         self.first_llsn = first_llsn
         self.next_llsn = first_llsn
         self.capacity = capacity
-        self.allocated = capacity  # the size of its file
+        self.allocated = capacity
         self.end = 0  # bytes that hold batches
         self.last_epoch = 0
         self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
         self.dropped = False  # trimmed; the file may already be written again
         self.producers = Producers()
-        self.channel = channel
-        self.opened: File | None = None
         self._interval = index_interval_bytes
         self._llsns = array("Q")
         self._offsets = array("Q")
         self._times_us = array("q")  # the latest time of each piece of the index
         self._cursors: dict[Llsn, int] = {}
-
-    @property
-    def file(self) -> File:
-        if self.opened is None:
-            raise OSError(f"{self.path} is not there yet")
-        return self.opened
 
     @property
     def index_path(self) -> str:
@@ -148,7 +186,7 @@ class DataFile:
         self._llsns, self._offsets = index.llsns, index.offsets
         self._times_us = index.times_us
         self.latest_us = max(index.times_us, default=_NEVER_US)
-        self.producers = Producers(index.marks)
+        self.producers = Producers(map(ProducerMark._make, index.marks))
 
     # ---- reading --------------------------------------------------------------------------
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Sequence
 from struct import Struct
 from typing import Literal, NamedTuple
 
 from crc32c import crc32c
 
 from loomlog.errors import Corrupt
-from loomlog.storage.ordered.producers import ProducerMark
 from loomlog.types import Llsn
 
 _MAGIC = b"LMI2"
@@ -44,7 +44,7 @@ class DataIndex(NamedTuple):
     llsns: array[int]
     offsets: array[int]
     times_us: array[int]
-    marks: list[ProducerMark]
+    marks: Sequence[tuple[int, ...]]  # of producers
 
 
 def encode(index: DataIndex) -> bytes:
@@ -86,7 +86,7 @@ def decode(data: bytearray) -> DataIndex:
         llsns,
         offsets,
         times_us,
-        [ProducerMark(*fields) for fields in _MARK.iter_unpack(rest)],
+        list(_MARK.iter_unpack(rest)),
     )
 
 

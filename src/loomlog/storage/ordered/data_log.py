@@ -1,6 +1,6 @@
 """The entries of one replica: a sequence of data files, dense in LLSN, of which the last one grows.
 
-    data/<first LLSN, 20 digits>.seg    batches; the first one grows (allocation.py), the others
+    data/<first LLSN, 20 digits>.seg    batches; the first one grows (journal.py), the others
                                         have their full size from the start
     data/<first LLSN, 20 digits>.idx    written when the data file is full (data_index.py)
     spare/…                             files that become data files (spares.py)
@@ -22,13 +22,17 @@ from operator import attrgetter
 from loomlog.batch import Header, check, read_header
 from loomlog.config import StorageSettings
 from loomlog.errors import Corrupt, InvalidArgument, NotYetWritten, Trimmed
-from loomlog.storage.files import Files, Finished, Step
+from loomlog.storage.files import Files, Finished, Read, Step
 from loomlog.storage.ordered import data_index
-from loomlog.storage.ordered.allocation import allocation
-from loomlog.storage.ordered.data_file import Batch, Broken, DataFile, Examined
-from loomlog.storage.ordered.file_read import Read
-from loomlog.storage.ordered.journal import Channel, Journal
-from loomlog.storage.ordered.producers import ProducerMark, Producers
+from loomlog.storage.ordered.data_file import (
+    Batch,
+    Broken,
+    DataFile,
+    Examined,
+    ProducerMark,
+    Producers,
+)
+from loomlog.storage.ordered.journal import Channel, Journal, allocation
 from loomlog.storage.ordered.spares import Spares
 from loomlog.types import Llsn, StreamId, SyncMode
 
@@ -108,7 +112,7 @@ class DataLog:
         for header, batch in zip(headers, batches, strict=True):
             if not data_file.has_room(header.size):
                 # An error of this part fails the channel, and with it the part that answers.
-                self._journal.write(data_file, offset, buffers, _ignore)
+                self._journal.write(data_file, offset, buffers)
                 data_file, buffers = self._with_room(header), []
             at = data_file.add(header)
             offset = offset if buffers else at
@@ -146,14 +150,14 @@ class DataLog:
             return last
         if last is not None and not last.end:  # cut to nothing; a second one would have its name
             last.capacity = last.allocated = header.size
-            self._journal.call(self._channel, [partial(_allocate, last)], _ignore)
+            self._journal.call(self._channel, [partial(_allocate, last)])
             return last
         data_file = self._data_file(
             header.first_llsn, max(self._settings.data_file_bytes, header.size)
         )
         if last is None:
             data_file.allocated = allocation(header.size, data_file.capacity)
-        self._journal.call(self._channel, [partial(self._roll, last, data_file)], _ignore)
+        self._journal.call(self._channel, [partial(self._roll, last, data_file)])
         self._data_files.append(data_file)
         self._prepared = False
         return data_file
@@ -197,13 +201,10 @@ class DataLog:
     def _prepare(self) -> None:
         """Make room while there is still some: in this file, or in a new one."""
         active = self._data_files[-1]
-        size = allocation(active.end, active.capacity)
-        if size > active.allocated:
-            active.allocated = size
-            self._journal.call(self._channel, [partial(_try_grow, active, size)], _ignore)
+        self._journal.grow(active, active.end, active.capacity)
         if not self._prepared and active.end * 2 > active.capacity:
             self._prepared = True
-            self._journal.call(self._channel, [self._try_prepare], _ignore)
+            self._journal.call(self._channel, [self._try_prepare])
 
     def _try_prepare(self) -> None:
         try:
@@ -407,14 +408,3 @@ def _wipe(data_file: DataFile, end: int) -> None:
 def _allocate(data_file: DataFile) -> None:
     data_file.file.allocate(data_file.allocated)
     data_file.file.sync()
-
-
-def _try_grow(data_file: DataFile, size: int) -> None:
-    try:
-        data_file.file.allocate(size)
-    except OSError:
-        pass  # a full disk fails the write, if it is still full then
-
-
-def _ignore(error: BaseException | None) -> None:
-    """The channel keeps the error; whoever is answered next gets it."""

@@ -11,7 +11,7 @@ Invariants:
   a failed fsync says nothing about what reached the disk, nor does a later one that succeeds.
 - Nothing to do: no job, no timer.
 
-Steps run off the loop. They touch only their job, and `Target.file` (see there).
+Steps run off the loop. They touch only their job, and `ChannelFile.file` (see there).
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from loomlog.config import StorageSettings
 from loomlog.errors import Unavailable
 from loomlog.storage.files import File, Finished, Step, Worker
 from loomlog.types import Buffer, SyncMode
+
+_NEW_FILE_PARTS: Final = 256  # a new file is this many times smaller than a full one
 
 
 class Channel:
@@ -38,15 +40,37 @@ class Channel:
         self.error: BaseException | None = None
 
 
-class Target(Protocol):
-    """A file of a channel that is written to. It may come to be by an earlier `call` only:
+class ChannelFile:
+    """A file that a channel writes to. Writes may be asked for before it is opened by a `call`:
     the journal asks for `file` when it writes."""
 
-    @property
-    def channel(self) -> Channel: ...
+    def __init__(self, path: str, channel: Channel) -> None:
+        self.path = path
+        self.channel = channel
+        self.opened: File | None = None
+        self.allocated = 0  # its size, at least that of its data
 
     @property
-    def file(self) -> File: ...
+    def file(self) -> File:
+        if self.opened is None:
+            raise OSError(f"{self.path} is not there yet")
+        return self.opened
+
+    def try_grow(self, size: int) -> None:
+        try:
+            self.file.allocate(size)
+        except OSError:
+            pass  # a full disk fails the write, if it is still full then
+
+
+def allocation(used: int, full: int) -> int:
+    """Return the size of a file that holds `used` bytes and may grow to `full` bytes: little at
+    first, then doubling. Allocated space makes syncs cheaper, but a cluster may have thousands of
+    logs that are hardly written to."""
+    size = max(full // _NEW_FILE_PARTS, 1)
+    while size < 2 * used:
+        size *= 2
+    return max(min(size, full), used)
 
 
 class Timer(Protocol):
@@ -61,7 +85,7 @@ class CallLater(Protocol):
 
 @dataclass(slots=True)
 class _Write:
-    target: Target
+    target: ChannelFile
     offset: int
     buffers: Sequence[Buffer]
     done: Finished
@@ -82,12 +106,16 @@ class _Call:
 _Request = _Write | _Call
 
 
+def _ignore(error: BaseException | None) -> None:
+    """Do nothing: the channel keeps the error, and its next caller gets it."""
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
     """One hand-over to the worker."""
 
     requests: list[_Request]
-    sync: dict[Target, None]
+    sync: dict[ChannelFile, None]
     everything: bool = False  # syncs all that is dirty: lazy writes of earlier jobs are answered
     errors: dict[Channel, BaseException] = field(default_factory=dict)
 
@@ -107,17 +135,17 @@ class _Job:
         )
         return steps
 
-    def targets(self) -> Iterable[Target]:
+    def targets(self) -> Iterable[ChannelFile]:
         return (
             request.target
             for request in self.requests
             if isinstance(request, _Write) and not request.channel.error
         )
 
-    def _runs(self) -> dict[Target, list[tuple[int, list[Buffer]]]]:
+    def _runs(self) -> dict[ChannelFile, list[tuple[int, list[Buffer]]]]:
         """Per file, what lies side by side joined into one write."""
-        runs: dict[Target, list[tuple[int, list[Buffer]]]] = {}
-        ends: dict[Target, int] = {}
+        runs: dict[ChannelFile, list[tuple[int, list[Buffer]]]] = {}
+        ends: dict[ChannelFile, int] = {}
         for request in self.requests:
             if isinstance(request, _Call) or request.channel.error:
                 continue
@@ -130,7 +158,7 @@ class _Job:
             ends[target] = request.offset + sum(map(len, request.buffers))
         return runs
 
-    def _write(self, runs: dict[Target, list[tuple[int, list[Buffer]]]]) -> None:
+    def _write(self, runs: dict[ChannelFile, list[tuple[int, list[Buffer]]]]) -> None:
         for target, mine in runs.items():
             for offset, buffers in mine:
                 self._try(target.channel, partial(_write, target, buffers, offset))
@@ -145,11 +173,11 @@ class _Job:
             self.errors[channel] = error
 
 
-def _write(target: Target, buffers: list[Buffer], offset: int) -> None:
+def _write(target: ChannelFile, buffers: list[Buffer], offset: int) -> None:
     target.file.write(buffers, offset)
 
 
-def _sync(target: Target) -> None:
+def _sync(target: ChannelFile) -> None:
     target.file.sync()
 
 
@@ -196,7 +224,7 @@ class Journal:
         self._eager = 0  # requests in the queue that want a job at once
         self._lazy = 0  # lazy writes that are not answered
         self._under_way: _Job | None = None
-        self._dirty: dict[Target, None] = {}  # written, not synced
+        self._dirty: dict[ChannelFile, None] = {}  # written, not synced
         self._waiting: list[_Write] = []  # lazy writes that are written and wait for their sync
         self._flush_due = False
         self._sync_due = False
@@ -204,7 +232,13 @@ class Journal:
         self._sync_alarm = _Alarm(call_later, settings.sync_interval_s, self._sync)
         self._closed = False
 
-    def write(self, target: Target, offset: int, buffers: Sequence[Buffer], done: Finished) -> None:
+    def write(
+        self,
+        target: ChannelFile,
+        offset: int,
+        buffers: Sequence[Buffer],
+        done: Finished = _ignore,
+    ) -> None:
         """Write; `done` when it is stored as the sync mode says. The buffers belong to the
         journal until then."""
         if self._accepts(target.channel, done):
@@ -213,7 +247,7 @@ class Journal:
             self._start()
 
     def write_lazy(
-        self, target: Target, offset: int, buffers: Sequence[Buffer], done: Finished
+        self, target: ChannelFile, offset: int, buffers: Sequence[Buffer], done: Finished
     ) -> None:
         """Write with the next job; `done` a little later, synced together with others."""
         if self._accepts(target.channel, done):
@@ -221,14 +255,21 @@ class Journal:
             self._lazy += 1
             self._flush_alarm.set()
 
-    def call(self, channel: Channel, steps: Sequence[Step], done: Finished) -> None:
+    def call(self, channel: Channel, steps: Sequence[Step], done: Finished = _ignore) -> None:
         """Other blocking work, in order with the writes of its channel."""
         if self._accepts(channel, done):
             self._queue.append(_Call(channel, steps, done))
             self._eager += 1
             self._start()
 
-    def forget(self, target: Target) -> None:
+    def grow(self, target: ChannelFile, used: int, full: int) -> None:
+        """Allocate space ahead of the data."""
+        size = allocation(used, full)
+        if size > target.allocated:
+            target.allocated = size
+            self.call(target.channel, [partial(target.try_grow, size)])
+
+    def forget(self, target: ChannelFile) -> None:
         """The file is gone; there is nothing left to sync."""
         self._dirty.pop(target, None)
 

@@ -1,6 +1,10 @@
-"""The replicas of log streams on the volumes of a node: found by their contents, placed, removed.
+"""The replicas of log streams on the volumes of a node: their meta files, and how replicas are
+found by their contents, placed and removed.
 
-    <storage node path>/lsid=<log stream id>/meta
+    <storage node path>/lsid=<log stream id>/meta    see small_files.py; replaced atomically
+
+Stamps identify the data, whatever its directory is called. They are random numbers, chosen when
+something is created; nothing is deleted on a request that does not name them.
 
 A directory is served only if its meta file can be read and names this cluster and the number in the
 directory's name, and if no other directory holds the same stream. Every other one stays as it is,
@@ -14,20 +18,54 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from loomlog.errors import AlreadyExists, LoomError, NotFound, VersionMismatch
+from loomlog.errors import AlreadyExists, Corrupt, LoomError, NotFound, VersionMismatch
+from loomlog.storage import small_files
 from loomlog.storage.files import Files
-from loomlog.storage.ordered import stream_meta
-from loomlog.storage.ordered.stream_meta import StreamMeta
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import Glsn, Llsn, LogId, NodeId, StreamId
 
 logger = logging.getLogger(__name__)
 
 REMOVED: Final = ".removed"  # ends the name of a replica whose removal was decided and begun
 SET_ASIDE: Final = ".damaged"  # suffix of a replica that was recreated
+META_FORMAT: Final = 2
 _ADVICE: Final = "move it out of the volume"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMeta:
+    """The owner of the data, its seal epoch, how far it was trimmed, and where it starts if that is
+    not the first entry of the stream."""
+
+    log_id: LogId
+    stream_id: StreamId
+    stamp: int = 0  # of the stream, the same on all its replicas
+    birth: int = 0  # of this replica
+    cluster: str = ""  # the stamp of the cluster
+    epoch: int = 0
+    trimmed_glsn: Glsn = 0
+    base_llsn: Llsn = 1
+    base_high_watermark: Glsn = 0  # before the first commit
+    wiping: bool = False  # the stored data is void: the replica restarts at the base
+
+
+def save_meta(files: Files, path: str, meta: StreamMeta) -> None:
+    """Blocking; survives a power loss whatever the sync mode: epochs fence."""
+    data = small_files.encode({"format": META_FORMAT, **asdict(meta)})
+    small_files.replace_file(files, f"{path}/meta", data)
+
+
+def load_meta(files: Files, path: str) -> StreamMeta:
+    """Blocking."""
+    fields = small_files.decode(small_files.read(files, f"{path}/meta"))
+    if fields is None:
+        raise Corrupt(f"{path}/meta does not match its checksum; recreate this replica")
+    version = fields.pop("format")
+    if version != META_FORMAT:
+        raise VersionMismatch(f"{path}/meta: expected format {META_FORMAT}, found {version}")
+    return StreamMeta(**fields)
 
 
 @dataclass(slots=True)
@@ -138,7 +176,7 @@ def find_replicas(files: Files, paths: Sequence[str], cluster: str) -> FoundRepl
             continue  # its creation was interrupted
         found.highest_stream_id = max(found.highest_stream_id, number)
         try:
-            meta = stream_meta.load(files, path)
+            meta = load_meta(files, path)
         except VersionMismatch as error:
             found.refuse(path, number, str(error))
             continue

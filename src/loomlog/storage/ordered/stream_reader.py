@@ -3,25 +3,29 @@
 Nothing here changes a file or waits for a writer; StreamStore writes while workers read. `read`,
 `find` and the like may wait for the disk and belong in a worker; the `_cached` variants never wait
 and return None instead.
+
+A replica is copied to another in parts: batches, and commits that cover exactly them. A commit may
+be larger than a part. Then it is cut between batches, and each piece is a commit of its own; all
+but the last have their own last GLSN as high watermark, so that a replica with only the first
+pieces does not claim to have heard more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from loomlog.batch import assign_position
-from loomlog.core.ordered.recovery import NOWHERE
+from loomlog.core.ordered.recovery import NOWHERE, last_place
 from loomlog.errors import Corrupt, NotYetWritten, Trimmed
+from loomlog.storage.files import NotCached, Read, from_cache, from_disk
 from loomlog.storage.ordered.commit_log import CommitLog
 from loomlog.storage.ordered.data_file import Batch, Examined
 from loomlog.storage.ordered.data_log import DataLog
-from loomlog.storage.ordered.file_read import NotCached, Read, from_cache, from_disk
 from loomlog.storage.ordered.journal import Channel
-from loomlog.storage.ordered.parts import Beginning, Part, cut, pieces
-from loomlog.storage.ordered.producers import ProducerMark
-from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.replica_paths import StreamMeta
 from loomlog.types import CommitContext, Glsn, Llsn
 
 
@@ -44,58 +48,42 @@ class Chunk(NamedTuple):
     last_glsn: Glsn
 
 
+class Beginning(NamedTuple):
+    """The start of a replica's data."""
+
+    llsn: Llsn
+    glsn: Glsn  # 0: nothing is stored
+    prev_high_watermark: Glsn  # before its first commit
+
+
+class Part(NamedTuple):
+    """Batches as they are stored, joined."""
+
+    buffer: memoryview
+    first_llsn: Llsn
+    last_llsn: Llsn
+    commits: list[CommitContext]
+
+
 class StreamReader:
     """The reading half of a replica's storage."""
 
     def __init__(
         self, path: str, meta: StreamMeta, channel: Channel, data: DataLog, commits: CommitLog
     ) -> None:
-        self._path = path
-        self._meta = meta
+        self.path = path
+        self.meta = meta
         self._channel = channel
         self._data = data
         self._commits = commits
         self.local_low = NOWHERE  # the first committed entry that is kept
 
-    # ---- what it knows ------------------------------------------------------------------
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    @property
-    def meta(self) -> StreamMeta:
-        return self._meta
-
-    @property
-    def error(self) -> BaseException | None:
-        """Why nothing can be stored here any more."""
-        return self._channel.error
-
-    @property
-    def stored_bytes(self) -> int:
-        return self._data.stored_bytes + self._commits.stored_bytes
-
-    @property
-    def last_llsn(self) -> Llsn:
-        """The last entry handed in; it may not be stored yet."""
-        return self._data.last_llsn
-
-    @property
-    def first_llsn(self) -> Llsn:
-        """The first entry that is stored, or would be; trimmed ones may still be."""
-        return self._data.first_llsn
-
     @property
     def first_kept(self) -> Llsn:
         """The first LLSN that is not trimmed."""
         newest = self._commits.last
-        end = newest.last_llsn + 1 if newest else self._meta.base_llsn
+        end = newest.last_llsn + 1 if newest else self.meta.base_llsn
         return self.local_low.llsn or end
-
-    def producers(self) -> dict[int, list[ProducerMark]]:
-        """The last batches of every producer, committed or not, oldest first."""
-        return self._data.producers()
 
     # ---- reading ------------------------------------------------------------------------
 
@@ -176,7 +164,7 @@ class StreamReader:
                 commit.llsn <= header.first_llsn and header.last_llsn <= commit.last_llsn
             ):
                 raise Corrupt(
-                    f"{self._path}, {self._channel.name}: no commit holds the batch of LLSN "
+                    f"{self.path}, {self._channel.name}: no commit holds the batch of LLSN "
                     f"{header.first_llsn} to {header.last_llsn}"
                 )
             glsns.append(commit.glsn + header.first_llsn - commit.llsn)
@@ -196,7 +184,7 @@ class StreamReader:
         low, newest = self.local_low, self._commits.empty or self._commits.last
         if low == NOWHERE:
             if newest is None:
-                return Beginning(self._meta.base_llsn, 0, self._meta.base_high_watermark)
+                return Beginning(self.meta.base_llsn, 0, self.meta.base_high_watermark)
             return Beginning(newest.last_llsn + 1, 0, newest.high_watermark)
         batch = self._data.read(low.llsn, low.llsn, 1, from_disk)[0]
         _, commit = next(self._commits.walk(low.llsn, from_disk))
@@ -246,3 +234,54 @@ def _joined(batches: list[Batch]) -> memoryview:
     """Batches that were read together lie side by side."""
     size = sum(len(batch.view) for batch in batches)
     return memoryview(batches[0].view.obj)[:size]
+
+
+# ---- parts
+
+
+def pieces(
+    commits: Iterable[CommitContext], first_llsn: Llsn, last_llsn: Llsn
+) -> list[CommitContext]:
+    """Return the commits of these entries, which start and end with a batch."""
+    found: list[CommitContext] = []
+    for commit in commits:
+        if commit.last_llsn >= first_llsn:
+            found.append(cut(commit, first_llsn, last_llsn))
+        if commit.last_llsn >= last_llsn:
+            break
+    return found
+
+
+def cut(commit: CommitContext, first_llsn: Llsn, last_llsn: Llsn) -> CommitContext:
+    """The piece of a commit that lies between the two, which it overlaps."""
+    before = max(0, first_llsn - commit.llsn)
+    after = max(0, commit.last_llsn - last_llsn)
+    piece = commit._replace(
+        glsn=commit.glsn + before,
+        llsn=commit.llsn + before,
+        length=commit.length - before - after,
+    )
+    if before:
+        piece = piece._replace(prev_high_watermark=piece.glsn - 1)
+    return piece._replace(high_watermark=last_place(piece).glsn) if after else piece
+
+
+def check_cover(
+    commits: Sequence[CommitContext], ends: Sequence[Llsn], first_llsn: Llsn, high_watermark: Glsn
+) -> None:
+    """Raises Corrupt unless the commits cover exactly the batches that end at `ends`, each batch
+    by one commit, and go on from `high_watermark`."""
+    boundaries = set(ends)
+    llsn = first_llsn
+    for commit in commits:
+        if (
+            commit.llsn != llsn
+            or commit.length < 1
+            or commit.last_llsn not in boundaries
+            or commit.glsn <= high_watermark
+            or commit.high_watermark < last_place(commit).glsn
+        ):
+            raise Corrupt(f"{commit} does not follow LLSN {llsn - 1} and GLSN {high_watermark}")
+        llsn, high_watermark = commit.last_llsn + 1, commit.high_watermark
+    if not ends or llsn != ends[-1] + 1:
+        raise Corrupt(f"commits up to LLSN {llsn - 1} for entries up to {ends[-1:]}")

@@ -8,7 +8,8 @@ lookups (stream_reader.py) at once and stored when `done` is called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -16,20 +17,17 @@ from typing import Final
 from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import NOWHERE, Place, RecoveredContext, recover
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument
-from loomlog.storage.files import Files, Finished, Step
-from loomlog.storage.ordered import stream_meta, wipe
-from loomlog.storage.ordered.commit_log import CommitLog
-from loomlog.storage.ordered.data_file import Broken
+from loomlog.storage.files import Files, Finished, Step, from_disk
+from loomlog.storage.ordered.commit_recovery import open_commit_log
+from loomlog.storage.ordered.data_file import Broken, ProducerMark
 from loomlog.storage.ordered.data_log import DataLog
-from loomlog.storage.ordered.file_read import from_disk
 from loomlog.storage.ordered.journal import Channel, Journal
-from loomlog.storage.ordered.removals import Removals
-from loomlog.storage.ordered.replica_paths import has_data
-from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.replica_paths import StreamMeta, has_data, load_meta, save_meta
 from loomlog.storage.ordered.stream_reader import StreamReader
 from loomlog.types import CommitContext, Glsn, Llsn
 
 _DIRECTORIES: Final = ("data", "commit", "spare")
+_WIPED: Final = "wiped"  # holds the files of a replica that restarts empty, until they are removed
 
 
 class StreamStore(StreamReader):
@@ -45,12 +43,12 @@ class StreamStore(StreamReader):
     ) -> None:
         channel = Channel(f"stream {meta.stream_id}")
         data = DataLog(files, path, meta.stream_id, channel, journal, settings, meta.base_llsn)
-        commits = CommitLog(files, path, channel, journal, settings)
+        commits = open_commit_log(files, path, channel, journal, settings)
         super().__init__(path, meta, channel, data, commits)
         self._files = files
         self._journal = journal
         self._settings = settings
-        self._removals = Removals(journal, channel)
+        self._removals = _Removals(journal, channel)
         self.context = self._recover()
 
     @classmethod
@@ -69,7 +67,7 @@ class StreamStore(StreamReader):
             files.remove_tree(path)  # a creation that was interrupted
         files.make_directory(path)
         store = cls(files, path, meta, journal, settings)
-        stream_meta.save(files, path, meta)  # last: without it the directory is nobody's
+        save_meta(files, path, meta)  # last: without it the directory is nobody's
         files.sync_directory(path.rpartition("/")[0])
         return store
 
@@ -80,21 +78,46 @@ class StreamStore(StreamReader):
         """The replica that is stored at `path`, recovered."""
         _sync_names(files, path)
         store = cls._opened(files, path, journal, settings)
-        wipe.remove(files, path)
+        _remove_wiped(files, path)
         return store
 
     @classmethod
     def _opened(
         cls, files: Files, path: str, journal: Journal, settings: StorageSettings
     ) -> StreamStore:
-        meta = stream_meta.load(files, path)
+        meta = load_meta(files, path)
         if meta.wiping:
-            wipe.set_aside(files, path)
+            _set_aside(files, path)
             meta = replace(meta, wiping=False)
             store = cls(files, path, meta, journal, settings)
-            stream_meta.save(files, path, meta)
+            save_meta(files, path, meta)
             return store
         return cls(files, path, meta, journal, settings)
+
+    # ---- what it knows ------------------------------------------------------------------
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why nothing can be stored here any more."""
+        return self._channel.error
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._data.stored_bytes + self._commits.stored_bytes
+
+    @property
+    def last_llsn(self) -> Llsn:
+        """The last entry handed in; it may not be stored yet."""
+        return self._data.last_llsn
+
+    @property
+    def first_llsn(self) -> Llsn:
+        """The first entry that is stored, or would be; trimmed ones may still be."""
+        return self._data.first_llsn
+
+    def producers(self) -> dict[int, list[ProducerMark]]:
+        """Return the last batches of every producer, committed or not, oldest first."""
+        return self._data.producers()
 
     # ---- writing ------------------------------------------------------------------------
 
@@ -109,7 +132,7 @@ class StreamStore(StreamReader):
         """Store a commit. A little later than an append: losing it only means to hear it again."""
         self._commits.append(context, done)
         if self.local_low == NOWHERE and context.length:
-            self.local_low = _first_above(self._meta.trimmed_glsn, context)
+            self.local_low = _first_above(self.meta.trimmed_glsn, context)
 
     def truncate(self, last_llsn: Llsn, done: Finished) -> None:
         """Drop stored entries above `last_llsn` so that they never come back. No append may be
@@ -126,26 +149,26 @@ class StreamStore(StreamReader):
         self, *, epoch: int | None = None, trimmed_glsn: Glsn | None = None, done: Finished
     ) -> None:
         """Change what is known of this replica."""
-        meta = self._meta
+        meta = self.meta
         meta = meta if epoch is None else replace(meta, epoch=epoch)
-        self._meta = meta if trimmed_glsn is None else replace(meta, trimmed_glsn=trimmed_glsn)
-        self._journal.call(self._channel, [partial(self._save, self._meta)], done)
+        self.meta = meta if trimmed_glsn is None else replace(meta, trimmed_glsn=trimmed_glsn)
+        self._journal.call(self._channel, [partial(self._save, self.meta)], done)
 
     def _save(self, meta: StreamMeta) -> None:
-        stream_meta.save(self._files, self._path, meta)
+        save_meta(self._files, self.path, meta)
 
     # ---- trimming -----------------------------------------------------------------------
 
     def trim(self, glsn: Glsn, done: Finished) -> None:
         """Drop everything up to `glsn`: from now on it is trimmed; whole files go."""
-        if glsn <= self._meta.trimmed_glsn:
+        if glsn <= self.meta.trimmed_glsn:
             self._journal.call(self._channel, [], done)
             return
-        self._meta = replace(self._meta, trimmed_glsn=glsn)
+        self.meta = replace(self.meta, trimmed_glsn=glsn)
         newest = self._commits.last
         lows: list[Place] = []
         steps: list[Step] = [
-            partial(self._save, self._meta),
+            partial(self._save, self.meta),
             # No entry may go before the commit that counts it is stored.
             self._commits.sync,
             lambda: lows.append(self._find_low(glsn)),
@@ -201,7 +224,7 @@ class StreamStore(StreamReader):
         self._journal.call(Channel(self._channel.name), [look], finished)
 
     def _paths(self) -> list[str]:
-        return [f"{self._path}/meta", *self._data.paths, *self._commits.paths]
+        return [f"{self.path}/meta", *self._data.paths, *self._commits.paths]
 
     # ---- restarting empty ----------------------------------------------------------------
 
@@ -211,8 +234,8 @@ class StreamStore(StreamReader):
         """Wipe everything and go on at `first_llsn`. A crash leaves the old replica or the wiped
         one. Clears an error, too. Nothing else may be asked until `done`."""
         meta = replace(
-            self._meta,
-            trimmed_glsn=max(trimmed_glsn, self._meta.trimmed_glsn),
+            self.meta,
+            trimmed_glsn=max(trimmed_glsn, self.meta.trimmed_glsn),
             base_llsn=first_llsn,
             base_high_watermark=high_watermark,
             wiping=True,
@@ -228,9 +251,9 @@ class StreamStore(StreamReader):
         opened: list[StreamStore] = []
 
         def open_again() -> None:
-            _sync_names(self._files, self._path)
+            _sync_names(self._files, self.path)
             opened.append(
-                StreamStore._opened(self._files, self._path, self._journal, self._settings)
+                StreamStore._opened(self._files, self.path, self._journal, self._settings)
             )
 
         self._journal.call(
@@ -246,11 +269,11 @@ class StreamStore(StreamReader):
             return
         self.abandon()
         fresh = opened[0]
-        self._meta, self._channel = fresh._meta, fresh._channel
+        self.meta, self._channel = fresh.meta, fresh._channel
         self._data, self._commits = fresh._data, fresh._commits
         self.local_low, self.context = fresh.local_low, fresh.context
         self._removals.channel = fresh._channel
-        self._removals.add([partial(wipe.remove, self._files, self._path)])
+        self._removals.add([partial(_remove_wiped, self._files, self.path)])
         done(None)
 
     # ---- opening and closing ------------------------------------------------------------
@@ -259,21 +282,21 @@ class StreamStore(StreamReader):
         found = recover(
             self._commits.newest_first(),
             self._data.last_llsn,
-            trimmed_glsn=self._meta.trimmed_glsn,
-            base=(self._meta.base_high_watermark, self._meta.base_llsn),
+            trimmed_glsn=self.meta.trimmed_glsn,
+            base=(self.meta.base_high_watermark, self.meta.base_llsn),
         )
-        self._commits.drop_above(found.high_watermark, found.uncommitted_begin, self._meta.epoch)
+        self._commits.drop_above(found.high_watermark, found.uncommitted_begin, self.meta.epoch)
         damaged = found.damaged or self._data.damaged or self._commits.damaged
         if not damaged and found.uncommitted_end > self._data.next_llsn:
             self._data.restart(found.uncommitted_end)  # only trimmed entries are missing
         try:
-            self.local_low = self._find_low(self._meta.trimmed_glsn)
+            self.local_low = self._find_low(self.meta.trimmed_glsn)
         except Corrupt:
             damaged = True
         damaged = damaged or self._data.first_llsn > self.first_kept
         if not damaged:
             # What a crash kept a trim from doing.
-            for step in self._drop_trimmed(self._meta.trimmed_glsn, self._commits.last):
+            for step in self._drop_trimmed(self.meta.trimmed_glsn, self._commits.last):
                 step()
         return replace(found, local_low=self.local_low, damaged=damaged)
 
@@ -304,3 +327,54 @@ def _sync_names(files: Files, path: str) -> None:
     for name in _DIRECTORIES:
         if files.exists(f"{path}/{name}"):
             files.sync_directory(f"{path}/{name}")
+
+
+class _Removals:
+    """Files that are not needed any more, removed in the background of one replica's writes.
+
+    One file a job: removing is slow, and appends go in between. In the order given, oldest first,
+    so that a crash leaves no hole."""
+
+    def __init__(self, journal: Journal, channel: Channel) -> None:
+        self._journal = journal
+        self.channel = channel  # where the replica writes now
+        self._waiting: deque[tuple[list[Step], Finished | None]] = deque()
+        self._under_way = False
+
+    def add(self, steps: Iterable[Step], done: Finished | None = None) -> None:
+        """`done` when these are gone, and all that were added before."""
+        self._waiting.extend(([step], None) for step in steps)
+        if done is not None:
+            self._waiting.append(([], done))
+        self._next()
+
+    def _next(self) -> None:
+        if self._waiting and not self._under_way:
+            self._under_way = True
+            steps, done = self._waiting.popleft()
+            self._journal.call(self.channel, steps, partial(self._removed, done))
+
+    def _removed(self, done: Finished | None, error: BaseException | None) -> None:
+        self._under_way = False
+        self._next()
+        if done is not None:
+            done(error)
+
+
+def _set_aside(files: Files, path: str) -> None:
+    """Move the files of a replica that restarts empty out of the way. Blocking."""
+    wiped = f"{path}/{_WIPED}"
+    files.make_directory(wiped)
+    for name in ("data", "commit"):
+        if files.exists(f"{path}/{name}"):
+            if files.exists(f"{wiped}/{name}"):
+                files.remove_tree(f"{wiped}/{name}")
+            files.rename(f"{path}/{name}", f"{wiped}/{name}")
+    files.sync_directory(path)
+
+
+def _remove_wiped(files: Files, path: str) -> None:
+    """Remove what was set aside, if anything. Blocking."""
+    wiped = f"{path}/{_WIPED}"
+    if files.exists(wiped):
+        files.remove_tree(wiped)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loomlog.errors import AppendUnknown, Unavailable
 from loomlog.limits import APPENDS_IN_FLIGHT_MAX as WINDOW
 from loomlog.node.ordered.producers import ProducerTable
-from loomlog.storage.ordered.producers import ProducerMark
+from loomlog.storage.ordered.data_file import ProducerMark
 
 
 def test_a_batch_is_found_by_its_producer_and_number() -> None:

@@ -8,7 +8,7 @@ from storage_rig import StorageRig
 
 from loomlog.config import StorageSettings
 from loomlog.limits import KIB
-from loomlog.storage.ordered.allocation import allocation
+from loomlog.storage.ordered.journal import allocation
 
 
 def test_a_file_doubles_when_half_of_it_is_used() -> None:

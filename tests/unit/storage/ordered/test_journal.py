@@ -12,14 +12,14 @@ from storage_rig import HandClock, HandWorker, WatchedFiles
 from loomlog.config import StorageSettings
 from loomlog.storage.disk import ThreadWorker
 from loomlog.storage.files import File, Finished
-from loomlog.storage.ordered.journal import Channel, Journal
+from loomlog.storage.ordered.journal import Channel, ChannelFile, Journal
 from loomlog.types import SyncMode
 
 
-class Target:
-    def __init__(self, channel: Channel, file: File) -> None:
-        self.channel = channel
-        self.file = file
+def opened(channel: Channel, file: File) -> ChannelFile:
+    target = ChannelFile(channel.name, channel)
+    target.opened = file
+    return target
 
 
 class Volume:
@@ -32,12 +32,12 @@ class Volume:
         self.journal = Journal(self.worker, self.clock.call_later, settings)
         self.path = path
         self.data = self.target("data")
-        self.commit = Target(self.data.channel, self.files.open(f"{path}/commit", create=True))
+        self.commit = opened(self.data.channel, self.files.open(f"{path}/commit", create=True))
         self.other = self.target("other")
         self.answers: list[tuple[str, BaseException | None]] = []
 
-    def target(self, name: str) -> Target:
-        return Target(Channel(name), self.files.open(f"{self.path}/{name}", create=True))
+    def target(self, name: str) -> ChannelFile:
+        return opened(Channel(name), self.files.open(f"{self.path}/{name}", create=True))
 
     def done(self, name: str) -> Finished:
         return lambda error: self.answers.append((name, error))
@@ -277,7 +277,7 @@ async def test_on_a_thread_and_an_event_loop(tmp_path: Path) -> None:
     worker = ThreadWorker(loop)
     files = WatchedFiles()
     journal = Journal(worker, loop.call_later, StorageSettings())
-    target = Target(Channel("data"), files.open(f"{tmp_path}/data", create=True))
+    target = opened(Channel("data"), files.open(f"{tmp_path}/data", create=True))
     stored: asyncio.Future[None] = loop.create_future()
     answers: list[int] = []
 

@@ -12,7 +12,7 @@ from loomlog.batch import read_header, split
 from loomlog.errors import Corrupt, InvalidArgument, NotYetWritten, Trimmed
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.ordered.data_file import Broken
-from loomlog.storage.ordered.parts import Part, check_cover, cut
+from loomlog.storage.ordered.stream_reader import Part, check_cover, cut
 from loomlog.testing.sim.disk import SimDisk
 from loomlog.testing.sim.world import World
 from loomlog.types import CommitContext

@@ -12,8 +12,7 @@ from loomlog.config import StorageSettings
 from loomlog.errors import AlreadyExists, NotFound
 from loomlog.storage.disk import RealFiles, lock_directory
 from loomlog.storage.ordered.journal import Journal
-from loomlog.storage.ordered.replica_paths import ReplicaPaths, set_aside
-from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.replica_paths import ReplicaPaths, StreamMeta, set_aside
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.storage.volumes import Volumes
 

@@ -18,7 +18,7 @@ from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotYetWritte
 from loomlog.limits import APPENDS_IN_FLIGHT_MAX
 from loomlog.storage.disk import RealFile, RealFiles
 from loomlog.storage.files import File
-from loomlog.storage.ordered.stream_meta import StreamMeta
+from loomlog.storage.ordered.replica_paths import StreamMeta
 from loomlog.storage.ordered.stream_reader import MISS
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.types import CommitContext, SyncMode
