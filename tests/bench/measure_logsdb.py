@@ -18,9 +18,8 @@ from time import perf_counter
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from loomlog.core.copyset.lsn import LSN_MAX, OFFSET_MAX, make
 from loomlog.core.copyset.messages import Delivered, NodeAnswer, NodeRequest, Read, Release, Store
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import LSN_MAX, OFFSET_MAX, Kind, Record, make
 from loomlog.limits import KIB, MIB
 from loomlog.storage.disk import ThreadWorker
 from loomlog.storage.logsdb.rocks_logs import RocksLogs

@@ -11,7 +11,7 @@ from archive_rig import local_cluster
 import loomlog
 from loomlog.archive.reader import Archive
 from loomlog.client.blocking import BlockingCluster, BlockingLog
-from loomlog.core.copyset.lsn import epoch_of
+from loomlog.core.copyset.record import epoch_of
 from loomlog.errors import NotFound
 from loomlog.spark import archive_job
 

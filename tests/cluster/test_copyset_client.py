@@ -14,7 +14,7 @@ from test_exactly_once_on_servers import ExactlyOnceServers, servers
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
-from loomlog.core.copyset.lsn import epoch_of, make
+from loomlog.core.copyset.record import epoch_of, make
 from loomlog.errors import DataLoss, NotFound, NotYetWritten, Trimmed
 from loomlog.testing import LocalCluster
 from loomlog.types import Gap

@@ -14,7 +14,7 @@ import pytest
 from loomlog import Cluster, connect
 from loomlog.cli.processes.local_processes import LocalProcesses, Plan
 from loomlog.client.log import Log
-from loomlog.core.copyset.lsn import epoch_of, last_of
+from loomlog.core.copyset.record import epoch_of, last_of
 from loomlog.errors import DataLoss
 from loomlog.types import Gap, Glsn
 

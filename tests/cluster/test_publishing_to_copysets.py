@@ -14,7 +14,7 @@ from dying_writers import Crash, Dying, own_loglet
 from loomlog.client.log import Log
 from loomlog.client.publish import writer_state
 from loomlog.client.publish.writer import Published, writers_prefix
-from loomlog.core.copyset.lsn import epoch_of
+from loomlog.core.copyset.record import epoch_of
 from loomlog.testing import LocalCluster
 
 pytestmark = pytest.mark.timeout(120)

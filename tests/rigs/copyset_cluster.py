@@ -10,7 +10,7 @@ from typing import Any
 from scripted_node import PATIENCE_S, ScriptedNode
 from small_cluster import SmallCluster
 
-from loomlog.core.copyset.lsn import Lsn, epoch_of, offset_of
+from loomlog.core.copyset.record import Lsn, epoch_of, offset_of
 from loomlog.errors import LoomError
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection

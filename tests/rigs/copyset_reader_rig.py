@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import LSN_MAX, OFFSET_MAX, Epoch, Lsn, make
-from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
-from loomlog.core.copyset.reader import Reader
-from loomlog.core.copyset.reader_words import (
+from loomlog.core.copyset.effects import (
     AskNode,
     Deliver,
-    Effect,
     Finished,
     Gap,
     GapKind,
     NeedMetadata,
-    ReadSettings,
+    ReaderEffect,
     SetTimer,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.reader import Reader
+from loomlog.core.copyset.reader_sources import ReadSettings
+from loomlog.core.copyset.record import LSN_MAX, OFFSET_MAX, Epoch, Kind, Lsn, Record, make
 from loomlog.types import NodeId
 
 LOG = 1
@@ -130,7 +129,7 @@ class ReaderRig:
     def pass_grace(self) -> None:
         self.pass_time(self.settings.grace_s + 0.001)
 
-    def do(self, effects: list[Effect]) -> None:
+    def do(self, effects: list[ReaderEffect]) -> None:
         for effect in effects:
             match effect:
                 case AskNode():

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.log_state import set_clean
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import (
     EpochStoreRequest,
     LogState,
@@ -16,9 +14,10 @@ from loomlog.core.copyset.messages import (
     SetClean,
     Store,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round, Steps
+from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.copyset.recovery import Ending, Recovery
-from loomlog.core.copyset.requests import Answer, CopysetAsk, Round, Steps
 from loomlog.core.requests import Lost
 from loomlog.testing.copyset_node import CopysetNode
 from loomlog.types import NodeId

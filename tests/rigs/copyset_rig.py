@@ -13,8 +13,6 @@ from typing import Self
 from loomlog.batch import build
 from loomlog.config import NodeSettings
 from loomlog.core.copyset import log_state
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
 from loomlog.core.copyset.messages import (
     Activate,
     Contradict,
@@ -26,8 +24,8 @@ from loomlog.core.copyset.messages import (
     Read,
     SetClean,
 )
-from loomlog.core.copyset.placement import ranked
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, ranked
+from loomlog.core.copyset.record import LSN_MAX, Epoch, Kind, Lsn, Record
 from loomlog.errors import LoomError, RolledBack
 from loomlog.net.endpoints import connect
 from loomlog.node import StorageNode

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import (
     Amend,
     Delivered,
@@ -18,7 +17,7 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.limits import MIB
 from loomlog.storage.files import Finished, Step
 from loomlog.storage.logsdb.partitions import PartitionSettings

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from copyset_parties import LOG, Message, Node, ignore
 
-from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.messages import Amend, Clean, Store, Trim, Trouble
-from loomlog.core.copyset.record import Kind
+from loomlog.core.copyset.record import Epoch, Kind
 from loomlog.core.copyset.storage import Put
 
 if TYPE_CHECKING:

@@ -14,21 +14,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from copyset_parties import LOG, Node
 
-from loomlog.core.copyset.effects import Acknowledge, Effect, LeaveOpen, Reject, Send, StepDown
-from loomlog.core.copyset.lsn import (
+from loomlog.core.copyset.effects import (
+    Acknowledge,
+    Deliver,
+    Gap,
+    GapKind,
+    LeaveOpen,
+    Reject,
+    Send,
+    SequencerEffect,
+    StepDown,
+)
+from loomlog.core.copyset.messages import Amend, Delivered, EpochEnd, Read, Release, Store
+from loomlog.core.copyset.record import (
     EPOCH_MAX,
     OFFSET_MAX,
     Epoch,
+    Kind,
     Lsn,
     Offset,
+    Record,
     epoch_of,
+    lsn_words,
     make,
     offset_of,
-    words,
 )
-from loomlog.core.copyset.messages import Amend, Delivered, EpochEnd, Read, Release, Store
-from loomlog.core.copyset.reader_words import Deliver, Gap, GapKind
-from loomlog.core.copyset.record import Kind, Record
 from loomlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -57,7 +67,7 @@ class WriteJudge:
         self._world = world
         self.acknowledged: dict[Lsn, Record] = {}  # by first LSN, in the wave that counted
         self.given_out: dict[Lsn, Record] = {}  # by first LSN, in the newest wave
-        self.outcomes: dict[int, Effect] = {}  # by append
+        self.outcomes: dict[int, SequencerEffect] = {}  # by append
         self.begun: dict[int, int] = {}  # the process that an append was handed to
         self._floors: dict[int, Lsn] = {}  # what was acknowledged when an append began
         self._stored: dict[tuple[Lsn, int], set[NodeId]] = {}  # who took an LSN in a wave
@@ -71,7 +81,7 @@ class WriteJudge:
         self._floors[append] = max(self.acknowledged, default=0)
         self.begun[append] = process
 
-    def did(self, epoch: Epoch, effect: Effect) -> None:
+    def did(self, epoch: Epoch, effect: SequencerEffect) -> None:
         match effect:
             case Acknowledge(int(append), lsn):
                 self._end(append, effect)
@@ -85,9 +95,9 @@ class WriteJudge:
             case Send(_, Store(_, record) | Amend(_, record)):
                 self._give(record)
                 good = self._is_good(epoch, record.lng)
-                demand(good, f"the LNG of {words(record.first)} passes what is not stored")
+                demand(good, f"the LNG of {lsn_words(record.first)} passes what is not stored")
 
-    def _end(self, append: int, effect: Effect) -> None:
+    def _end(self, append: int, effect: SequencerEffect) -> None:
         before = self.outcomes.setdefault(append, effect)
         demand(before is effect, f"append {append} ended twice: {before}, {effect}")
 
@@ -96,15 +106,17 @@ class WriteJudge:
         other = self.given_out.setdefault(record.first, record)
         same = other.batch == record.batch or not record.batch  # an amendment has none
         if not same or other.count != record.count:
-            raise Violation(f"{words(record.first)} was given to {other} and to {record}")
+            raise Violation(f"{lsn_words(record.first)} was given to {other} and to {record}")
         if record.wave > other.wave:
             self.given_out[record.first] = record._replace(batch=other.batch)
 
     def _acknowledge(self, epoch: Epoch, lsn: Lsn, append: int) -> None:
-        name = words(lsn)
+        name = lsn_words(lsn)
         demand(epoch not in self._over, f"{name} is acknowledged after a preemption")
         floor = self._floors[append]
-        demand(lsn > floor, f"{name} is acknowledged to an append that began behind {words(floor)}")
+        demand(
+            lsn > floor, f"{name} is acknowledged to an append that began behind {lsn_words(floor)}"
+        )
         demand(lsn not in self.acknowledged, f"{name} was acknowledged twice")
         record = self.given_out[lsn]
         demand(
@@ -131,8 +143,8 @@ class WriteJudge:
 
     def _release(self, epoch: Epoch, lsn: Lsn) -> None:
         clean = self._world.store.state.last_clean
-        demand(epoch - 1 <= clean, f"{words(lsn)} is released before recovery")
-        demand(self._is_good(epoch, offset_of(lsn)), f"{words(lsn)} is released, not stored")
+        demand(epoch - 1 <= clean, f"{lsn_words(lsn)} is released before recovery")
+        demand(self._is_good(epoch, offset_of(lsn)), f"{lsn_words(lsn)} is released, not stored")
         self.highest_release = max(self.highest_release, lsn)
 
     def open_appends(self) -> list[int]:
@@ -147,7 +159,7 @@ class WriteJudge:
         """A node says that it stored this. It had `before`, and was sealed up to `sealed`."""
         records = node.records
         after = records.by_first.get(record.first)
-        name = f"node {node.node_id} took {words(record.first)}"
+        name = f"node {node.node_id} took {lsn_words(record.first)}"
         if record.last > records.standing.trimmed:
             demand(after is not None, f"{name} and does not have it: it is not on it")
         if after is not None and before is not None:
@@ -230,11 +242,11 @@ class Judge(WriteJudge):
     def shown(self, shown: Deliver | Gap, expected: Lsn) -> None:
         """A reader was shown this, and should have been shown what begins at `expected`."""
         if shown.first != expected:
-            raise Violation(f"{words(expected)} comes next, not {words(shown.first)}")
+            raise Violation(f"{lsn_words(expected)} comes next, not {lsn_words(shown.first)}")
         if isinstance(shown, Gap):
             self._gap(shown)
             return
-        demand(shown.last <= self.highest_release, f"{words(shown.last)} is not released")
+        demand(shown.last <= self.highest_release, f"{lsn_words(shown.last)} is not released")
         self.deliveries += 1
         self.seen(shown.record)
 
@@ -253,7 +265,7 @@ class Judge(WriteJudge):
             return
         given = self.given_out.get(record.first)
         if given is None or (given.batch, given.count) != (record.batch, record.count):
-            raise Violation(f"{words(record.first)} shows {record}; it was given to {given}")
+            raise Violation(f"{lsn_words(record.first)} shows {record}; it was given to {given}")
         for lsn in range(record.first, record.last + 1):
             self._data[lsn] = record
         for void in self._voids.get(record.epoch, ()):
@@ -265,7 +277,7 @@ class Judge(WriteJudge):
             return
         for other in known:
             if other.kind is not void.kind and overlap(void, other):
-                raise Violation(f"{words(void.first)} shows {other}, now {void}")
+                raise Violation(f"{lsn_words(void.first)} shows {other}, now {void}")
         known.add(void)
         self.holes += 1
         for record in [*self._data.values(), *self.acknowledged.values()]:
@@ -273,23 +285,25 @@ class Judge(WriteJudge):
 
     def _check(self, record: Record, void: Void) -> None:
         if overlap(record, void):
-            raise Violation(f"{words(record.first)} shows {record} and {void}")
+            raise Violation(f"{lsn_words(record.first)} shows {record} and {void}")
 
     def _gap(self, gap: Gap) -> None:
         """A reader was told that there is nothing."""
         self.gaps.append(gap)
         first, last, kind = gap.first, gap.last, gap.kind
         if kind is GapKind.TRIM:
-            demand(last <= self.trimmed, f"{words(last)} is said to be trimmed")
+            demand(last <= self.trimmed, f"{lsn_words(last)} is said to be trimmed")
             return
         there = self.there()
         if kind is GapKind.DATALOSS and not self._world.disaster:
-            raise Violation(f"[{words(first)}, {words(last)}] is said to be lost")
+            raise Violation(f"[{lsn_words(first)}, {lsn_words(last)}] is said to be lost")
         for record in self.acknowledged.values():
             if first <= record.last and record.first <= last:
                 self._check_loss(record, kind, there)
         if kind is GapKind.DATALOSS and not self._may_be_lost(gap, there):
-            raise Violation(f"[{words(first)}, {words(last)}] is said to be lost, and was not")
+            raise Violation(
+                f"[{lsn_words(first)}, {lsn_words(last)}] is said to be lost, and was not"
+            )
 
     def _check_loss(self, record: Record, kind: GapKind, there: Collection[Lsn]) -> None:
         if record.last <= self.trimmed:
@@ -331,7 +345,7 @@ class Judge(WriteJudge):
         clean = self._world.store.state.last_clean
         for record in shown:
             if record.epoch - 1 > clean:
-                first = words(record.first)
+                first = lsn_words(record.first)
                 raise Violation(f"{first} is shown before all epochs before it are clean")
             self.seen(record)
         self._check_gaps(shown, looked)
@@ -375,7 +389,7 @@ class Judge(WriteJudge):
         lost = [first for first in self.given_out.keys() - there if first <= lsn]
         is_lost = any(lsn <= self.given_out[first].last for first in lost)
         if epoch_of(lsn) not in self.doubtful and not (self._world.disaster and is_lost):
-            raise Violation(f"nothing is shown at {words(lsn)}")
+            raise Violation(f"nothing is shown at {lsn_words(lsn)}")
         for record in self.acknowledged.values():
             if record.first <= lsn <= record.last and record.first in there:
                 raise Violation(f"{record} was acknowledged, and is not shown")
@@ -413,7 +427,9 @@ class Judge(WriteJudge):
         for (first, last, kind), nodes in holders.items():
             metadata = self._world.store.state.metadata_of(epoch_of(first))
             if last > self.trimmed and not metadata.can_hold_a_copyset(nodes | unlucky):
-                raise Violation(f"[{words(first)}, {words(last)}] {kind.name} is only on {nodes}")
+                raise Violation(
+                    f"[{lsn_words(first)}, {lsn_words(last)}] {kind.name} is only on {nodes}"
+                )
 
 
 def overlap(one: Record | Void, other: Record | Void) -> bool:

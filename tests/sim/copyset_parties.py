@@ -11,9 +11,16 @@ from random import Random
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from loomlog.core.copyset import log_state
-from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata, Member
+from loomlog.core.copyset.effects import (
+    AskNode,
+    Deliver,
+    Finished,
+    Gap,
+    NeedMetadata,
+    ReaderEffect,
+    SetTimer,
+)
 from loomlog.core.copyset.exclusions import Exclusions
-from loomlog.core.copyset.lsn import Epoch, Lsn, skip_zero
 from loomlog.core.copyset.messages import (
     Activate,
     Delivered,
@@ -31,20 +38,12 @@ from loomlog.core.copyset.messages import (
     Store,
     Trouble,
 )
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round, Steps
 from loomlog.core.copyset.reader import Reader
-from loomlog.core.copyset.reader_words import (
-    AskNode,
-    Deliver,
-    Effect,
-    Finished,
-    Gap,
-    NeedMetadata,
-    ReadSettings,
-    SetTimer,
-)
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.reader_sources import ReadSettings
+from loomlog.core.copyset.record import Epoch, Lsn, Record, skip_zero
 from loomlog.core.copyset.recovery import Recovery
-from loomlog.core.copyset.requests import Answer, CopysetAsk, Round, Steps
 from loomlog.core.copyset.sequencer import Sequencer
 from loomlog.core.requests import Lost, Service
 from loomlog.testing.copyset_node import CopysetNode, MemoryRecords
@@ -319,7 +318,7 @@ class Follower:
         if self._world.random.random() < 0.1:
             self._carry_out(self._reader.told_state(self._world.store.state, now))
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _carry_out(self, effects: list[ReaderEffect]) -> None:
         for effect in effects:
             match effect:
                 case AskNode(node, question, request):

@@ -27,11 +27,8 @@ from copyset_parties import (
     is_nothing,
 )
 
-from loomlog.core.copyset.effects import Contradicted, Effect, Send
-from loomlog.core.copyset.epoch_metadata import Authority, Member
+from loomlog.core.copyset.effects import Contradicted, Send, SequencerEffect
 from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
-from loomlog.core.copyset.fence import Fenced, fence
-from loomlog.core.copyset.lsn import LSN_MAX, Lsn, make, offset_of
 from loomlog.core.copyset.messages import (
     Activate,
     Amend,
@@ -47,9 +44,10 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.purge import NotPurged, Purged, purge
+from loomlog.core.copyset.nodeset import Authority, Member
+from loomlog.core.copyset.procedures import Answer, Fenced, NotPurged, Purged, fence, purge
+from loomlog.core.copyset.record import LSN_MAX, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Ending, Interrupted, Recovered, Recovery
-from loomlog.core.copyset.requests import Answer
 from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, State
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.core.requests import Lost, Service
@@ -390,7 +388,7 @@ class CopysetWorld:
                 self._answer(message, node.answer(cast(Read, message.request)))
             self.waiting.clear()
 
-    def _carry_out(self, host: Host, effects: list[Effect]) -> None:
+    def _carry_out(self, host: Host, effects: list[SequencerEffect]) -> None:
         for effect in effects:
             self.judge.did(host.sequencer.epoch, effect)
             match effect:

@@ -9,7 +9,7 @@ import pytest
 from run_seeds import Choice, run_seed
 
 from loomlog.core.copyset.landmarks import Ages
-from loomlog.core.copyset.stamps import Stamps
+from loomlog.core.copyset.sequencer import Stamps
 from loomlog.metadata.copyset import times as copyset_times
 from loomlog.metadata.nodes.clocks import Clocks
 

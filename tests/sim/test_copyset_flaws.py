@@ -13,12 +13,12 @@ from copyset_judge import Violation
 from copyset_parties import Node
 from copyset_world import CopysetWorld
 
-from loomlog.core.copyset import epoch_recovery, mutation, sequencer, storage
-from loomlog.core.copyset.epoch_metadata import EpochMetadata
-from loomlog.core.copyset.epoch_recovery import Basis, EpochRecovery, Failed
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, make
+from loomlog.core.copyset import recovery, sequencer, settlement, storage
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState, Preempted, SealedAt
-from loomlog.core.copyset.requests import Steps
+from loomlog.core.copyset.nodeset import EpochMetadata
+from loomlog.core.copyset.procedures import Steps
+from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, Offset, make
+from loomlog.core.copyset.recovery import Basis, EpochRecovery, Failed
 from loomlog.core.copyset.settlement import Digests, Settled, settle
 from loomlog.core.copyset.storage import LogStanding, Records
 from loomlog.errors import LoomError
@@ -87,7 +87,7 @@ def test_an_epoch_is_thought_to_end_with_the_last_record_that_was_found(
     def confident(digests: Digests, after: Offset, **known: Any) -> Settled:
         return settle(digests, after, **known)._replace(exact=True)
 
-    monkeypatch.setattr(epoch_recovery, "settle", confident)
+    monkeypatch.setattr(recovery, "settle", confident)
     assert notices("was lost and is shown as bridge", disaster=True)
 
 
@@ -116,7 +116,7 @@ def test_no_marks_are_left_where_nothing_was(monkeypatch: Patch) -> None:
     def sparing(digests: Digests, after: Offset, **_: object) -> Settled:
         return settle(digests, after, authoritative=False)
 
-    monkeypatch.setattr(epoch_recovery, "settle", sparing)
+    monkeypatch.setattr(recovery, "settle", sparing)
     assert notices("is said to be lost")
 
 
@@ -124,7 +124,7 @@ def test_marks_are_left_although_too_few_nodes_are_there(monkeypatch: Patch) -> 
     def sure(digests: Digests, after: Offset, **_: object) -> Settled:
         return settle(digests, after, authoritative=True)
 
-    monkeypatch.setattr(epoch_recovery, "settle", sure)
+    monkeypatch.setattr(recovery, "settle", sure)
     assert notices("shows .* and Void", disaster=True)
 
 
@@ -137,7 +137,7 @@ def test_records_are_not_completed(monkeypatch: Patch) -> None:
     ) -> tuple[NodeId, ...]:
         return tuple(sorted(touched)) or (min(writable),)
 
-    monkeypatch.setattr(mutation, "completed", content)
+    monkeypatch.setattr(settlement, "completed", content)
     assert notices("is only on")
 
 

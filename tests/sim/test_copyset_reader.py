@@ -6,7 +6,7 @@ import pytest
 from copyset_judge import Violation
 from copyset_world import CopysetWorld
 
-from loomlog.core.copyset.reader_words import GapKind
+from loomlog.core.copyset.effects import GapKind
 
 CHUNKS = 4
 SEEDS_PER_CHUNK = 50

@@ -11,15 +11,13 @@ import pytest
 from copyset_judge import Violation
 from copyset_world import CopysetWorld
 
-from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
+from loomlog.core.copyset.effects import GapKind
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.reader import Reader
-from loomlog.core.copyset.reader_knowledge import Knowledge
-from loomlog.core.copyset.reader_source import Finding, Source
-from loomlog.core.copyset.reader_sources import Sources
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata
+from loomlog.core.copyset.reader import Knowledge, Reader
+from loomlog.core.copyset.reader_sources import Finding, Source, Sources
 from loomlog.core.copyset.reader_window import Window
-from loomlog.core.copyset.reader_words import GapKind
+from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
 from loomlog.types import NodeId
 
 SEEDS = 300

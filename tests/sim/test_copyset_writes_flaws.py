@@ -9,14 +9,13 @@ import pytest
 from copyset_judge import Violation
 from copyset_world import CopysetWorld
 
-from loomlog.core.copyset import placement, storage
-from loomlog.core.copyset.effects import Effect
-from loomlog.core.copyset.epoch_metadata import Member
-from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset import nodeset, storage
+from loomlog.core.copyset.effects import SequencerEffect
 from loomlog.core.copyset.messages import Amend, Stored
-from loomlog.core.copyset.sequencer import Sequencer
+from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.sequencer import Sequencer, Underway
 from loomlog.core.copyset.storage import Decision, LogStanding, Records
-from loomlog.core.copyset.waves import Underway
 from loomlog.types import NodeId
 
 SEEDS = 300
@@ -75,7 +74,7 @@ def test_nodes_take_what_is_sealed(monkeypatch: Patch) -> None:
 def test_a_sequencer_goes_on_when_it_is_preempted(monkeypatch: Patch) -> None:
     step_down = Sequencer._step_down
 
-    def stubborn(sequencer: Sequencer, seal: Epoch) -> list[Effect]:
+    def stubborn(sequencer: Sequencer, seal: Epoch) -> list[SequencerEffect]:
         state, underway = sequencer.state, dict(sequencer._underway)
         effects = step_down(sequencer, seal)
         sequencer.state = state
@@ -89,7 +88,7 @@ def test_a_sequencer_goes_on_when_it_is_preempted(monkeypatch: Patch) -> None:
 def test_records_are_acknowledged_before_older_sequencers_are_fenced(monkeypatch: Patch) -> None:
     append = Sequencer.append
 
-    def eager(sequencer: Sequencer, *arguments: object) -> list[Effect]:
+    def eager(sequencer: Sequencer, *arguments: object) -> list[SequencerEffect]:
         sequencer._fenced = True
         return append(sequencer, *arguments)  # type: ignore[arg-type]
 
@@ -100,7 +99,7 @@ def test_records_are_acknowledged_before_older_sequencers_are_fenced(monkeypatch
 def test_records_are_released_before_older_epochs_are_recovered(monkeypatch: Patch) -> None:
     append = Sequencer.append
 
-    def eager(sequencer: Sequencer, *arguments: object) -> list[Effect]:
+    def eager(sequencer: Sequencer, *arguments: object) -> list[SequencerEffect]:
         sequencer._recovered = True
         return append(sequencer, *arguments)  # type: ignore[arg-type]
 
@@ -119,7 +118,7 @@ def test_lng_passes_what_is_under_way(monkeypatch: Patch) -> None:
     windows: list[Sequence[Underway]] = []
     done = Sequencer._done
 
-    def remember(sequencer: Sequencer, underway: Underway) -> list[Effect]:
+    def remember(sequencer: Sequencer, underway: Underway) -> list[SequencerEffect]:
         windows[:] = [sequencer._window]
         return done(sequencer, underway)
 
@@ -137,7 +136,7 @@ def test_copysets_are_not_spread(monkeypatch: Patch) -> None:
     def at_random(members: Sequence[Member], domains_max: int) -> list[Member]:
         return list(members[:domains_max])
 
-    monkeypatch.setattr(placement, "_spread", at_random)
+    monkeypatch.setattr(nodeset, "_spread", at_random)
     assert notices("not spread")
 
 
@@ -152,7 +151,7 @@ def test_nodes_do_not_agree_on_who_sends(monkeypatch: Patch) -> None:
 def test_an_lsn_is_given_twice(monkeypatch: Patch) -> None:
     append = Sequencer.append
 
-    def forgetful(sequencer: Sequencer, *arguments: object) -> list[Effect]:
+    def forgetful(sequencer: Sequencer, *arguments: object) -> list[SequencerEffect]:
         if sequencer._next_offset > 8 and not sequencer._underway:
             sequencer._next_offset = 1
         return append(sequencer, *arguments)  # type: ignore[arg-type]

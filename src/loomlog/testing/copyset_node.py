@@ -7,9 +7,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd, NodeAnswer, NodeRequest
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import Epoch, Lsn, Record
 from loomlog.core.copyset.storage import (
     Change,
     Erase,

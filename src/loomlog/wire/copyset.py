@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from loomlog.batch import aligned, check
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import EPOCH_MAX, OFFSET_MAX, epoch_of, offset_of
 from loomlog.core.copyset.messages import (
     Acknowledged,
     Activate,
@@ -45,7 +43,8 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, Kind, Record, epoch_of, offset_of
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
 from loomlog.limits import ALIGNMENT, MIB
 from loomlog.types import Buffer, LogId, NodeId

@@ -14,8 +14,8 @@ from loomlog.core.chained import chain
 from loomlog.core.chained.chain import junk
 from loomlog.core.chained.messages import Answer, Create, Request, Seal, Stored, Write
 from loomlog.core.copyset import messages as copyset
-from loomlog.core.copyset.lsn import offset_of
 from loomlog.core.copyset.messages import Store
+from loomlog.core.copyset.record import offset_of
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.chained.write_once import WriteOnceStore
 from loomlog.storage.files import UnsyncedError

@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loomlog.batch import assign_llsn, assign_position, build
-from loomlog.core.copyset import lsn
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.messages import (
     Amend,
     Clean,
@@ -35,7 +33,8 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, Kind, Record, make
 from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.wire import copyset
 from loomlog.wire import loomlog_pb2 as pb
@@ -43,9 +42,9 @@ from loomlog.wire.copyset import KnownNode
 
 LOG = st.integers(0, (1 << 32) - 1)
 SHORT = st.integers(0, (1 << 32) - 1)
-EPOCH = st.integers(1, lsn.EPOCH_MAX)
+EPOCH = st.integers(1, EPOCH_MAX)
 OFFSET = st.integers(1, 1 << 31)
-LSN = st.builds(lsn.make, EPOCH, OFFSET)
+LSN = st.builds(make, EPOCH, OFFSET)
 NODES = st.lists(SHORT, max_size=4).map(tuple)
 ENDS = st.builds(EpochEnd, EPOCH, OFFSET, OFFSET, EPOCH, SHORT, st.booleans())
 
@@ -79,7 +78,7 @@ def records(draw: st.DrawFn, *, with_batch: bool | None = None) -> Record:
         draw(NODES),
         draw(SHORT),
         draw(OFFSET),
-        draw(st.integers(0, lsn.EPOCH_MAX)),
+        draw(st.integers(0, EPOCH_MAX)),
         batch_at(first, count, draw(st.binary(min_size=1, max_size=90))) if has_batch else b"",
     )
 
@@ -163,7 +162,7 @@ def test_a_request_of_a_newer_release_is_refused() -> None:
         copyset.request_from_wire(pb.CopysetRequest(), memoryview(b""))
 
 
-@pytest.mark.parametrize("first", [0, lsn.make(0, 5), lsn.make(5, 0), lsn.make(5, lsn.OFFSET_MAX)])
+@pytest.mark.parametrize("first", [0, make(0, 5), make(5, 0), make(5, OFFSET_MAX)])
 def test_no_record_is_where_none_can_be(first: int) -> None:
     record = pb.CopysetRecord(first=first, count=2)
     message = pb.CopysetRequest(kind=pb.CopysetRequest.STORE, record=record)
@@ -172,7 +171,7 @@ def test_no_record_is_where_none_can_be(first: int) -> None:
 
 
 def test_a_batch_of_another_place_is_refused() -> None:
-    first = lsn.make(3, 7)
+    first = make(3, 7)
     record = Record(first, 2, Kind.DATA, 1, (1,), 1, 0, 0, batch_at(first + 1, 2))
     message, payload = copyset.request_to_wire(Store(1, record), 7)
     with pytest.raises(InvalidArgument, match="the batch of"):
@@ -180,7 +179,7 @@ def test_a_batch_of_another_place_is_refused() -> None:
 
 
 def test_an_answer_that_is_cut_off_or_damaged_is_corrupt() -> None:
-    first = lsn.make(3, 7)
+    first = make(3, 7)
     record = Record(first, 2, Kind.DATA, 1, (1,), 1, 0, 0, batch_at(first, 2))
     message, buffers = copyset.answer_to_wire(Digested([record], more=False))
     payload = bytearray(b"".join(map(bytes, buffers)))
@@ -194,7 +193,7 @@ def test_an_answer_that_is_cut_off_or_damaged_is_corrupt() -> None:
 def test_a_state_and_its_nodes_are_the_same_there() -> None:
     first = EpochMetadata(4, (Member(1, "rack=a"), Member(2)), 2)
     second = EpochMetadata(6, (Member(1, "rack=a"), Member(3, "rack=b")), 2)
-    state = LogState(7, 3, (first, second), 5, lsn.make(5, 9), closed=True, trimmed=lsn.make(4, 2))
+    state = LogState(7, 3, (first, second), 5, make(5, 9), closed=True, trimmed=make(4, 2))
     nodes = [KnownNode(1, "a:1", True), KnownNode(3, "c:3", False, True)]
     message = copyset.state_to_wire(8, state, nodes)
     found, by_id = copyset.state_from_wire(message)

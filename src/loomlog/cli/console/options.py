@@ -12,7 +12,7 @@ import typer
 
 from loomlog.cli.console.failures import UsageError
 from loomlog.config import EtcdSettings
-from loomlog.core.copyset.lsn import EPOCH_MAX, LSN_MAX, OFFSET_MAX, make
+from loomlog.core.copyset.record import EPOCH_MAX, LSN_MAX, OFFSET_MAX, make
 from loomlog.errors import LoomError
 from loomlog.net.address import split_address
 

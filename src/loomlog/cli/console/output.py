@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from loomlog.core.copyset import lsn
+from loomlog.core.copyset.record import epoch_of, lsn_words
 from loomlog.types import Entry
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _entries(info: LogInfo, stream: StreamInfo) -> str:
     last = stream.last or 0
     if last < starts.get(stream.segment, 1):
         return "0"
-    return f"up to {lsn.words(last) if stream.copyset is not None else f'{last:,}'}"
+    return f"up to {lsn_words(last) if stream.copyset is not None else f'{last:,}'}"
 
 
 def _tail(info: LogInfo) -> str:
@@ -240,7 +240,7 @@ def _tail(info: LogInfo) -> str:
 def _position(info: LogInfo, position: int) -> str:
     """Return a position as commands take it, with its epoch and offset if it has them."""
     sparse = any(segment.protocol == "copyset" for segment in info.segments)
-    made_of = f" ({lsn.words(position)})" if sparse and lsn.epoch_of(position) else ""
+    made_of = f" ({lsn_words(position)})" if sparse and epoch_of(position) else ""
     return f"{position:,}{made_of}"
 
 

@@ -3,7 +3,7 @@ gaps between epochs are far wider than the ranges written."""
 
 from __future__ import annotations
 
-from loomlog.core.copyset.lsn import epoch_of, make
+from loomlog.core.copyset.record import epoch_of, make
 from loomlog.types import Glsn
 
 

@@ -1,4 +1,4 @@
-"""Effects that a sequencer requests; its driver carries them out in order. Pure."""
+"""Effects that a sequencer or a reader requests; its driver carries them out in order. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from loomlog.core.copyset.lsn import Epoch, Lsn
-from loomlog.core.copyset.messages import Amend, Release, Store
+from loomlog.core.copyset.messages import Amend, Read, Release, Store
+from loomlog.core.copyset.record import Epoch, Lsn, Record
 from loomlog.types import NodeId
 
 Token: TypeAlias = object  # by which the appender recognises its record
@@ -80,6 +80,70 @@ class Reactivate:
     """The log needs a new epoch; this sequencer finishes what is under way."""
 
 
-Effect: TypeAlias = (
+SequencerEffect: TypeAlias = (
     Send | Acknowledge | Reject | LeaveOpen | StepDown | Contradicted | Drained | Reactivate
 )
+
+
+class GapKind(StrEnum):
+    TRIM = "trim"  # records were here and are trimmed
+    HOLE = "hole"  # nothing was acknowledged here
+    BRIDGE = "bridge"  # the epoch ended before
+    DATALOSS = "dataloss"  # records were here, and all copies are gone
+
+
+@dataclass(frozen=True, slots=True)
+class AskNode:
+    """Ask a node; this replaces an earlier question that it has not answered. The node may wait
+    while it has nothing to send."""
+
+    node: NodeId
+    question: int
+    request: Read
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The next entries: those of the record from `first` to `last`. The record may have more, if
+    reading begins or ends within it."""
+
+    record: Record
+    first: Lsn
+    last: Lsn
+
+    @property
+    def skip(self) -> int:
+        """The number of entries of the record to skip."""
+        return self.first - self.record.first
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """There is nothing to read from `first` to `last`, for good."""
+
+    first: Lsn
+    last: Lsn
+    kind: GapKind
+    exact: bool = True  # False: of a loss whose extent is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class NeedMetadata:
+    """The state of the log is needed, with this epoch or a later one in it."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Wake the reader at this time; this replaces an earlier timer."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Everything wanted is delivered, or the log has ended."""
+
+
+ReaderEffect: TypeAlias = AskNode | Deliver | Gap | NeedMetadata | SetTimer | Finished

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata
 from loomlog.core.copyset.messages import Trouble
-from loomlog.core.copyset.placement import Chance, choose_copyset
+from loomlog.core.copyset.nodeset import Chance, EpochMetadata, choose_copyset
 from loomlog.types import NodeId
 
 REFUSED_S: Final[Mapping[Trouble, float]] = {

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from loomlog.core.copyset.epoch_metadata import Authority
-from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, last_of
 from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, last_of
 from loomlog.types import NodeId
 
 

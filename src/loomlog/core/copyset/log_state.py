@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import (
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Finish, LogState, SetClean
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_nodeset
+from loomlog.core.copyset.record import (
     OFFSET_MAX,
     Epoch,
     Lsn,
@@ -21,8 +22,6 @@ from loomlog.core.copyset.lsn import (
     make,
     offset_of,
 )
-from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Finish, LogState, SetClean
-from loomlog.core.copyset.placement import choose_nodeset
 from loomlog.types import Glsn, LogId, NodeId
 
 
@@ -180,3 +179,17 @@ def next_nodeset(
     chosen = choose_nodeset(log, usable, size)
     can_hold = EpochMetadata(0, chosen, newest.replication).can_hold_a_copyset
     return chosen if can_hold([member.node_id for member in chosen]) else newest.nodeset
+
+
+def newest_state(state: LogState, epoch: Epoch, nodes: Collection[NodeId]) -> LogState:
+    """Return the state from which the next epoch is above `epoch`, the highest that any node knows.
+    The nodesets of the epochs in between are unknown, so all nodes are asked, whatever their
+    locations, and no record escapes recovery. The last epoch has no sequencer: the next one
+    recovers them."""
+    if epoch <= state.epoch:
+        return state
+    members = tuple(Member(node) for node in sorted(nodes))
+    newest = state.history[-1]
+    kept = state.history if newest.since <= state.epoch else state.history[:-1]
+    unknown = EpochMetadata(state.epoch + 1, members, newest.replication)
+    return replace(state, epoch=epoch + 1, sequencer=0, history=(*kept, unknown))

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata
-from loomlog.core.copyset.lsn import Epoch, Lsn, Offset
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.nodeset import EpochMetadata
+from loomlog.core.copyset.record import Epoch, Lsn, Offset, Record
 from loomlog.types import LogId, NodeId
 
 # ---- to a storage node: from the sequencer

@@ -18,14 +18,28 @@ after all nodes that count were asked for everything from its place on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.copyset.epoch_metadata import Authority
-from loomlog.core.copyset.lsn import (
+from loomlog.core.copyset.effects import (
+    AskNode,
+    Deliver,
+    Finished,
+    Gap,
+    GapKind,
+    NeedMetadata,
+    ReaderEffect,
+    SetTimer,
+)
+from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata
+from loomlog.core.copyset.reader_sources import Finding, ReadSettings, Source, Sources
+from loomlog.core.copyset.reader_window import Room, Window, WindowPiece
+from loomlog.core.copyset.record import (
     LSN_MAX,
     OFFSET_MAX,
     Epoch,
+    Kind,
     Lsn,
     epoch_of,
     last_of,
@@ -33,24 +47,60 @@ from loomlog.core.copyset.lsn import (
     offset_of,
     skip_zero,
 )
-from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
-from loomlog.core.copyset.reader_knowledge import Knowledge, Stretch
-from loomlog.core.copyset.reader_source import Finding, Source
-from loomlog.core.copyset.reader_sources import Sources
-from loomlog.core.copyset.reader_window import Room, Window, WindowPiece
-from loomlog.core.copyset.reader_words import (
-    AskNode,
-    Deliver,
-    Effect,
-    Finished,
-    Gap,
-    GapKind,
-    NeedMetadata,
-    ReadSettings,
-    SetTimer,
-)
-from loomlog.core.copyset.record import Kind
 from loomlog.types import LogId, NodeId
+
+
+class Stretch(NamedTuple):
+    """Neighbouring epochs that are on the same nodes."""
+
+    metadata: EpochMetadata
+    last_epoch: Epoch  # as far as it is known
+
+
+class Knowledge:
+    """The facts known about the log. They only grow."""
+
+    def __init__(self) -> None:
+        self.trimmed: Lsn = 0
+        self._state: LogState | None = None
+
+    # ---- new facts
+
+    def learn_state(self, state: LogState) -> None:
+        self.trimmed = max(self.trimmed, state.trimmed)
+        known = self._state
+        if known is None or (state.epoch, state.last_clean) >= (known.epoch, known.last_clean):
+            self._state = state
+
+    def learn_answer(self, answer: Delivered) -> None:
+        self.trimmed = max(self.trimmed, answer.trimmed)
+
+    # ---- queries
+
+    def stretch_of(self, epoch: Epoch) -> Stretch | None:
+        """Return the stretch of an epoch; None if its metadata is unknown."""
+        state = self._state
+        if state is None or not state.history or epoch > state.epoch:
+            return None
+        epoch = max(epoch, state.history[0].since)  # there was nothing before
+        later = [metadata.since for metadata in state.history if metadata.since > epoch]
+        return Stretch(state.metadata_of(epoch), min(later) - 1 if later else state.epoch)
+
+    def end_of(self, epoch: Epoch) -> EpochEnd | None:
+        """Return the end of an epoch; None if it is not known to be recovered."""
+        return None if self._state is None else self._state.end_of(epoch)
+
+    def is_clean(self, epoch: Epoch) -> bool:
+        return self._state is not None and epoch <= self._state.last_clean
+
+    @property
+    def end_of_log(self) -> Lsn | None:
+        """Return the last record that there will ever be, if that is known."""
+        state = self._state
+        if state is None or not state.closed or state.last_clean < state.epoch - 1:
+            return None
+        return state.tail
+
 
 DEFAULTS: Final = ReadSettings()
 
@@ -86,14 +136,14 @@ class Reader:
         self._want_not_before = 0.0
         self._in_vain = 0  # times that it was asked for
         self._timer: float | None = None
-        self._effects: list[Effect] = []
+        self._effects: list[ReaderEffect] = []
 
     # ---- events
 
-    def start(self, now: float) -> list[Effect]:
+    def start(self, now: float) -> list[ReaderEffect]:
         return self._go_on(now)
 
-    def told_state(self, state: LogState, now: float) -> list[Effect]:
+    def told_state(self, state: LogState, now: float) -> list[ReaderEffect]:
         """Take the answer to NeedMetadata, or news. Older states do no harm."""
         self._known.learn_state(state)
         if self._is_told():
@@ -112,12 +162,16 @@ class Reader:
             return False
         return self._wanted != epoch or not self._wants_end or self._known.end_of(epoch) is not None
 
-    def told_authorities(self, authorities: Mapping[NodeId, Authority], now: float) -> list[Effect]:
+    def told_authorities(
+        self, authorities: Mapping[NodeId, Authority], now: float
+    ) -> list[ReaderEffect]:
         """Take the authorities of all nodes. Nodes that are not named are fully authoritative."""
         self._sources.told_authorities(authorities)
         return self._go_on(now)
 
-    def answered(self, node: NodeId, question: int, answer: Delivered, now: float) -> list[Effect]:
+    def answered(
+        self, node: NodeId, question: int, answer: Delivered, now: float
+    ) -> list[ReaderEffect]:
         self._known.learn_answer(answer)
         source = self._sources.asked(node, question)
         if source is not None:
@@ -126,26 +180,26 @@ class Reader:
                 self._window.add(record, node, self.head)
         return self._go_on(now)
 
-    def failed(self, node: NodeId, question: int, now: float) -> list[Effect]:
+    def failed(self, node: NodeId, question: int, now: float) -> list[ReaderEffect]:
         """Called when there was no answer in time, no connection, or an invalid answer."""
         source = self._sources.asked(node, question)
         if source is not None:
             self._sources.failed(source, now)
         return self._go_on(now)
 
-    def consumed(self, deliveries: int, now: float) -> list[Effect]:
+    def consumed(self, deliveries: int, now: float) -> list[ReaderEffect]:
         """Called when the consumer is done with this many more deliveries."""
         self._room.consumed(deliveries)
         return self._go_on(now)
 
-    def woken(self, now: float) -> list[Effect]:
+    def woken(self, now: float) -> list[ReaderEffect]:
         """Called when the time of the timer has come."""
         self._timer = None
         return self._go_on(now)
 
     # ---- steps
 
-    def _go_on(self, now: float) -> list[Effect]:
+    def _go_on(self, now: float) -> list[ReaderEffect]:
         while not self.finished and self._step(now):
             pass
         if not self.finished:

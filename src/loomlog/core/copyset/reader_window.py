@@ -10,8 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from typing import Final, NamedTuple
 
-from loomlog.core.copyset.lsn import Lsn
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import Kind, Lsn, Record
 from loomlog.types import NodeId
 
 HEAD_BYTES: Final = 64  # of a record besides its batch

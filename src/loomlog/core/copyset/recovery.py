@@ -8,8 +8,8 @@
 - Sealed nodes are an f-majority: no other sequencer can complete a record any more. Digested nodes
   are one: each complete record is found. The same holds for what another recovery completed, so a
   new one gets the same result, wherever the other one died.
-- Nodes that are not written to keep their leftovers until they are purged (purge.py). So a node
-  that does not answer costs nothing, and one that fails meanwhile only another attempt.
+- Nodes that are not written to keep their leftovers until they are purged (procedures.py). So a
+  node that does not answer costs nothing, and one that fails meanwhile only another attempt.
 
 Recovery relies on two things: a node that lost its disk is no longer fully authoritative, and seals
 itself below the newest epoch before it takes any record; a node that counts as empty or unavailable
@@ -18,16 +18,305 @@ takes none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
-from loomlog.core.copyset.epoch_metadata import Authority
-from loomlog.core.copyset.epoch_recovery import EpochRecovery, Failed
-from loomlog.core.copyset.lsn import Epoch
-from loomlog.core.copyset.messages import GetState, LogState, Preempted, SetClean
-from loomlog.core.copyset.requests import Steps, ask_store
-from loomlog.types import LogId, NodeId
+from loomlog.core.copyset.messages import (
+    Acknowledged,
+    Amend,
+    Clean,
+    Digest,
+    Digested,
+    Done,
+    EpochEnd,
+    GetState,
+    LogState,
+    Preempted,
+    Seal,
+    SealedAt,
+    SetClean,
+    Store,
+    Stored,
+)
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata
+from loomlog.core.copyset.procedures import (
+    Answer,
+    Answers,
+    CopysetAsk,
+    Round,
+    Steps,
+    ask_each,
+    ask_store,
+)
+from loomlog.core.copyset.record import (
+    OFFSET_MAX,
+    Epoch,
+    Kind,
+    Lsn,
+    Offset,
+    Record,
+    epoch_of,
+    make,
+    offset_of,
+)
+from loomlog.core.copyset.settlement import Digests, Mutation, plan, settle
+from loomlog.core.requests import Ask
+from loomlog.limits import RECOVERED_AT_ONCE, RECOVERY_DIGEST_BYTES
+from loomlog.types import Buffer, LogId, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """This attempt is over. Nothing that it did hinders the next one."""
+
+    reason: str
+    nodes: frozenset[NodeId] = frozenset()  # should not be written to for now
+
+
+class Basis(NamedTuple):
+    """Nodes that are enough to recover an epoch."""
+
+    writable: frozenset[NodeId]
+    authoritative: bool  # what none of them has was not complete
+
+
+class Found(NamedTuple):
+    records: dict[NodeId, list[Record]]  # heads, in order
+    trimmed: Lsn  # some may have been trimmed meanwhile, up to here
+
+
+class EpochRecovery:
+    """The recovery of one epoch, in one attempt."""
+
+    def __init__(
+        self,
+        log: LogId,
+        epoch: Epoch,
+        metadata: EpochMetadata,
+        *,
+        seal: Epoch,
+        wave: int,
+        authority: Mapping[NodeId, Authority],
+        avoided: frozenset[NodeId],
+    ) -> None:
+        self._log = log
+        self._epoch = epoch
+        self._metadata = metadata
+        self._seal = seal
+        self._wave = wave
+        self._avoided = avoided
+        self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.nodes}
+
+    def run(
+        self, trimmed: Lsn, told: Acknowledged, now_us: int
+    ) -> Steps[EpochEnd | Failed | Preempted]:
+        """Recover the epoch. `told`: how far it was acknowledged, according to the epoch store."""
+        sealed = yield from self._seal_nodes()
+        if not isinstance(sealed, dict):
+            return sealed
+        trimmed = max([trimmed, *(answer.trimmed for answer in sealed.values())])
+        lng = self._last_known_good(sealed.values())
+        after = max(lng, _offset_within(self._epoch, trimmed))
+        digested = yield from self._digest(sealed, after)
+        if isinstance(digested, Preempted):
+            return digested
+        after = max(after, _offset_within(self._epoch, digested.trimmed))
+        digests = _above(after, digested.records)
+        basis = self._basis(digests)
+        if isinstance(basis, Failed):
+            return basis
+        settled = settle(digests, after, authoritative=basis.authoritative, acknowledged=told.last)
+        like = self._like(lng, digests, now_us)
+        mutations = plan(settled.pieces, digests, basis.writable, self._metadata, like)
+        for index in range(0, len(mutations), RECOVERED_AT_ONCE):
+            stop = yield from self._mutate(mutations[index : index + RECOVERED_AT_ONCE])
+            if stop is not None:
+                return stop
+        if after == OFFSET_MAX:
+            end = EpochEnd(self._epoch, lng, lng, *self._by)  # all of it is trimmed
+        else:
+            last, exact = max(settled.last, told.last), settled.exact or told.final
+            end = EpochEnd(self._epoch, lng, last, *self._by, exact)
+        return (yield from self._clean(basis, end))
+
+    @property
+    def _by(self) -> tuple[Epoch, int]:
+        return self._seal, self._wave
+
+    # ---- the nodes that take part
+
+    def _basis(self, there: Collection[NodeId]) -> Basis | Failed:
+        """Return enough nodes: an f-majority that can also replicate, or all nodes that will ever
+        be there, which then get every record."""
+        metadata = self._metadata
+        empty = self._those(Authority.EMPTY)
+        known = self._those(Authority.FULL).intersection(there) | empty
+        could_be_copied = metadata.can_hold_a_copyset(set(metadata.nodes) - empty)
+        authoritative = could_be_copied and metadata.is_f_majority(known)
+        missing = self._those(Authority.FULL, Authority.UNDERREPLICATED).difference(there)
+        if missing and not (authoritative and metadata.is_f_majority(there)):
+            return Failed(
+                f"too few nodes of epoch {self._epoch} answer; missing: {_words(missing)}"
+            )
+        writable = frozenset(there) - self._avoided
+        if not metadata.can_hold_a_copyset(writable):
+            writable = frozenset(there)
+        if not metadata.can_hold_a_copyset(writable) and (missing or not writable):
+            reason = f"too few nodes of epoch {self._epoch} can be written to"
+            return Failed(f"{reason}; missing: {_words(missing) or 'all of them'}")
+        return Basis(writable, authoritative)
+
+    def _those(self, *authorities: Authority) -> frozenset[NodeId]:
+        return frozenset(n for n, authority in self._authority.items() if authority in authorities)
+
+    # ---- sealing
+
+    def _seal_nodes(self) -> Steps[dict[NodeId, SealedAt] | Failed | Preempted]:
+        seal = Seal(self._log, *self._by)
+        answers = yield from ask_each(self._metadata.nodes, seal, self._are_sealed)
+        if (preempted := _preempted(answers.values())) is not None:
+            return preempted
+        sealed = {node: a for node, a in answers.items() if isinstance(a, SealedAt)}
+        self._believe(sealed)
+        basis = self._basis(sealed)
+        return basis if isinstance(basis, Failed) else sealed
+
+    def _are_sealed(self, answers: Answers) -> bool:
+        sealed = {node: a for node, a in answers.items() if isinstance(a, SealedAt)}
+        self._believe(sealed)
+        return isinstance(self._basis(sealed), Basis)
+
+    def _believe(self, answers: Mapping[NodeId, SealedAt]) -> None:
+        """Note the losses that nodes report: they know first."""
+        for node, answer in answers.items():
+            has_lost = answer.lost_through >= self._epoch
+            if has_lost and self._authority[node] is Authority.FULL:
+                self._authority[node] = Authority.UNDERREPLICATED
+
+    def _last_known_good(self, answers: Iterable[SealedAt]) -> Offset:
+        states = [state for answer in answers for state in answer.epochs]
+        return max((state.lng for state in states if state.epoch == self._epoch), default=0)
+
+    # ---- digesting
+
+    def _digest(self, sealed: Mapping[NodeId, SealedAt], after: Offset) -> Steps[Found | Preempted]:
+        """Return what the nodes have, without batches. Nodes that fail are left out."""
+        digests: dict[NodeId, list[Record]] = {node: [] for node in sealed}
+        trimmed: Lsn = 0
+        asked = {node: after for node, a in sealed.items() if self._may_have(a, after)}
+        while asked:
+            answers = yield Round(
+                [Ask(node, self._digest_above(offset)) for node, offset in asked.items()]
+            )
+            if (preempted := _preempted(answers)) is not None:
+                return preempted
+            for node, answer in zip(list(asked), answers, strict=True):
+                if not isinstance(answer, Digested):
+                    del digests[node], asked[node]
+                    continue
+                digests[node] += answer.records
+                trimmed = max(trimmed, answer.trimmed)
+                if answer.more:
+                    asked[node] = offset_of(answer.records[-1].last)
+                else:
+                    del asked[node]
+        return Found(digests, trimmed)
+
+    def _may_have(self, answer: SealedAt, after: Offset) -> bool:
+        if after == OFFSET_MAX:
+            return False
+        if answer.last_clean >= self._epoch:
+            return True  # from an earlier recovery, which was not the last; it does not say which
+        return any(s.epoch == self._epoch and s.last > after for s in answer.epochs)
+
+    def _digest_above(self, after: Offset) -> Digest:
+        seal, wave = self._by
+        return Digest(
+            self._log, self._epoch, after, seal, RECOVERY_DIGEST_BYTES, batches=False, wave=wave
+        )
+
+    # ---- mutating
+
+    def _like(self, lng: Offset, digests: Digests, now_us: int) -> Record:
+        """Return a record with all that written copies have in common. Marks get the age of the
+        records around them, so that they are trimmed together."""
+        times = [record.timestamp_us for digest in digests.values() for record in digest]
+        timestamp_us = max(times, default=now_us)
+        first = make(self._epoch, 0)
+        return Record(first, 0, Kind.HOLE, timestamp_us, (), self._wave, lng, self._seal + 1)
+
+    def _mutate(self, mutations: Sequence[Mutation]) -> Steps[Failed | Preempted | None]:
+        batches = yield from self._fetch([m for m in mutations if m.needs_batch])
+        if not isinstance(batches, dict):
+            return batches
+        asks: list[CopysetAsk] = []
+        for record, amend, store, _ in mutations:
+            whole = record._replace(batch=batches.get(record.first, b""))
+            asks += [Ask(node, Amend(self._log, record)) for node in amend]
+            asks += [Ask(node, Store(self._log, whole)) for node in store]
+        answers = yield Round(asks)
+        return _stop(asks, answers, Stored)
+
+    def _fetch(
+        self, mutations: Sequence[Mutation]
+    ) -> Steps[dict[Lsn, Buffer] | Failed | Preempted]:
+        asks = []
+        for record, _, _, sources in mutations:
+            source = sources[self._wave % len(sources)]
+            digest = self._digest_above(record.offset - 1)
+            asks.append(Ask(source, replace(digest, bytes_max=1, batches=True)))
+        answers = (yield Round(asks)) if asks else []
+        if (stop := _stop(asks, answers, Digested)) is not None:
+            return stop
+        found = [a.records[0] for a in answers if isinstance(a, Digested) and a.records]
+        batches = {record.first: record.batch for record in found if record.kind is Kind.DATA}
+        if any(mutation.record.first not in batches for mutation in mutations):
+            return Failed("a record that was digested is gone")
+        return batches
+
+    def _clean(self, basis: Basis, end: EpochEnd) -> Steps[EpochEnd | Failed | Preempted]:
+        asks = [Ask(node, Clean(self._log, self._seal, end)) for node in sorted(basis.writable)]
+        answers = yield Round(asks)
+        return _stop(asks, answers, Done) or end
+
+
+def _offset_within(epoch: Epoch, lsn: Lsn) -> Offset:
+    """Return the offset of an epoch up to which `lsn` reaches."""
+    if epoch_of(lsn) == epoch:
+        return offset_of(lsn)
+    return OFFSET_MAX if epoch_of(lsn) > epoch else 0
+
+
+def _above(after: Offset, digests: Digests) -> dict[NodeId, list[Record]]:
+    return {
+        node: [record for record in records if offset_of(record.last) > after]
+        for node, records in digests.items()
+    }
+
+
+def _preempted(answers: Iterable[Answer]) -> Preempted | None:
+    found = [answer for answer in answers if isinstance(answer, Preempted)]
+    return max(found, key=lambda answer: answer.seal, default=None)
+
+
+def _stop(
+    asks: Sequence[CopysetAsk], answers: Sequence[Answer], expected: type[Answer]
+) -> Failed | Preempted | None:
+    """Return what ends the attempt, or None if all answers are as expected."""
+    if (preempted := _preempted(answers)) is not None:
+        return preempted
+    pairs = zip(asks, answers, strict=True)
+    failed = frozenset(
+        ask.target
+        for ask, answer in pairs
+        if isinstance(ask.target, int) and not isinstance(answer, expected)
+    )
+    return Failed(f"could not be written to: {_words(failed)}", failed) if failed else None
+
+
+def _words(nodes: Collection[NodeId]) -> str:
+    return ", ".join(f"node {node}" for node in sorted(nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ It takes events and returns effects. Nothing of it is stored: when it is lost, t
 recovers what it left from the nodes. Invariants:
 
 - An LSN is given once. A record is acknowledged once, when all nodes of one wave have stored it,
-  not before the sequencers of older epochs are fenced (fence.py), and never after a later one is
-  found to exist.
+  not before the sequencers of older epochs are fenced (procedures.py), and never after a later one
+  is found to exist.
+- A wave, one attempt to store a record on R nodes, counts only as a whole. All its copies name the
+  same copyset, so all nodes agree which node sends the record to readers and which rebuilds it.
 - The LNG passes only what is stored so. Nothing of this epoch is released before all epochs below
   it are recovered.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
 from typing import Final
@@ -24,32 +26,118 @@ from loomlog.core.copyset.effects import (
     Acknowledge,
     Contradicted,
     Drained,
-    Effect,
     LeaveOpen,
     Reactivate,
     Reject,
     Rejection,
     Send,
+    SequencerEffect,
     StepDown,
     Token,
 )
-from loomlog.core.copyset.epoch_metadata import EpochMetadata
 from loomlog.core.copyset.exclusions import Exclusions
-from loomlog.core.copyset.lsn import OFFSET_MAX, Epoch, Lsn, Offset, epoch_of, make, offset_of
 from loomlog.core.copyset.messages import (
+    Amend,
     NodeAnswer,
     NotHere,
     Occupied,
     Preempted,
     Refused,
     Release,
+    Store,
     Stored,
 )
-from loomlog.core.copyset.placement import Chance
-from loomlog.core.copyset.record import Kind, Record
-from loomlog.core.copyset.waves import Underway
+from loomlog.core.copyset.nodeset import Chance, EpochMetadata
+from loomlog.core.copyset.record import (
+    OFFSET_MAX,
+    Epoch,
+    Kind,
+    Lsn,
+    Offset,
+    Record,
+    epoch_of,
+    make,
+    offset_of,
+)
 from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId
+
+
+class Stamps:
+    """The stamps of one epoch: when records were appended, according to its sequencer.
+
+    A stamp decides how long the record is kept, so it must not be too early, whatever the
+    sequencer's clock says. It is the latest of:
+
+    - the sequencer's clock;
+    - the time by most clocks of the cluster when the epoch began, plus the time since. So a new
+      sequencer with a slow clock goes on where its predecessor was;
+    - the latest timestamp of the batch: no entry is deleted before its own timestamp allows it.
+
+    Stamps may fall: a clock that is ahead for a second affects only the records of that second."""
+
+    def __init__(self, began_us: int, began_s: float) -> None:
+        """`began_us`: the time by most clocks, 0 if unknown; `began_s`: the same moment by a
+        monotonic clock."""
+        self._began_us = began_us
+        self._began_s = began_s
+
+    def stamp(self, own_us: int, latest_us: int, now_s: float) -> int:
+        """Return the stamp of a batch whose latest timestamp is `latest_us`."""
+        passed_us = int((now_s - self._began_s) * 1_000_000)
+        return max(own_us, self._began_us + passed_us, latest_us)
+
+
+@dataclass(slots=True)
+class Underway:
+    """A record that is being stored, and its newest wave."""
+
+    token: Token
+    record: Record  # as of its newest wave, without its batch
+    batch: Buffer
+    stored: set[NodeId] = field(default_factory=set)  # in this wave
+    holders: set[NodeId] = field(default_factory=set)  # of any wave: they have the batch
+    failures: int = 0
+    given_up: bool = False  # this wave: another one begins when it is due
+    due: float = 0.0  # when something must be done about it
+    done: bool = False
+
+    @property
+    def wave(self) -> int:
+        return self.record.wave
+
+    def begin_wave(
+        self, log: LogId, copyset: tuple[NodeId, ...], lng: Offset, draining: bool
+    ) -> list[Send]:
+        self.record = self.record._replace(wave=self.wave + 1, copyset=copyset, lng=lng)
+        self.stored.clear()
+        self.given_up = False
+        return [
+            Send(node, Amend(log, self.record))
+            if node in self.holders
+            else self.store(log, node, draining)
+            for node in copyset
+        ]
+
+    def store(self, log: LogId, node: NodeId, draining: bool) -> Send:
+        return Send(node, Store(log, self.record._replace(batch=self.batch), draining))
+
+    def stored_by(self, node: NodeId, wave: int) -> bool:
+        """Note that a node has stored it. Return whether all of its copyset have."""
+        self.holders.add(node)
+        if wave != self.wave:
+            return False
+        self.stored.add(node)
+        return not self.silent
+
+    @property
+    def silent(self) -> list[NodeId]:
+        return [node for node in self.record.copyset if node not in self.stored]
+
+    def finish(self) -> None:
+        self.done = True
+        self.batch = b""
+
 
 OFFSET_LAST: Final = OFFSET_MAX - 1  # recovery may need one more, for the bridge
 
@@ -133,7 +221,7 @@ class Sequencer:
 
     def append(
         self, batch: Buffer, count: int, token: Token, timestamp_us: int, now: float
-    ) -> list[Effect]:
+    ) -> list[SequencerEffect]:
         if self._next_offset + count - 1 > OFFSET_LAST and self.state is State.RUNNING:
             return [Reject(token, Rejection.OFFSETS_USED_UP), Reactivate(), *self.drain(now)]
         if (why := self._why_not(len(batch))) is not None:
@@ -148,7 +236,7 @@ class Sequencer:
 
     def answered(
         self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None, now: float
-    ) -> list[Effect]:
+    ) -> list[SequencerEffect]:
         """Take the answer to a store or an amendment. None: the connection is lost."""
         if self.state is State.OVER:
             return []
@@ -173,9 +261,9 @@ class Sequencer:
             return [underway.store(self.log, node, self._draining)]
         return self._fail_wave(underway, now)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[SequencerEffect]:
         """Deal with everything that is overdue `now`."""
-        effects: list[Effect] = []
+        effects: list[SequencerEffect] = []
         if self.state is State.DRAINING and now >= self._drained_at:
             return self._end(Drained())
         while self._alarms and self.state is not State.OVER:
@@ -192,7 +280,7 @@ class Sequencer:
             effects += self._release(self._told, now)
         return effects
 
-    def fenced(self) -> list[Effect]:
+    def fenced(self) -> list[SequencerEffect]:
         """Called when no older sequencer can have a record acknowledged any more."""
         if self._fenced or self.state is State.OVER:
             return []
@@ -200,30 +288,30 @@ class Sequencer:
         held, self._held = self._held, []
         return [*(effect for each in held for effect in self._acknowledge(each)), *self._ended()]
 
-    def recovered_up_to(self, epoch: Epoch, now: float) -> list[Effect]:
+    def recovered_up_to(self, epoch: Epoch, now: float) -> list[SequencerEffect]:
         """Called when all epochs up to this one are clean in the epoch store."""
         if epoch + 1 < self.epoch or self._recovered or self.state is State.OVER:
             return []
         self._recovered = True
         return [*self._release(self._told, now), *self.fenced()]
 
-    def returned(self, node: NodeId) -> list[Effect]:
+    def returned(self, node: NodeId) -> list[SequencerEffect]:
         """Called when a node or its connection was restarted: it may have missed a release."""
         if node not in self._told or self.state is State.OVER:
             return []
         self._told[node] = 0
         return self._release_to([node])
 
-    def retry(self, now: float) -> list[Effect]:
+    def retry(self, now: float) -> list[SequencerEffect]:
         """Retry records that wait for nodes, because some are back (`Exclusions.down`)."""
         waiting = [underway for underway in self._underway.values() if underway.given_up]
         return [effect for underway in waiting for effect in self._begin_wave(underway, now)]
 
-    def preempted(self, seal: Epoch) -> list[Effect]:
+    def preempted(self, seal: Epoch) -> list[SequencerEffect]:
         """Called when a node was sealed by another sequencer."""
         return self._step_down(seal) if self.state is not State.OVER else []
 
-    def found(self, node: NodeId, newer: Lsn) -> list[Effect]:
+    def found(self, node: NodeId, newer: Lsn) -> list[SequencerEffect]:
         """Called when a node has copies of this epoch or a later one, up to `newer`."""
         if self.state is State.OVER or newer < self.next_lsn:
             return []
@@ -231,7 +319,7 @@ class Sequencer:
             return self._step_down(epoch_of(newer) - 1)
         return self._end(Contradicted(node, newer))
 
-    def drain(self, now: float) -> list[Effect]:
+    def drain(self, now: float) -> list[SequencerEffect]:
         """Take no more appends, and finish what is under way unless that takes long."""
         if self.state is not State.RUNNING:
             return []
@@ -239,7 +327,7 @@ class Sequencer:
         self._drained_at = now + self._settings.drain_s
         return self._ended()
 
-    def end(self) -> list[Effect]:
+    def end(self) -> list[SequencerEffect]:
         """Take no more appends and acknowledge none: what is under way is left open."""
         return self._end(Drained()) if self.state is not State.OVER else []
 
@@ -258,7 +346,7 @@ class Sequencer:
         up = set(self._metadata.nodes) - down
         return None if self._metadata.can_hold_a_copyset(up) else Rejection.UNAVAILABLE
 
-    def _begin_wave(self, underway: Underway, now: float) -> list[Effect]:
+    def _begin_wave(self, underway: Underway, now: float) -> list[SequencerEffect]:
         copyset = self._exclusions.choose_copyset(
             self._metadata, underway.holders, self._chance, now
         )
@@ -269,19 +357,19 @@ class Sequencer:
         self._wake(underway, now + self._patience.delay_s(underway.wave - 1))
         return list(sends)
 
-    def _fail_wave(self, underway: Underway, now: float) -> list[Effect]:
+    def _fail_wave(self, underway: Underway, now: float) -> list[SequencerEffect]:
         underway.failures += 1
         if underway.failures <= self._settings.waves_at_once:
             return self._begin_wave(underway, now)
         return self._wait(underway, now)
 
-    def _wait(self, underway: Underway, now: float) -> list[Effect]:
+    def _wait(self, underway: Underway, now: float) -> list[SequencerEffect]:
         underway.given_up = True
         waits = max(underway.failures - self._settings.waves_at_once - 1, 0)
         self._wake(underway, now + self._retry.delay_s(waits))
         return []
 
-    def _overdue(self, underway: Underway, now: float) -> list[Effect]:
+    def _overdue(self, underway: Underway, now: float) -> list[SequencerEffect]:
         if not underway.given_up:
             self._exclusions.silent(underway.silent, self._metadata, now)
         return self._begin_wave(underway, now)
@@ -296,7 +384,7 @@ class Sequencer:
 
     # ---- ends
 
-    def _done(self, underway: Underway) -> list[Effect]:
+    def _done(self, underway: Underway) -> list[SequencerEffect]:
         record = underway.record
         del self._underway[record.first]
         self._bytes -= len(underway.batch)
@@ -311,32 +399,32 @@ class Sequencer:
             holders.update(good.copyset)
         return [*effects, *self._release_to(sorted(holders)), *self._ended()]
 
-    def _acknowledge(self, acknowledgement: Acknowledge) -> list[Effect]:
+    def _acknowledge(self, acknowledgement: Acknowledge) -> list[SequencerEffect]:
         if not self._fenced:
             self._held.append(acknowledgement)
             return []
         self.last_acknowledged = max(self.last_acknowledged, acknowledgement.last)
         return [acknowledgement]
 
-    def _ended(self) -> list[Effect]:
+    def _ended(self) -> list[SequencerEffect]:
         """Return the effects of the end, if it drains and nothing is left to do."""
         left = self._underway or self._held
         return self._end(Drained()) if self._draining and not left else []
 
-    def _release(self, nodes: Iterable[NodeId], now: float) -> list[Effect]:
+    def _release(self, nodes: Iterable[NodeId], now: float) -> list[SequencerEffect]:
         self._tell_all_at = now + self._settings.release_s
         return self._release_to(nodes)
 
-    def _release_to(self, nodes: Iterable[NodeId]) -> list[Effect]:
+    def _release_to(self, nodes: Iterable[NodeId]) -> list[SequencerEffect]:
         lsn = self.released
         behind = [node for node in nodes if self._told.get(node, 0) < lsn]
         self._told.update(dict.fromkeys(behind, lsn))
         return [Send(node, Release(self.log, lsn)) for node in behind]
 
-    def _step_down(self, seal: Epoch) -> list[Effect]:
+    def _step_down(self, seal: Epoch) -> list[SequencerEffect]:
         return self._end(StepDown(seal)) if seal >= self.epoch else []
 
-    def _end(self, why: StepDown | Contradicted | Drained) -> list[Effect]:
+    def _end(self, why: StepDown | Contradicted | Drained) -> list[SequencerEffect]:
         self.state = State.OVER
         open_ends = [(held.token, held.lsn) for held in self._held]
         open_ends += [(underway.token, lsn) for lsn, underway in self._underway.items()]

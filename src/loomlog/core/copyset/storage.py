@@ -13,16 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from loomlog.core.copyset.lsn import (
-    LSN_MAX,
-    OFFSET_MAX,
-    Epoch,
-    Lsn,
-    Offset,
-    epoch_of,
-    make,
-    offset_of,
-)
 from loomlog.core.copyset.messages import (
     Amend,
     Begin,
@@ -48,8 +38,20 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.copyset.placement import is_sender
-from loomlog.core.copyset.record import Kind, Record, is_occupied
+from loomlog.core.copyset.nodeset import is_sender
+from loomlog.core.copyset.record import (
+    LSN_MAX,
+    OFFSET_MAX,
+    Epoch,
+    Kind,
+    Lsn,
+    Offset,
+    Record,
+    epoch_of,
+    is_occupied,
+    make,
+    offset_of,
+)
 from loomlog.errors import Corrupt
 from loomlog.types import NodeId
 
@@ -407,3 +409,27 @@ def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAns
 
 def _changed(before: LogStanding, after: LogStanding) -> list[Change]:
     return [after] if after != before else []
+
+
+# ---- claims
+
+
+def claimed_epoch(request: NodeRequest) -> Epoch:
+    """Return the epoch that the sender must have been granted; 0 if the request changes nothing. A
+    request of an epoch that was never granted must change nothing: it would fence the sequencers
+    of all epochs below it for good."""
+    match request:
+        case Store(_, record) | Amend(_, record):
+            return max(epoch_of(record.first), record.recovered)
+        case Release(_, lsn):
+            return epoch_of(lsn)
+        case Seal(_, epoch):
+            return epoch + 1
+        case Clean(_, seal, end):
+            return max(seal + 1, end.epoch)
+    return 0
+
+
+def taken_epoch(standing: LogStanding) -> Epoch:
+    """Return the highest epoch from which the node has accepted a change."""
+    return max(standing.seal + 1, standing.soft_seal + 1, epoch_of(standing.released))

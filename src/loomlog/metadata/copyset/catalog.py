@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.record import Epoch
 from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.copyset.record import CopysetRecord
 from loomlog.metadata.store.contract import MetaStore

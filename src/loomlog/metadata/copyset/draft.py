@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from loomlog.core.copyset.catch_up import newest_state
+from loomlog.core.copyset.log_state import newest_state
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.copyset.catalog import PREFIX
 from loomlog.metadata.copyset.record import CopysetRecord

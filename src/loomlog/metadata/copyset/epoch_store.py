@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from loomlog.core.copyset import log_state
-from loomlog.core.copyset.epoch_metadata import Member
-from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import Activate, Contradict, Finish, GetState, LogState, SetClean
+from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.record import Epoch, Lsn
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from loomlog.core.copyset.conditions import condition, why_not_closed
 from loomlog.core.copyset.landmarks import SequencerTail, tail
 from loomlog.core.copyset.log_state import awaited, first_state, holders, is_recovered
-from loomlog.core.copyset.lsn import epoch_of
 from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.record import epoch_of
+from loomlog.core.copyset.upkeep import condition, why_not_closed
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Retryable, Sealed, Unavailable
 from loomlog.limits import NODESET_MAX

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeAlias
 
-from loomlog.core.copyset.epoch_metadata import Member
-from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.placement import choose_nodeset, sequencer_of
+from loomlog.core.copyset.nodeset import Member, choose_nodeset, sequencer_of
+from loomlog.core.copyset.record import Epoch
 from loomlog.core.segments import Settings
 from loomlog.limits import NODESET_DEFAULT
 from loomlog.metadata.catalog.catalog import Catalog

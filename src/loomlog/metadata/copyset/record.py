@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.types import LogId, NodeId, StreamId
 
 

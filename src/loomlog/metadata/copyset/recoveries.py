@@ -15,8 +15,8 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from loomlog.core.copyset.epoch_metadata import Member
-from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.upkeep import LogSituation, lossy_nodes, reason_for_epoch
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable

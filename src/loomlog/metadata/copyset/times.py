@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from loomlog.core.copyset.epoch_metadata import Authority
 from loomlog.core.copyset.landmarks import Ages, last_to_go
-from loomlog.core.copyset.lsn import skip_zero
+from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.record import skip_zero
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Unavailable
 from loomlog.metadata.catalog.records import LogRecord

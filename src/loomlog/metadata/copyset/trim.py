@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from loomlog.core.copyset.lsn import Lsn
 from loomlog.core.copyset.messages import Trim
+from loomlog.core.copyset.record import Lsn
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.epoch_store import EpochStore

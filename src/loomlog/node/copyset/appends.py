@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loomlog import batch
-from loomlog.core.copyset.lsn import Epoch, Lsn
+from loomlog.core.copyset.record import Epoch, Lsn
 from loomlog.errors import LoomError
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb

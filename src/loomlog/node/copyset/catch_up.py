@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.copyset.lsn import Epoch, Lsn, make
 from loomlog.core.copyset.messages import Done, NodeAnswer, Release
-from loomlog.core.copyset.purge import Purged, purge
+from loomlog.core.copyset.procedures import Purged, purge
+from loomlog.core.copyset.record import Epoch, Lsn, make
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.errors import LoomError
 from loomlog.node.copyset.copies import Copies, Spawn

@@ -24,7 +24,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from loomlog.core.copyset.lsn import EPOCH_MAX, Epoch, epoch_of
 from loomlog.core.copyset.messages import (
     Begin,
     Delivered,
@@ -45,6 +44,7 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
+from loomlog.core.copyset.record import EPOCH_MAX, Epoch, epoch_of
 from loomlog.core.copyset.storage import LogStanding
 from loomlog.errors import LoomError, Unavailable
 from loomlog.net.turns import Turns

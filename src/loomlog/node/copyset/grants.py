@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from loomlog.core.copyset.claims import taken_epoch
-from loomlog.core.copyset.lsn import Epoch
+from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.storage import taken_epoch
 from loomlog.errors import NotLeader, Unavailable
 from loomlog.node.copyset.copies import Copies
 from loomlog.node.copyset.epoch_store import AskMetadata

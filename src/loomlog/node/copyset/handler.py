@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from loomlog.core.copyset.claims import claimed_epoch
-from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.messages import Forget, NodeAnswer, NodeRequest, Read, Release
+from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.storage import claimed_epoch
 from loomlog.errors import Busy, Unauthorized, Unavailable
 from loomlog.limits import COPYSET_READS_PER_CONNECTION_MAX, COPYSET_WAIT_S_MAX
 from loomlog.node.copyset.catch_up import CatchUp

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from loomlog.batch import read_header
-from loomlog.core.copyset.lsn import Lsn
+from loomlog.core.copyset.record import Lsn
 from loomlog.limits import APPEND_TIMEOUT_S, APPENDS_IN_FLIGHT_MAX
 from loomlog.storage.logsdb.recent import RecentBatches
 from loomlog.types import Buffer, LogId

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.copyset.lsn import Epoch
 from loomlog.core.copyset.messages import (
     EpochStoreRequest,
     LogState,
@@ -17,8 +16,9 @@ from loomlog.core.copyset.messages import (
     NodeRequest,
     Preempted,
 )
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round, Steps
+from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
-from loomlog.core.copyset.requests import Answer, CopysetAsk, Round, Steps
 from loomlog.core.requests import Lost, Outcome, drive
 from loomlog.types import LogId, NodeId
 

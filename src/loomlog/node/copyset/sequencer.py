@@ -17,17 +17,15 @@ from loomlog.core.copyset.effects import (
     Acknowledge,
     Contradicted,
     Drained,
-    Effect,
     LeaveOpen,
     Reactivate,
     Reject,
     Rejection,
     Send,
+    SequencerEffect,
     StepDown,
 )
 from loomlog.core.copyset.exclusions import Exclusions
-from loomlog.core.copyset.fence import Fenced, fence
-from loomlog.core.copyset.lsn import Epoch, Lsn, offset_of
 from loomlog.core.copyset.messages import (
     Amend,
     Finish,
@@ -37,10 +35,11 @@ from loomlog.core.copyset.messages import (
     Release,
     Store,
 )
-from loomlog.core.copyset.placement import Chance
+from loomlog.core.copyset.nodeset import Chance
+from loomlog.core.copyset.procedures import Fenced, fence
+from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered
-from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, State
-from loomlog.core.copyset.stamps import Stamps
+from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, Stamps, State
 from loomlog.errors import AppendUnknown, Busy, Unavailable
 from loomlog.node.copyset.appends import Append
 from loomlog.node.copyset.epoch_store import EpochStore, Known
@@ -215,7 +214,7 @@ class RunningSequencer:
 
     # ---- effects
 
-    def _do(self, effects: list[Effect]) -> None:
+    def _do(self, effects: list[SequencerEffect]) -> None:
         for effect in effects:
             match effect:
                 case Send(node, Release() as release):

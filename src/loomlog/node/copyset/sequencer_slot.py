@@ -14,10 +14,10 @@ from collections.abc import Awaitable
 from typing import Final
 
 from loomlog.core.copyset.log_state import is_recovered
-from loomlog.core.copyset.lsn import Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.messages import Activate, Contradict, GetState
-from loomlog.core.copyset.placement import sequencer_of
-from loomlog.core.copyset.resolve import Appended, Nowhere, Resolution, Unresolved, resolve
+from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset.procedures import Appended, Nowhere, Resolution, Unresolved, resolve
+from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, make
 from loomlog.errors import (
     AppendUnknown,
     Busy,

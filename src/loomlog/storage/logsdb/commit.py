@@ -9,9 +9,8 @@ from typing import Final
 
 from rocksdict import ColumnFamily, WriteBatch
 
-from loomlog.core.copyset.lsn import Lsn
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import Lsn, Record
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, Rewrite
 from loomlog.errors import Corrupt
 from loomlog.storage.batch_files import BatchFiles

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from loomlog.core.copyset.landmarks import Ages
-from loomlog.core.copyset.lsn import LSN_MAX, Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, Rewrite
 from loomlog.storage.logsdb.partitions import ages, share_of
 from loomlog.storage.logsdb.table import Found

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.copyset.landmarks import Ages
-from loomlog.core.copyset.lsn import LSN_MAX, Lsn
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import LSN_MAX, Kind, Lsn, Record
 from loomlog.limits import KIB, MIB
 
 PartitionId: TypeAlias = int

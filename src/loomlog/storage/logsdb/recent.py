@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from loomlog.batch import read_header
-from loomlog.core.copyset.lsn import LSN_MAX, Lsn
-from loomlog.core.copyset.record import Kind
+from loomlog.core.copyset.record import LSN_MAX, Kind, Lsn
 from loomlog.errors import LoomError
 from loomlog.limits import MIB
 from loomlog.storage.logsdb.table import StoredLog

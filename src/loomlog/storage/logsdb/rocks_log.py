@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from rocksdict import Rdict
 
-from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import Epoch, Lsn, Record
 from loomlog.core.copyset.storage import LogStanding
 from loomlog.errors import Corrupt
 from loomlog.storage.batch_files import BatchFiles

@@ -23,7 +23,7 @@ from typing import Final
 from rocksdict import ColumnFamily, Options, Rdict
 
 from loomlog.core.copyset.landmarks import Ages
-from loomlog.core.copyset.lsn import Lsn, words
+from loomlog.core.copyset.record import Lsn, lsn_words
 from loomlog.core.copyset.storage import Change, LogStanding
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
@@ -148,7 +148,7 @@ class RocksLogs:
             self._damaged.add((log, lsn))
             logger.warning(
                 "loglet %d: the copy at %s is damaged, readers get another one: check the disk",
-                *(log, words(lsn)),
+                *(log, lsn_words(lsn)),
             )
 
     def _open_cursor(self, table: Rdict) -> rocks.Cursor:

@@ -28,9 +28,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record
 from loomlog.core.copyset.storage import EpochLng, LogStanding
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.storage.logsdb.partitions import PartitionId, Share

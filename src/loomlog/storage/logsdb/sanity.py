@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from loomlog.core.copyset.lsn import EPOCH_MAX, LSN_MAX, OFFSET_MAX, epoch_of, words
 from loomlog.core.copyset.messages import (
     Amend,
     Clean,
@@ -16,7 +15,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Trim,
 )
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import EPOCH_MAX, LSN_MAX, OFFSET_MAX, Record, epoch_of, lsn_words
 from loomlog.limits import BATCH_BYTES_MAX
 
 _NUMBER_MAX: Final = (1 << 32) - 1
@@ -27,7 +26,7 @@ def nonsense(request: NodeRequest) -> str | None:
     """Return what is wrong with a request that changes something; None if nothing is."""
     match request:
         case Store(_, record) | Amend(_, record) if not _is_record(record):
-            return f"no record can be at {words(record.first)}, or none of this kind"
+            return f"no record can be at {lsn_words(record.first)}, or none of this kind"
         case Seal(_, epoch, wave) if not (0 <= epoch <= EPOCH_MAX and 0 <= wave <= _NUMBER_MAX):
             return f"no attempt {wave} can seal epoch {epoch}"
         case Clean(_, _, end) | Purge(_, end) if not _is_end(end):

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from loomlog.core.copyset.landmarks import Ages
-from loomlog.core.copyset.lsn import LSN_MAX
 from loomlog.core.copyset.messages import (
     Amend,
     Begin,
@@ -35,7 +34,7 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import LSN_MAX, Record
 from loomlog.core.copyset.storage import Change, LogStanding, decide, look_up
 from loomlog.errors import LoomError
 from loomlog.limits import (

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from loomlog.core.copyset.landmarks import Ages
-from loomlog.core.copyset.lsn import Lsn
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import Lsn, Record
 from loomlog.core.copyset.storage import Change, LogStanding, Records
 from loomlog.types import LogId
 

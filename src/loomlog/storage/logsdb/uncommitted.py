@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 
-from loomlog.core.copyset.lsn import Epoch, Lsn
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.record import Epoch, Lsn, Record
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Rewrite
 from loomlog.storage.logsdb.memory_logs import MemoryLog
 from loomlog.storage.logsdb.table import StoredLog

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from loomlog.cli.console.options import read_position, read_position_or_0
-from loomlog.core.copyset.lsn import LSN_MAX, make, words
+from loomlog.core.copyset.record import LSN_MAX, lsn_words, make
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from loomlog.core.copyset.lsn import LSN_MAX, make, words
         ("e1n1", make(1, 1)),
         (" e3n17 ", make(3, 17)),
         ("e0n5", 5),
-        (words(LSN_MAX), LSN_MAX),
+        (lsn_words(LSN_MAX), LSN_MAX),
     ],
 )
 def test_they_are_taken_as_they_are_shown(text: str, position: int) -> None:

@@ -13,7 +13,7 @@ from loomlog.client.info import (
     SegmentInfo,
     StreamInfo,
 )
-from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.record import make
 
 
 def log(copyset: CopysetInfo, tail: int = make(6, 12)) -> LogInfo:

@@ -12,8 +12,8 @@ from loomlog.client.loglets.copyset.known_segments import Segments
 from loomlog.client.servers.metadata import CachedLog, Metadata
 from loomlog.client.servers.nodes import Connections
 from loomlog.core.chained.chain import first_projection
-from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import first_state
+from loomlog.core.copyset.nodeset import Member
 from loomlog.errors import Trimmed, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import projection_to_wire

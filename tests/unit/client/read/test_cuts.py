@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from loomlog.client.read.cuts import cut, is_dense
-from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.record import make
 
 
 def test_a_range_within_an_epoch_is_one_part() -> None:

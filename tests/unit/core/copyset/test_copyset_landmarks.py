@@ -6,7 +6,6 @@ import random
 
 from copyset_reader_rig import metadata, state
 
-from loomlog.core.copyset.epoch_metadata import Authority
 from loomlog.core.copyset.landmarks import (
     Ages,
     SequencerTail,
@@ -15,8 +14,9 @@ from loomlog.core.copyset.landmarks import (
     last_to_go,
     tail,
 )
-from loomlog.core.copyset.lsn import LSN_MAX, last_of, make
 from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.record import LSN_MAX, last_of, make
 
 FOUR = state(metadata(1, 2, 3, 4, replication=2))
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import (
     awaited,
     can_be_recovered,
@@ -22,8 +21,9 @@ from loomlog.core.copyset.log_state import (
     trim,
     uncertain,
 )
-from loomlog.core.copyset.lsn import OFFSET_MAX, make
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Finish, LogState, SetClean
+from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.record import OFFSET_MAX, make
 
 LOG = 7
 

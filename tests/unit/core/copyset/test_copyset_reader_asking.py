@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, lsns, metadata, state
 
-from loomlog.core.copyset.epoch_metadata import Authority
-from loomlog.core.copyset.lsn import last_of, make
-from loomlog.core.copyset.reader_words import Deliver, GapKind, ReadSettings
+from loomlog.core.copyset.effects import Deliver, GapKind
+from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.reader_sources import ReadSettings
+from loomlog.core.copyset.record import last_of, make
 
 THREE = state(metadata(1, 2, 3))
 

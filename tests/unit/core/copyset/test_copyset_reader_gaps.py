@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, hole, lsns, metadata, state
 
-from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata, Member
-from loomlog.core.copyset.lsn import last_of, make
+from loomlog.core.copyset.effects import Gap, GapKind
 from loomlog.core.copyset.messages import EpochEnd, LogState
-from loomlog.core.copyset.reader_source import Finding, Source, find_nothing
-from loomlog.core.copyset.reader_words import Gap, GapKind
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
+from loomlog.core.copyset.reader_sources import Finding, Source, find_nothing
+from loomlog.core.copyset.record import last_of, make
 
 THREE = state(metadata(1, 2, 3))
 

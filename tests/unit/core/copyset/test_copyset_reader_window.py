@@ -6,9 +6,8 @@ import random
 
 from copyset_reader_rig import START, bridge, data, hole, lsns
 
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.reader_window import HEAD_BYTES, Room, Window, WindowPiece
-from loomlog.core.copyset.record import Kind
+from loomlog.core.copyset.record import Kind, make
 
 
 def window_of(room: Room | None = None) -> Window:

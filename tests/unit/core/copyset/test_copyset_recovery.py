@@ -8,9 +8,7 @@ from itertools import combinations
 import pytest
 from copyset_recovery_rig import LOG, NOW_US, Hook, RecoveryRig
 
-from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata, Member
 from loomlog.core.copyset.log_state import finish, note_tail
-from loomlog.core.copyset.lsn import OFFSET_MAX, make
 from loomlog.core.copyset.messages import (
     Amend,
     Clean,
@@ -26,9 +24,10 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round
+from loomlog.core.copyset.record import OFFSET_MAX, Kind, Record, make
 from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
-from loomlog.core.copyset.requests import Answer, CopysetAsk, Round
 from loomlog.core.requests import Lost
 
 DATA, HOLE, BRIDGE = Kind.DATA, Kind.HOLE, Kind.BRIDGE

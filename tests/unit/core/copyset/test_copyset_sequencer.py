@@ -12,17 +12,15 @@ from loomlog.core.copyset.effects import (
     Acknowledge,
     Contradicted,
     Drained,
-    Effect,
     LeaveOpen,
     Reactivate,
     Reject,
     Rejection,
     Send,
+    SequencerEffect,
     StepDown,
 )
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import (
     Amend,
     NodeAnswer,
@@ -35,7 +33,8 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trouble,
 )
-from loomlog.core.copyset.record import Record
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.record import Record, make
 from loomlog.core.copyset.sequencer import OFFSET_LAST, Sequencer, SequencerSettings
 
 LOG = 1
@@ -77,7 +76,7 @@ class SequencerRig:
             self.heed(self.sequencer.recovered_up_to(EPOCH - 1, self.now))
             self.released.clear()
 
-    def heed(self, effects: list[Effect]) -> list[Effect]:
+    def heed(self, effects: list[SequencerEffect]) -> list[SequencerEffect]:
         """What remains besides sending."""
         for send in of_kind(Send, effects):
             if isinstance(send.request, Release):
@@ -86,24 +85,24 @@ class SequencerRig:
                 self.sent.append(send)
         return [effect for effect in effects if not isinstance(effect, Send)]
 
-    def append(self, token: str, count: int = 1, batch: bytes = b"batch") -> list[Effect]:
+    def append(self, token: str, count: int = 1, batch: bytes = b"batch") -> list[SequencerEffect]:
         return self.heed(self.sequencer.append(batch, count, token, 7, self.now))
 
-    def answer(self, send: Send, answer: NodeAnswer | None = Stored()) -> list[Effect]:  # noqa: B008
+    def answer(self, send: Send, answer: NodeAnswer | None = Stored()) -> list[SequencerEffect]:  # noqa: B008
         self.sent.remove(send)
         return self.late(send, answer)
 
-    def late(self, send: Send, answer: NodeAnswer | None) -> list[Effect]:
+    def late(self, send: Send, answer: NodeAnswer | None) -> list[SequencerEffect]:
         record = record_of(send)
         return self.heed(
             self.sequencer.answered(send.node, record.first, record.wave, answer, self.now)
         )
 
-    def store_all(self, offset: int) -> list[Effect]:
+    def store_all(self, offset: int) -> list[SequencerEffect]:
         sends = [send for send in self.sent if record_of(send).offset == offset]
         return [effect for send in sends for effect in self.answer(send)]
 
-    def wait(self, time_s: float) -> list[Effect]:
+    def wait(self, time_s: float) -> list[SequencerEffect]:
         self.now += time_s
         return self.heed(self.sequencer.tick(self.now))
 

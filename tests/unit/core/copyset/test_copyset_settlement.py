@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import OFFSET_MAX, make
-from loomlog.core.copyset.mutation import completed, plan
-from loomlog.core.copyset.record import Kind, Record
-from loomlog.core.copyset.settlement import Piece, Settled, settle
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.record import OFFSET_MAX, Kind, Record, make
+from loomlog.core.copyset.settlement import Piece, Settled, completed, plan, settle
 
 DATA, HOLE, BRIDGE = Kind.DATA, Kind.HOLE, Kind.BRIDGE
 

@@ -6,7 +6,6 @@ from itertools import chain
 
 import pytest
 
-from loomlog.core.copyset.lsn import OFFSET_MAX, Lsn, make
 from loomlog.core.copyset.messages import (
     Amend,
     Clean,
@@ -29,7 +28,7 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import OFFSET_MAX, Kind, Lsn, Record, make
 from loomlog.core.copyset.storage import SCAN_RECORDS_MAX, LogStanding, epoch_to_purge
 from loomlog.testing.copyset_node import CopysetNode
 

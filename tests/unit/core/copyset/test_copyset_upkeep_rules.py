@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import first_state, take_epoch
+from loomlog.core.copyset.nodeset import Member
 from loomlog.core.copyset.upkeep import LogSituation, lossy_nodes, reason_for_epoch
 from loomlog.types import NodeId
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from copyset_cluster import CopysetCluster, nodeset
 
-from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.record import make
 from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unauthorized
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from chained_cluster import ChainedCluster
 from test_copyset_switch import CopysetClient, append_ordered, segments
 
-from loomlog.core.copyset.lsn import epoch_of
+from loomlog.core.copyset.record import epoch_of
 from loomlog.metadata.offline import embedded
 from loomlog.metadata.offline.transfer import Dump
 from loomlog.metadata.ordered.rebuild import rebuilding

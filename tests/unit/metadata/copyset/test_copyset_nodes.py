@@ -8,8 +8,8 @@ import pytest
 from copyset_cluster import CopysetCluster, ScriptedCopysetNode, copyset, nodeset
 from small_cluster import turns
 
-from loomlog.core.copyset.lsn import make
-from loomlog.core.copyset.placement import sequencer_of
+from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset.record import make
 from loomlog.errors import InvalidArgument, NotLeader
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.wire import loomlog_pb2 as pb

@@ -9,8 +9,8 @@ import pytest
 from copyset_cluster import CopysetCluster, copyset, nodeset
 from small_cluster import all_run, turns, write_all
 
-from loomlog.core.copyset.lsn import make
-from loomlog.core.copyset.placement import sequencer_of
+from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset.record import make
 from loomlog.errors import InvalidArgument, NotFound, Sealed
 from loomlog.metadata.copyset import keeper
 from loomlog.wire import loomlog_pb2 as pb

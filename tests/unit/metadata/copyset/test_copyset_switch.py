@@ -11,8 +11,8 @@ from scripted_node import PATIENCE_S, Peer
 
 import loomlog
 from loomlog.batch import build
-from loomlog.core.copyset.lsn import epoch_of, make
-from loomlog.core.copyset.placement import sequencer_of
+from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset.record import epoch_of, make
 from loomlog.errors import LoomError
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.types import Glsn

@@ -7,7 +7,7 @@ from pathlib import Path
 from copyset_cluster import CopysetCluster
 from small_cluster import replicas, told
 
-from loomlog.core.copyset.lsn import LSN_MAX, make
+from loomlog.core.copyset.record import LSN_MAX, make
 from loomlog.errors import Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from loomlog.core.chained.chain import Epochs, Replica, first_projection
-from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import first_state, take_epoch
+from loomlog.core.copyset.nodeset import Member
 from loomlog.core.segments import Segment, Settings
 from loomlog.metadata.catalog.records import (
     CountersRecord,

@@ -11,7 +11,6 @@ import pytest
 from copyset_rig import a_batch
 
 from loomlog.config import NodeSettings
-from loomlog.core.copyset.lsn import Lsn, make
 from loomlog.core.copyset.messages import (
     Delivered,
     Done,
@@ -26,7 +25,7 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.limits import MIB
 from loomlog.net.turns import Turns

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from copyset_rig import LOG, STAMP, CopysetRig
 
-from loomlog.core.copyset.lsn import LSN_MAX
 from loomlog.core.copyset.messages import (
     Delivered,
     Done,
@@ -20,6 +19,7 @@ from loomlog.core.copyset.messages import (
     Seal,
     Trim,
 )
+from loomlog.core.copyset.record import LSN_MAX
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_from_wire, request_to_wire
 

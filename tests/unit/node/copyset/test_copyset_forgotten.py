@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from copyset_rig import LOG, PATIENCE_S, STAMP, CopysetRig
 
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Forget
+from loomlog.core.copyset.record import make
 from loomlog.errors import NotLeader, Sealed
 from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb

@@ -9,9 +9,8 @@ from copyset_rig import LOG, STAMP, CopysetRig
 
 from loomlog import columns
 from loomlog.batch import assign_llsn, assign_position
-from loomlog.core.copyset.lsn import EPOCH_MAX, LSN_MAX, make
 from loomlog.core.copyset.messages import Clean, EpochEnd, NodeRequest, Release, Seal, Store
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import EPOCH_MAX, LSN_MAX, Kind, Record, make
 from loomlog.errors import LoomError, Unavailable
 from loomlog.net.endpoints import connect
 from loomlog.testing.services import copyset_on

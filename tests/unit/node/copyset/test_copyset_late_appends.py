@@ -7,7 +7,7 @@ from pathlib import Path
 
 from copyset_rig import CopysetRig
 
-from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.record import make
 
 
 async def test_a_sequencer_that_was_replaced_takes_nothing_that_was_repeated(

@@ -9,8 +9,8 @@ import pytest
 from copyset_rig import a_batch
 
 from loomlog.batch import read_header
-from loomlog.core.copyset.epoch_metadata import Member
 from loomlog.core.copyset.log_state import first_state
+from loomlog.core.copyset.nodeset import Member
 from loomlog.errors import Unavailable
 from loomlog.node.copyset import look_back as module
 from loomlog.node.copyset.look_back import FindBatch, look_back

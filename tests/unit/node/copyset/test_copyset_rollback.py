@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from copyset_rig import CopysetRig
 
-from loomlog.core.copyset.lsn import make
+from loomlog.core.copyset.record import make
 from loomlog.errors import AppendUnknown, LoomError, RolledBack
 
 pytestmark = pytest.mark.timeout(60)

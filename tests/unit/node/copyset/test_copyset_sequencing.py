@@ -10,8 +10,8 @@ import pytest
 from copyset_rig import LOG, STREAM, CopysetRig, a_batch
 
 from loomlog.batch import read_header
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Delivered, Read
+from loomlog.core.copyset.record import make
 from loomlog.errors import AppendUnknown, NotLeader, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.epoch_store import Known
 from loomlog.testing.services import copyset_on

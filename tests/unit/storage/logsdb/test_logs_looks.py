@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from logsdb_rig import LOG, SMALL, LogsRig, record
 
-from loomlog.core.copyset.lsn import LSN_MAX, make
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import Change, Put
 from loomlog.storage.logsdb.rocks_log import RocksLog
 from loomlog.storage.logsdb.rocks_logs import RocksLogs

@@ -15,7 +15,6 @@ import pytest
 from logsdb_rig import COPYSET, LOG, ME, OTHER, SMALL, LogsRig, record
 
 from loomlog.batch import build
-from loomlog.core.copyset.lsn import LSN_MAX, make
 from loomlog.core.copyset.messages import (
     Amend,
     Clean,
@@ -41,7 +40,7 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.errors import Corrupt
 from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB

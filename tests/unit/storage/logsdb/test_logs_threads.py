@@ -10,7 +10,6 @@ from random import Random
 import pytest
 from logsdb_rig import LOG, ME, SECOND, SMALL, record
 
-from loomlog.core.copyset.lsn import make, offset_of
 from loomlog.core.copyset.messages import (
     Delivered,
     NodeAnswer,
@@ -21,6 +20,7 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
+from loomlog.core.copyset.record import make, offset_of
 from loomlog.limits import MIB
 from loomlog.storage.disk import ThreadWorker
 from loomlog.storage.logsdb.rocks_logs import RocksLogs

@@ -10,7 +10,6 @@ import pytest
 from logsdb_rig import LARGE, LOG, ME, OTHER, SECOND, SMALL, LogsRig, record
 from rocksdict import Options, Rdict
 
-from loomlog.core.copyset.lsn import LSN_MAX, make
 from loomlog.core.copyset.messages import (
     Delivered,
     Forget,
@@ -22,7 +21,7 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trouble,
 )
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import look_up
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB

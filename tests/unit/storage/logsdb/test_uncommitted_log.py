@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from logsdb_rig import record
 
-from loomlog.core.copyset.lsn import LSN_MAX, make
 from loomlog.core.copyset.messages import EpochEnd
+from loomlog.core.copyset.record import LSN_MAX, make
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, Rewrite
 from loomlog.storage.logsdb.memory_logs import MemoryLog
 from loomlog.storage.logsdb.uncommitted import UncommittedLog

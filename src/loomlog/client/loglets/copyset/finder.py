@@ -12,8 +12,8 @@ from loomlog.client.loglets.copyset.part import lost
 from loomlog.client.loglets.copyset.reader_driver import Reading
 from loomlog.client.loglets.copyset.tail import CopysetTail
 from loomlog.client.subscribe.pieces import Referred, decode, refers
+from loomlog.core.copyset.effects import Deliver, Gap, GapKind
 from loomlog.core.copyset.landmarks import tail
-from loomlog.core.copyset.reader_words import Deliver, Gap, GapKind
 from loomlog.core.copyset.record import Record
 from loomlog.errors import LoomError, NotFound, NotYetWritten, Timeout, Trimmed, Unavailable
 from loomlog.limits import KIB

@@ -11,9 +11,8 @@ import asyncio
 from typing import Final
 
 from loomlog.client.loglets.copyset.known_segments import Segments, View
-from loomlog.core.copyset.lsn import Lsn, epoch_of
 from loomlog.core.copyset.messages import Delivered, Read
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.record import Kind, Lsn, Record, epoch_of
 from loomlog.errors import LoomError
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb

@@ -13,19 +13,19 @@ from collections.abc import Callable
 from typing import Final
 
 from loomlog.client.loglets.copyset.known_segments import Segments, View
-from loomlog.core.copyset.lsn import LSN_MAX, Lsn
-from loomlog.core.copyset.messages import Delivered, LogState
-from loomlog.core.copyset.reader import Reader
-from loomlog.core.copyset.reader_words import (
+from loomlog.core.copyset.effects import (
     AskNode,
     Deliver,
-    Effect,
     Finished,
     Gap,
     NeedMetadata,
-    ReadSettings,
+    ReaderEffect,
     SetTimer,
 )
+from loomlog.core.copyset.messages import Delivered, LogState
+from loomlog.core.copyset.reader import Reader
+from loomlog.core.copyset.reader_sources import ReadSettings
+from loomlog.core.copyset.record import LSN_MAX, Lsn
 from loomlog.errors import LoomError, Retryable
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -92,7 +92,7 @@ class Reading:
 
     # ---- effects of the reader
 
-    def _do(self, effects: list[Effect]) -> None:
+    def _do(self, effects: list[ReaderEffect]) -> None:
         for effect in effects:
             match effect:
                 case Deliver() | Gap():

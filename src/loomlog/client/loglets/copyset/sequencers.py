@@ -12,8 +12,8 @@ from typing import Final
 
 from loomlog.client.loglets.copyset.known_segments import Segments, View
 from loomlog.client.servers.backoff import BACKOFF
-from loomlog.core.copyset.lsn import Epoch
-from loomlog.core.copyset.placement import sequencer_of
+from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset.record import Epoch
 from loomlog.errors import NotLeader, Retryable, Unavailable
 from loomlog.types import Buffer, LogId
 from loomlog.wire import loomlog_pb2 as pb

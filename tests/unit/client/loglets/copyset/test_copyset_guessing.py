@@ -14,10 +14,9 @@ from loomlog.client.loglets.copyset.known_segments import Segments, View
 from loomlog.client.loglets.copyset.likely_holders import Guessing
 from loomlog.client.servers.metadata import CachedLog, Metadata
 from loomlog.client.servers.nodes import Connections
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Delivered, LogState, Read
-from loomlog.core.copyset.record import Kind, Record
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import KnownNode, answer_to_wire, request_from_wire

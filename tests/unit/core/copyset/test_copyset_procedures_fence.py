@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from loomlog.core.copyset.epoch_metadata import Authority, EpochMetadata, Member
-from loomlog.core.copyset.fence import Fenced, fence
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import LogState, Preempted, Seal, Store
-from loomlog.core.copyset.record import Kind, Record
-from loomlog.core.copyset.requests import Answer, CopysetAsk
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Fenced, fence
+from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.requests import Lost
 from loomlog.testing.copyset_node import CopysetNode
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
 
-from loomlog.core.copyset.lsn import make
 from loomlog.core.copyset.messages import Clean, Delivered, Read, Release, SetClean
-from loomlog.core.copyset.purge import NotPurged, Purged, purge
+from loomlog.core.copyset.procedures import NotPurged, Purged, purge
+from loomlog.core.copyset.record import make
 from loomlog.core.copyset.recovery import Recovered, Recovery
 from loomlog.core.copyset.storage import epoch_to_purge
 

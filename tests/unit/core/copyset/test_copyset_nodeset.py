@@ -7,10 +7,16 @@ from random import Random
 
 import pytest
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
 from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
 from loomlog.core.copyset.messages import Trouble
-from loomlog.core.copyset.placement import choose_copyset, choose_nodeset, ranked, sequencer_of
+from loomlog.core.copyset.nodeset import (
+    EpochMetadata,
+    Member,
+    choose_copyset,
+    choose_nodeset,
+    ranked,
+    sequencer_of,
+)
 
 LOGS = 3000
 FIVE = EpochMetadata(1, tuple(Member(node) for node in range(1, 6)), 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loomlog.core.copyset.stamps import Stamps
+from loomlog.core.copyset.sequencer import Stamps
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

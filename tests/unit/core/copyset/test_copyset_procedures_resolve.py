@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from loomlog.core.copyset.epoch_metadata import EpochMetadata, Member
-from loomlog.core.copyset.lsn import Lsn, make
 from loomlog.core.copyset.messages import (
     Clean,
     EpochEnd,
@@ -19,9 +17,17 @@ from loomlog.core.copyset.messages import (
     Store,
     Trim,
 )
-from loomlog.core.copyset.record import Kind, Record
-from loomlog.core.copyset.requests import Answer, CopysetAsk
-from loomlog.core.copyset.resolve import Appended, Nowhere, Resolution, Unresolved, resolve
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.procedures import (
+    Answer,
+    Appended,
+    CopysetAsk,
+    Nowhere,
+    Resolution,
+    Unresolved,
+    resolve,
+)
+from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.core.requests import Lost, Service
 from loomlog.testing.copyset_node import CopysetNode
 

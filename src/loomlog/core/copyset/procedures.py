@@ -1,0 +1,199 @@
+"""Short procedures: fence older sequencers, purge void records, resolve open appends. Pure.
+
+Like recovery (recovery.py) they are generators of requests to nodes and to the epoch store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from loomlog.core import requests
+from loomlog.core.copyset.messages import (
+    Delivered,
+    Done,
+    EpochEnd,
+    EpochStoreRequest,
+    GetState,
+    LogState,
+    NodeAnswer,
+    NodeRequest,
+    Preempted,
+    Purge,
+    Read,
+    Seal,
+    SealedAt,
+    Trim,
+)
+from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, last_of, offset_of
+from loomlog.core.requests import Ask, Lost, Outcome, Service
+from loomlog.types import LogId, NodeId
+
+CopysetAsk: TypeAlias = Ask[NodeId | Service, NodeRequest | EpochStoreRequest]
+Answer: TypeAlias = NodeAnswer | LogState | Lost
+Answers: TypeAlias = Mapping[NodeId, Answer]
+
+
+def _never(answers: Answers) -> bool:
+    return False
+
+
+class Round(NamedTuple):
+    """Requests that are sent all at once. They are answered in the same order."""
+
+    asks: Sequence[CopysetAsk]
+    enough: Callable[[Answers], bool] = _never  # then wait only briefly for the rest
+
+
+Steps: TypeAlias = requests.Steps[Round, Sequence[Answer], Outcome]
+
+
+def ask_each(
+    nodes: Sequence[NodeId],
+    request: NodeRequest,
+    enough: Callable[[Answers], bool] = _never,
+) -> Steps[dict[NodeId, Answer]]:
+    """Send the same request to several nodes."""
+    answers = yield Round([Ask(node, request) for node in nodes], enough)
+    return dict(zip(nodes, answers, strict=True))
+
+
+def ask_store(request: EpochStoreRequest) -> Steps[LogState | None]:
+    """Return the state of the log afterwards; None if it is unknown what happened."""
+    [answer] = yield Round([Ask(Service.METADATA, request)])
+    return answer if isinstance(answer, LogState) else None
+
+
+# ---- fence
+
+
+class Fenced(NamedTuple):
+    """The nodes that have copies of this sequencer's epoch or a later one, and up to where. Unless
+    it stored them itself, the epoch was taken before."""
+
+    newer: dict[NodeId, Lsn]
+
+
+_TAKING_NONE: Final = (Authority.EMPTY, Authority.UNAVAILABLE)  # take no records
+
+
+def fence(
+    log: LogId, epoch: Epoch, state: LogState, authority: Mapping[NodeId, Authority]
+) -> Steps[Fenced | Preempted | None]:
+    """Make sure that sequencers of epochs before `epoch` can have nothing acknowledged any more.
+    None: too few nodes answered, try again.
+
+    An append that begins after another was acknowledged comes behind it. A sequencer that was
+    replaced without knowing it would break that. So its successor takes and stores appends at once,
+    but acknowledges none before the fence, which is one round trip before recovery."""
+    unclean = {state.metadata_of(older) for older in range(state.last_clean + 1, epoch)}
+    away = {node for node, its in authority.items() if its in _TAKING_NONE}
+
+    def is_done(answers: Answers) -> bool:
+        sealed = {node for node, answer in answers.items() if isinstance(answer, SealedAt)}
+        return all(metadata.is_f_majority(sealed | away) for metadata in unclean)
+
+    asked = {*unclean, state.metadata_of(epoch)}  # its own nodes know whether the epoch is new
+    nodes = sorted({node for metadata in asked for node in metadata.nodes} - away)
+    answers = yield from ask_each(nodes, Seal(log, epoch - 1, wave=0), is_done)
+    preempted = (answer for answer in answers.values() if isinstance(answer, Preempted))
+    if (found := next(preempted, None)) is not None:
+        return found
+    sealed = {node: answer for node, answer in answers.items() if isinstance(answer, SealedAt)}
+    newer = {node: answer.newer for node, answer in sealed.items() if answer.newer}
+    return Fenced(newer) if is_done(answers) else None
+
+
+# ---- purge
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    end: EpochEnd
+
+
+@dataclass(frozen=True, slots=True)
+class NotPurged:
+    """Try again after a moment."""
+
+    reason: str
+
+
+def purge(log: LogId, epoch: Epoch, me: NodeId) -> Steps[Purged | NotPurged]:
+    """Remove records that the recovery of an epoch made void while this node was away.
+
+    Until then the node shows nothing of later epochs: `storage.epoch_to_purge` says when it is
+    time. After each purge the release that waits for it is decided again."""
+    state = yield from ask_store(GetState(log))
+    if state is None:
+        return NotPurged("the epoch store does not answer")
+    end = state.end_of(epoch)
+    if end is None:
+        return NotPurged(f"epoch {epoch} is not recovered yet")
+    requests: list[NodeRequest] = [Purge(log, end)]
+    if last_of(epoch) <= state.trimmed:
+        # Its end is forgotten: the node must know of the trim before it calls the epoch empty.
+        requests.insert(0, Trim(log, state.trimmed))
+    for request in requests:
+        [answer] = yield Round([Ask(me, request)])
+        if not isinstance(answer, Done):
+            return NotPurged("this node does not answer")
+    return Purged(end)
+
+
+# ---- resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The record is at its LSN, as if it had been acknowledged."""
+
+    record: Record  # without its batch
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """The record is not in the log, and never will be: append it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    reason: str
+    for_good: bool = False  # otherwise try again, after a moment
+
+
+Resolution: TypeAlias = Appended | Nowhere | Unresolved
+
+
+def resolve(log: LogId, lsn: Lsn) -> Steps[Resolution]:
+    """Find the outcome of an append that its sequencer left open at `lsn`.
+
+    An LSN is given to one append only: a batch at that LSN is the one appended. Once its epoch is
+    recovered the answer never changes."""
+    state = yield from ask_store(GetState(log))
+    if state is None:
+        return Unresolved("the epoch store does not answer")
+    if state.trimmed >= lsn:
+        return Unresolved("what was there is trimmed", for_good=True)
+    end = state.end_of(epoch_of(lsn))
+    if end is None:
+        return Unresolved(f"epoch {epoch_of(lsn)} is not recovered yet")
+    if offset_of(lsn) > end.last:
+        return Nowhere() if end.exact else Unresolved("its copies may be lost", for_good=True)
+    nodes = state.metadata_of(epoch_of(lsn)).nodes
+    look = Read(log, lsn, lsn, bytes_max=1, everything=True, batches=False)
+    answers = yield from ask_each(nodes, look, lambda answers: _judge(lsn, answers) is not None)
+    return _judge(lsn, answers) or Unresolved("the nodes that know do not answer")
+
+
+def _judge(lsn: Lsn, answers: Answers) -> Resolution | None:
+    delivered = [answer for answer in answers.values() if isinstance(answer, Delivered)]
+    records = [record for answer in delivered for record in answer.records]
+    if records:
+        found = max(records, key=lambda record: record.precedence)
+        return Appended(found) if found.kind is Kind.DATA else Nowhere()
+    if any(answer.trimmed >= lsn for answer in delivered):
+        return Unresolved("what was there is trimmed", for_good=True)
+    return None
