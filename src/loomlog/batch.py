@@ -88,7 +88,7 @@ class Header(NamedTuple):
 
 def aligned(size: int) -> int:
     """Return `size` rounded up to the alignment of batches."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return size + -size % ALIGNMENT
 
 
 # ---- reading ----------------------------------------------------------------------
@@ -121,7 +121,8 @@ def _is_sane(header: Header) -> bool:
     return (
         codec <= CODEC_ZSTD
         and 0 < count <= _COUNT_MAX.get(flags, 0)
-        and size == aligned(HEADER_BYTES + body_size)
+        and size % ALIGNMENT == 0
+        and 0 <= size - HEADER_BYTES - body_size < ALIGNMENT
         and size <= BATCH_BYTES_MAX
         and raw_size <= BATCH_BYTES_MAX
         and (codec != CODEC_NONE or raw_size == body_size)

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from loomlog import batch as batches
-from loomlog.client.append.batches import Attempt, Batch
+from loomlog.client.append.appender import Attempt, Batch
 from loomlog.client.append.carriers import Outcomes
-from loomlog.client.append.targets import Stream
+from loomlog.client.append.delivery import Stream
 from loomlog.client.loglets.contract import Confirm, Context, Fixed, FollowOptions, RowsFrom
 from loomlog.client.loglets.registry import FACTORIES
 from loomlog.client.loglets.times import find_by_halves

@@ -13,9 +13,8 @@ import random
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from loomlog.client.append.batches import CallerBatch, Producer
-from loomlog.client.append.delivery import Delivery
-from loomlog.client.append.targets import SILENT_S, Stream
+from loomlog.client.append.appender import CallerBatch, Producer
+from loomlog.client.append.delivery import SILENT_S, Delivery, Stream
 from loomlog.client.loglets.ordered.carrier import OrderedAttempt, OrderedCarrier
 from loomlog.client.loglets.ordered.resolver import Resolver
 from loomlog.client.servers.metadata import CachedLog
@@ -261,7 +260,8 @@ class DeliveryWorld:
 
         settings = ClientSettings(appends_in_flight_max=IN_FLIGHT_MAX, append_timeout_s=DEADLINE_S)
         log = cast(CachedLog, type("Named", (), {"name": "events"})())
-        self.delivery = Delivery(log, settings, rng, loop, self._release, {ORDERED: make})
+        self.delivery = Delivery(log, settings, rng, loop, {ORDERED: make})
+        self.delivery.release = self._release
         self.delivery._rules = Recorded(rules, self.visited)
         self.delivery.refresh_soon = lambda **_: None  # type: ignore[method-assign]
         self.learn()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from run_seeds import Choice, run_seed
 
-from loomlog.client.append.batches import Attempt
+from loomlog.client.append.appender import Attempt
 from loomlog.client.append.delivery import Delivery
 from loomlog.core.ordered.replica import Replica
 from loomlog.errors import Unavailable

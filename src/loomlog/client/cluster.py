@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from loomlog import limits, protocol_names
-from loomlog.client.append.batches import Producer
+from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinning, usable_cpus
 from loomlog.client.arguments import check_name
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info

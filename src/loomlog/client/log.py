@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from loomlog.archive.record import ArchiveInfo
-from loomlog.client.append.batches import arrow_encoder, positions, records_encoder
+from loomlog.client.append.appender import positions
 from loomlog.client.arguments import check_number
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.kv.checkpoints import Checkpoint, CheckpointInfo
@@ -62,7 +63,7 @@ class Log:
         if not values:
             return []
         size = _size(self.name, values) + _size(self.name, filter(None, keys or ()))
-        encoder = records_encoder(values, keys)
+        encoder = partial(_encode, values, keys)
         first = await self._parts.appender.append_whole(encoder, len(values), size, stream)
         return list(positions(first, len(values)))
 
@@ -74,7 +75,7 @@ class Log:
         if not records.num_rows:
             return []
         first = await self._parts.appender.append_whole(
-            arrow_encoder(records), records.num_rows, records.nbytes, stream
+            partial(_encode_arrow, records), records.num_rows, records.nbytes, stream
         )
         return list(positions(first, records.num_rows))
 
@@ -253,6 +254,18 @@ class Log:
             return None if piece is None else piece.to_arrow()
         finally:
             pieces.close()
+
+
+def _encode(values: list[Buffer], keys: list[Buffer | None] | None, **stamps: Any) -> Buffer:
+    from loomlog.columns.writer import encode
+
+    return encode(values, keys=keys, **stamps)
+
+
+def _encode_arrow(records: pa.RecordBatch, **stamps: Any) -> Buffer:
+    from loomlog.columns.writer import encode_arrow
+
+    return encode_arrow(records, **stamps)
 
 
 def _size(log: str, items: Iterable[Any]) -> int:

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from loomlog.client.append.appender import Appender
-from loomlog.client.append.batches import Producer
+from loomlog.client.append.appender import Appender, Producer
+from loomlog.client.append.delivery import Delivery
 from loomlog.client.append.spin import Spinning
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.kv.checkpoints import Checkpoints
@@ -50,7 +50,8 @@ class LogParts:
         self.loglets = loglets = Loglets(
             Context(cached, metadata, connections, producer, settings, rng, loop, spinning)
         )
-        self.appender = Appender(cached, producer, settings, rng, loop, loglets.carriers())
+        delivery = Delivery(cached, settings, rng, loop, loglets.carriers())
+        self.appender = Appender(name, delivery, producer, settings, loop)
         self.reader = Reader(cached, loglets, settings.request_timeout_s, rng)
         self.times = TimeSearch(name, loglets, settings.request_timeout_s, rng)
         self.checkpoints = Checkpoints(cached, loglets, metadata, rng, producer.now_us)

@@ -22,7 +22,7 @@ from loomlog.columns.layout import (
     one_line,
 )
 from loomlog.errors import InvalidArgument
-from loomlog.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD_BYTES_MAX
+from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD_BYTES_MAX
 from loomlog.types import Buffer
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -115,7 +115,7 @@ def _assemble(
     if attributes is not None:
         flags |= batch.FLAG_ATTRIBUTES
         parts += [_validity(attributes), *_parts("attributes", attributes)]
-    raw_size = sum(aligned(len(part)) for part in parts)
+    raw_size = sum(map(aligned, map(len, parts)))
     buffer = batch.allocate(raw_size)
     _lay_out(parts, buffer)
     body_size = raw_size
@@ -147,7 +147,7 @@ def _lay_out(parts: Iterable[Buffer], buffer: bytearray) -> None:
     at = HEADER_BYTES
     for part in parts:
         target[at : at + len(part)] = part
-        at += aligned(len(part))
+        at += len(part) + -len(part) % ALIGNMENT
 
 
 def _value_parts(values: Sequence[Bytes], count: int) -> tuple[Buffer, Buffer]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from loomlog.client.append.batches import GatheredBatch
+from loomlog.client.append.appender import GatheredBatch
 from loomlog.errors import LoomError, Retryable
 from loomlog.metadata.logs.admin import Admin
 from loomlog.testing.history import History, OpId

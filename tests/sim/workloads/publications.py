@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
-from loomlog.client.append.batches import positions
+from loomlog.client.append.appender import positions
 from loomlog.client.log import Log
 from loomlog.client.publish.writer import Published, Writer
 from loomlog.errors import (

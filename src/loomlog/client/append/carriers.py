@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from loomlog.client.append.batches import Attempt, Batch
-from loomlog.client.append.targets import Stream
-from loomlog.errors import LoomError
-from loomlog.types import Glsn, Llsn
+from loomlog import batch
+from loomlog.client.append.appender import Attempt, Batch
+from loomlog.errors import Corrupt, LoomError, Unavailable
+from loomlog.types import Buffer, Glsn, Llsn
+
+if TYPE_CHECKING:
+    from loomlog.client.append.delivery import Stream
 
 
 class Outcomes(Protocol):
@@ -61,3 +64,15 @@ class Carrier(Protocol):
 
 
 CarriersByProtocol: TypeAlias = Mapping[str, Callable[[Outcomes], Carrier]]
+
+
+def retryable_if_sound(error: LoomError, sent: Buffer) -> LoomError:
+    """Return the error of an append. If a server reports a sound batch as corrupt, it was damaged
+    on the way and not appended, so the error is made retryable."""
+    if not isinstance(error, Corrupt):
+        return error
+    try:
+        batch.check(sent)
+    except LoomError:
+        return error
+    return Unavailable(f"a batch was damaged on its way: {error}")

@@ -15,17 +15,21 @@ from itertools import takewhile
 from typing import Final
 
 from loomlog.client.append import errors
-from loomlog.client.append.batches import Attempt, Batch, Lane, Lanes
+from loomlog.client.append.appender import Attempt, Batch, Lane, Lanes
 from loomlog.client.append.carriers import CarriersByProtocol
-from loomlog.client.append.targets import AVOID_S, SILENT_S, SLOW_S, Refresher, Stream, Targets
+from loomlog.client.append.refresher import Conditions, Refresher
 from loomlog.client.servers.backoff import BACKOFF
 from loomlog.client.servers.metadata import CachedLog
 from loomlog.config import ClientSettings
 from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, Action, Event, Progress, State
 from loomlog.errors import AppendUnknown, Busy, LoomError, NotFound, Retryable, Sealed, Unavailable
-from loomlog.types import Glsn, Llsn
+from loomlog.types import Glsn, Llsn, StreamId
+from loomlog.wire import loomlog_pb2 as pb
 
 TICK_S: Final = 0.05  # the precision of deadlines
+AVOID_S: Final = 1.0  # a stream that failed is avoided this long, or until its metadata changes
+SLOW_S: Final = 0.2  # far longer than a commit: a stream silent for this long may be dead
+SILENT_S: Final = 1.0  # until a silent stream is investigated
 
 
 class Delivery:
@@ -37,16 +41,14 @@ class Delivery:
         settings: ClientSettings,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
-        release: Callable[[int], None],
         carriers: CarriersByProtocol,
     ) -> None:
-        """`release` is called with the size of each batch that is settled."""
         self._log = log.name
         self._timeout_s = settings.append_timeout_s
         self._rules = AT_ONCE if settings.retry == "at-once" else EXACTLY_ONCE
         self._rng = rng
         self._loop = loop
-        self._release = release
+        self.release: Callable[[int], None] = lambda size: None  # called when a batch is settled
         self._targets = Targets(rng, settings.appends_in_flight_max)
         self.lanes = Lanes(self._targets, self.enqueue, loop)
         self._carriers = {protocol: make(self) for protocol, make in carriers.items()}
@@ -102,7 +104,7 @@ class Delivery:
         carrier = self._carriers.get(target.protocol)
         attempt = carrier.attempt(batch, target) if carrier else Attempt(batch, target)
         batch.attempt = attempt
-        target.occupy(attempt, now_s)
+        target.in_flight[attempt] = now_s
         if carrier is None:
             error = errors.unknown_protocol(self._log, target)
             self._loop.call_soon(self.refused, attempt, error)
@@ -119,7 +121,7 @@ class Delivery:
     def sent(self, attempt: Attempt) -> None:
         batch = attempt.batch
         if batch.attempt is attempt and batch.progress.advance(Event.SENT) is Action.AWAIT:
-            attempt.target.occupy(attempt, self._loop.time())
+            attempt.target.in_flight[attempt] = self._loop.time()
 
     def declined(self, attempt: Attempt, error: LoomError) -> None:
         batch = attempt.batch
@@ -206,7 +208,7 @@ class Delivery:
             batch.retry = None
         del self._outstanding[batch]
         batch.lane.under_way -= 1
-        self._release(batch.size)
+        self.release(batch.size)
         if not self._closed:
             self._pump_all()
             self.lanes.settled(batch.lane)
@@ -272,7 +274,7 @@ class Delivery:
             return
         if batch.attempt is not None:
             self._avoid(batch.attempt.target)
-        hindrance = self._targets.hindrance(batch.lane.stream)
+        hindrance = self._targets.conditions.hindrance(batch.lane.stream)
         known = "; ".join(filter(None, (batch.progress.loss, hindrance)))
         details = f" ({known})" if known else ""
         self._fail(batch, self._unknown(batch, f"no answer within {self._timeout_s:g} s{details}"))
@@ -295,7 +297,7 @@ class Delivery:
         for lane in self.lanes:
             if self._targets.missing(lane.stream):
                 self._reject_queue(lane, errors.no_stream(self._log, lane.stream))
-            elif refusal := self._targets.refusal(lane.stream):
+            elif refusal := self._targets.conditions.refusal(lane.stream):
                 self._reject_queue(lane, errors.refused(self._log, refusal))
 
     def _log_gone(self, error: LoomError) -> None:
@@ -314,3 +316,142 @@ class Delivery:
         queue, lane.queue = lane.queue, deque()
         for batch in queue:
             self._settle(batch, batch.progress.advance(Event.REJECTED), error)
+
+
+class Stream:
+    """A log stream as a target for appends."""
+
+    __slots__ = (
+        "address",
+        "avoid_until_s",
+        "doubtful",
+        "epoch",
+        "id",
+        "in_flight",
+        "protocol",
+        "replicas",
+        "running",
+        "width",
+    )
+
+    def __init__(self, stream_id: StreamId) -> None:
+        self.id = stream_id
+        self.address = ""
+        self.replicas: list[str] = []
+        self.protocol = ""
+        self.width = 1  # how many batches can be in progress on different replicas at once
+        self.epoch = -1
+        self.running = False
+        self.in_flight: dict[Attempt, float] = {}  # attempts with start times, oldest first
+        self.doubtful = 0  # the number of those whose answers were lost
+        self.avoid_until_s = float("-inf")
+
+    def update(self, metadata: pb.LogStream) -> None:
+        self.replicas = [replica.address for replica in metadata.replicas]
+        address = self.replicas[0] if self.replicas else ""
+        if (address, metadata.seal_epoch) != (self.address, self.epoch):
+            self.avoid_until_s = float("-inf")
+        self.address, self.epoch = address, metadata.seal_epoch
+        self.protocol = metadata.protocol
+        self.width = sum(len(chain.replicas) for chain in metadata.projection.chains) or 1
+        self.running = metadata.state == pb.RUNNING and bool(address)
+
+    def doubt(self, attempt: Attempt) -> None:
+        """Take no new attempts until the outcome of this one is known."""
+        if not attempt.doubtful:
+            attempt.doubtful = True
+            self.doubtful += 1
+
+    def vacate(self, attempt: Attempt) -> None:
+        del self.in_flight[attempt]
+        self.doubtful -= attempt.doubtful
+
+    def waited_s(self, now_s: float) -> float:
+        """Return how long the oldest attempt has been in flight."""
+        for since_s in self.in_flight.values():
+            return now_s - since_s
+        return 0.0
+
+    def silent(self, now_s: float) -> bool:
+        """Return whether the oldest attempt has had no answer for long."""
+        return self.waited_s(now_s) >= SILENT_S
+
+    def good(self, now_s: float) -> bool:
+        """Return whether the stream is neither slow, nor doubtful, nor has failed recently."""
+        return self.avoid_until_s <= now_s and not self.doubtful and self.waited_s(now_s) <= SLOW_S
+
+
+class Targets:
+    """All known streams of a log, and the running ones among them."""
+
+    def __init__(self, rng: random.Random, in_flight_max: int) -> None:
+        self._rng = rng
+        self._in_flight_max = in_flight_max
+        self._streams: dict[StreamId, Stream] = {}
+        self._running: list[Stream] = []
+        self.conditions = Conditions()
+
+    @property
+    def known(self) -> bool:
+        """Whether the metadata repository has named any stream."""
+        return bool(self._streams)
+
+    def running(self, wanted: StreamId | None) -> int:
+        """Return how many streams can take batches for `wanted` (None: any)."""
+        if wanted is None:
+            return len(self._running)
+        named = self._streams.get(wanted)
+        return int(named is not None and named.running)
+
+    def width(self, wanted: StreamId | None) -> int:
+        """Return how many batches for `wanted` can be in progress at once."""
+        if wanted is None:
+            return sum(stream.width for stream in self._running) or 1
+        named = self._streams.get(wanted)
+        return 1 if named is None else named.width
+
+    def missing(self, wanted: StreamId | None) -> bool:
+        """Return whether `wanted` names a stream that is not known."""
+        return wanted is not None and wanted not in self._streams
+
+    def streams(self) -> list[Stream]:
+        return list(self._streams.values())
+
+    def any_good(self, now_s: float) -> bool:
+        return any(stream.good(now_s) for stream in self._running)
+
+    def pick(self, wanted: StreamId | None, now_s: float) -> Stream | None:
+        """Return a random running stream with room; a slow or failed one only if needed."""
+        if wanted is not None:
+            named = self._streams.get(wanted)
+            return named if named is not None and named.running and self._room(named) else None
+        running = self._running
+        if not running:
+            return None
+        chosen = running[0] if len(running) == 1 else self._rng.choice(running)
+        if not chosen.in_flight and chosen.avoid_until_s <= now_s:
+            return chosen
+        if chosen.good(now_s) and self._room(chosen):
+            return chosen
+        good = [stream for stream in running if stream.good(now_s)]
+        with_room = [stream for stream in good or running if self._room(stream)]
+        return self._rng.choice(with_room) if with_room else None
+
+    def adopt(self, log: pb.Log) -> None:
+        """Adopt newer metadata, keeping the attempts in flight."""
+        known, self._streams = self._streams, {}
+        for metadata in log.streams:
+            stream = known.get(metadata.log_stream_id) or Stream(metadata.log_stream_id)
+            stream.update(metadata)
+            self._streams[stream.id] = stream
+        self._running = [stream for stream in self._streams.values() if stream.running]
+        self.conditions = Conditions(log)
+
+    def clear(self) -> None:
+        self._streams, self._running = {}, []
+        self.conditions = Conditions()
+
+    def _room(self, stream: Stream) -> bool:
+        """Return whether a stream has room. A stream remembers only as many batches of a producer
+        as may be in flight, so it takes none while the outcome of one is unknown."""
+        return not stream.doubtful and len(stream.in_flight) < self._in_flight_max

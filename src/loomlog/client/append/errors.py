@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from loomlog import limits
-from loomlog.client.append.batches import Batch
-from loomlog.client.append.targets import Stream, Targets
 from loomlog.errors import (
     AppendUnknown,
     InvalidArgument,
@@ -16,6 +16,10 @@ from loomlog.errors import (
     VersionMismatch,
 )
 from loomlog.types import StreamId
+
+if TYPE_CHECKING:
+    from loomlog.client.append.appender import Batch
+    from loomlog.client.append.delivery import Stream, Targets
 
 
 def too_large(log: str, name: str, size: int) -> InvalidArgument:
@@ -64,7 +68,7 @@ def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomE
     refusal, wanted = batch.refusal, batch.lane.stream
     if refusal is None and targets.known and targets.missing(wanted):
         return no_stream(log, wanted)
-    hindrance = targets.hindrance(wanted)
+    hindrance = targets.conditions.hindrance(wanted)
     if (refusal is None or hindrance) and targets.known and not targets.running(wanted):
         why = f": {hindrance}" if hindrance else ""
         return Sealed(f"{after}: no stream for it is running{why}; see `loom status`")

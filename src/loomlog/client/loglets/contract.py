@@ -24,7 +24,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from loomlog.client.append.batches import Producer
+from loomlog.client.append.appender import Producer
 from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.spin import Spinning
 from loomlog.client.servers.metadata import CachedLog, Metadata

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import FakeCluster, ignore, refuse, until
 
 from loomlog import connect, errors, limits
-from loomlog.client.append import targets
+from loomlog.client.append import refresher
 from loomlog.core.backoff import Backoff
 from loomlog.types import Position
 
@@ -279,7 +279,7 @@ async def test_a_stream_that_does_not_exist_need_not_wait_for_one_that_is_sealed
         fake.add_log("events", streams=2).streams[1].running = False
         cluster = await connect(fake.address)
         log = cluster.log("events")
-        monkeypatch.setattr(targets, "BACKOFF", Backoff(3600.0, 3600.0))
+        monkeypatch.setattr(refresher, "BACKOFF", Backoff(3600.0, 3600.0))
         sealed = log.append(b"x", stream=102)
         await log.append(b"streams are known, and the refresher dozes")
         with pytest.raises(errors.NotFound, match="no stream 9"):

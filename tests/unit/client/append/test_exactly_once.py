@@ -11,7 +11,7 @@ import pytest
 from fake_cluster import FakeCluster, FakeLog, Fault, cut, ignore, refuse, until
 
 from loomlog import connect, errors, limits
-from loomlog.client.append import targets
+from loomlog.client.append import delivery
 from loomlog.client.log import Log
 from loomlog.client.loglets.ordered import resolver
 from loomlog.client.loglets.ordered.carrier import OrderedCarrier
@@ -30,7 +30,7 @@ async def events(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed soon."""
-    monkeypatch.setattr(targets, "SILENT_S", 0.05)
+    monkeypatch.setattr(delivery, "SILENT_S", 0.05)
     monkeypatch.setattr(resolver, "PROBE_S", 0.05)
 
 
@@ -173,7 +173,7 @@ async def test_what_is_refused_while_replicas_are_asked_is_sent_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Simulation seed 1055: refused by its primary, then gone at a replica, and queued twice."""
-    monkeypatch.setattr(targets, "SILENT_S", 0.05)
+    monkeypatch.setattr(delivery, "SILENT_S", 0.05)
     async with events(streams=2) as (fake, log, client):
         waiting: list[Connection] = []
         fake.faults.append(lambda connection: waiting.append(connection) or True)  # type: ignore
@@ -223,7 +223,7 @@ async def test_a_slow_stream_is_left_for_another() -> None:
         stuck = [client.append_many([b"x"], stream=101) for _ in range(4)]
         waiting = asyncio.gather(*stuck, return_exceptions=True)
         await until(lambda: fake.appends == 5)
-        await asyncio.sleep(targets.SLOW_S + 0.1)
+        await asyncio.sleep(delivery.SLOW_S + 0.1)
         async with asyncio.timeout(1.0):
             positions = [await client.append(b"y") for _ in range(30)]
         assert {at.stream for at in positions} == {102}
@@ -270,9 +270,9 @@ async def test_an_answer_that_is_lost_as_a_resolver_ends_gets_another_one() -> N
     """In the turn of the loop in which it ends, nobody has seen yet that its task is done."""
     async with events() as (_, _, log):
         await log.append(b"connect")
-        delivery = log._parts.appender._delivery
-        [stream] = delivery._targets.streams()
-        carrier = delivery._carriers[stream.protocol]
+        found = log._parts.appender._delivery
+        [stream] = found._targets.streams()
+        carrier = found._carriers[stream.protocol]
         assert isinstance(carrier, OrderedCarrier)
         carrier.resolve(stream)  # finds nothing to do
         [ending] = carrier.tasks()

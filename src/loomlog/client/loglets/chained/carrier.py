@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 
-from loomlog.client.append.batches import Attempt, Batch, Producer
+from loomlog.client.append.appender import Attempt, Batch, Producer
 from loomlog.client.append.carriers import Outcomes
+from loomlog.client.append.delivery import Stream
 from loomlog.client.append.spin import Spinning
-from loomlog.client.append.targets import Stream
 from loomlog.client.loglets.chained.chains import Chains, Drive, SegmentGoneError
 from loomlog.core.chained.append import Appended, append_next
 from loomlog.core.chained.chain import Block, block_of, placed

@@ -11,10 +11,9 @@ import asyncio
 from typing import Final
 
 from loomlog import limits
-from loomlog.client.append.batches import Attempt, Batch, Producer
-from loomlog.client.append.carriers import Outcomes
-from loomlog.client.append.damage import retryable_if_sound
-from loomlog.client.append.targets import Stream
+from loomlog.client.append.appender import Attempt, Batch, Producer
+from loomlog.client.append.carriers import Outcomes, retryable_if_sound
+from loomlog.client.append.delivery import Stream
 from loomlog.client.loglets.copyset.known_segments import SegmentGoneError, Segments, View
 from loomlog.client.loglets.copyset.sequencers import HOPS_MAX, Sequencers
 from loomlog.errors import (

@@ -12,10 +12,9 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from loomlog.client.append.batches import Attempt, Batch, Producer
-from loomlog.client.append.carriers import Outcomes
-from loomlog.client.append.damage import retryable_if_sound
-from loomlog.client.append.targets import Stream
+from loomlog.client.append.appender import Attempt, Batch, Producer
+from loomlog.client.append.carriers import Outcomes, retryable_if_sound
+from loomlog.client.append.delivery import Stream
 from loomlog.client.loglets.ordered.resolver import Resolver
 from loomlog.client.servers.nodes import Connections
 from loomlog.errors import AppendUnknown, LoomError, Unavailable

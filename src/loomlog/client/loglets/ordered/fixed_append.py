@@ -11,7 +11,7 @@ import asyncio
 import random
 from typing import Final
 
-from loomlog.client.append.damage import retryable_if_sound
+from loomlog.client.append.carriers import retryable_if_sound
 from loomlog.client.loglets.contract import Confirm, Fixed
 from loomlog.client.servers.backoff import BACKOFF
 from loomlog.client.servers.metadata import CachedLog

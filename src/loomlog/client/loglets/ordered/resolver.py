@@ -14,9 +14,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from loomlog.client.append import targets
+from loomlog.client.append import delivery
 from loomlog.client.append.carriers import Outcomes
-from loomlog.client.append.targets import Stream
+from loomlog.client.append.delivery import Stream
 from loomlog.client.servers.backoff import BACKOFF
 from loomlog.client.servers.nodes import Connections
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
@@ -164,7 +164,7 @@ class Resolver:
             if now_s - self._probed_s > PROBE_S:
                 self._probed = None
                 connection.abort(Unavailable(f"{connection.peer} says nothing: connection cut"))
-        elif now_s - self._heard_s > targets.SILENT_S:
+        elif now_s - self._heard_s > delivery.SILENT_S:
             self._probed, self._probed_s = connection, now_s
             connection.call(self._resolve_frame(waiting), (), self._heard)
 
