@@ -150,7 +150,8 @@ class Requests(Service):
 
     async def _list_logs(self, connection: Connection, frame: Frame) -> Frame:
         view = self._term.view
-        return pb.Frame(log_list=pb.LogList(logs=[view.log(log) for log in view.logs()]))
+        async with connection.turns:
+            return pb.Frame(log_list=pb.LogList(logs=[view.log(log) for log in view.logs()]))
 
     async def _delete_log(self, connection: Connection, frame: Frame) -> Frame:
         await self._term.admin.delete_log(frame.delete_log.name)
@@ -197,24 +198,28 @@ class Requests(Service):
         return pb.Frame(changed=changed)
 
     async def _get_status(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        return pb.Frame(status=self._term.view.status())
+        async with connection.turns:
+            return pb.Frame(status=self._term.view.status())
 
     # ---- clients: registers and leases
 
     async def _get_register(self, connection: Connection, frame: Frame) -> Frame:
-        return pb.Frame(register_value=await self._term.registers.get(frame.get_register))
+        async with connection.turns:
+            return pb.Frame(register_value=await self._term.registers.get(frame.get_register))
 
     async def _swap_register(self, connection: Connection, frame: Frame) -> Frame:
         return pb.Frame(register_value=await self._term.registers.swap(frame.swap_register))
 
     async def _list_registers(self, connection: Connection, frame: Frame) -> Frame:
-        return pb.Frame(register_list=await self._term.registers.list(frame.list_registers))
+        async with connection.turns:
+            return pb.Frame(register_list=await self._term.registers.list(frame.list_registers))
 
     async def _change_lease(self, connection: Connection, frame: Frame) -> Frame:
         return pb.Frame(lease=await self._term.leases.change(frame.change_lease))
 
     async def _list_leases(self, connection: Connection, frame: Frame) -> Frame:
-        return pb.Frame(lease_list=self._term.leases.list(frame.list_leases))
+        async with connection.turns:
+            return pb.Frame(lease_list=self._term.leases.list(frame.list_leases))
 
 
 def _gated(opens: Callable[[], Awaitable[None]], answer: Answer) -> Answer:

@@ -126,8 +126,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._answering: set[int] = set()  # pending requests for content, if accepted
         self._paused = False  # reading from the peer is paused
         self._answer_bytes = limits.SEND_BUFFER_BYTES  # of a large answer; the first one is alone
-        self.reads = asyncio.Semaphore(limits.READS_PER_CONNECTION_MAX)  # of its subscriptions
-        self.turns = Turns(self)  # of its long polls
+        self.turns = Turns(self)  # of look-ups whose answers may be large
         self._reader = codec.reader()
         self._encode = codec.writer().encode
         self._transport: asyncio.Transport | None = None
@@ -240,7 +239,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     @property
     def reads_max(self) -> int:
-        """The number of concurrent long polls: the larger their answers, the fewer."""
+        """The number of concurrent look-ups: the larger their answers, the fewer."""
         fitting = limits.SEND_BUFFER_BYTES // max(self._answer_bytes, 1)
         return max(1, min(fitting, limits.READS_PER_CONNECTION_MAX))
 
@@ -267,9 +266,10 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             return
         if self._writable is not None and not self._has_room(transport):
             return
-        transport.writelines(self._encode(frame, payload))
-        if payload:
-            self._answer_bytes = max(sum(map(len, payload)), self._answer_bytes // 2)
+        encoded = self._encode(frame, payload)
+        transport.writelines(encoded)
+        if payload or frame.id in self._answering:
+            self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
         if not frame.reply:
             self.said = True
         elif self._answering:

@@ -1,11 +1,13 @@
-"""Turns of questions whose answers may be large, and are not counted while they wait.
+"""Turns of the look-ups of one connection whose answers may be large.
 
-What is read from a disk stays in memory until it is sent. So only a few of a connection look at
-once, and none while its peer does not read what it was sent.
+An answer stays in memory until it is sent. So only a few look-ups of a connection run at once, and
+none begins while its peer does not read what it was sent. A turn covers the look-up and the
+sending; a request that waits for something else must not hold one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -24,7 +26,7 @@ class Reader(Protocol):
 
 
 class Turns:
-    """The turns of one connection."""
+    """The turns of one connection. `async with` takes one."""
 
     def __init__(self, connection: Reader) -> None:
         self._connection = connection
@@ -41,6 +43,28 @@ class Turns:
     def end(self) -> None:
         self._taken -= 1
         self._go_on()
+
+    async def __aenter__(self) -> None:
+        if not self._waiting and self._is_free:
+            self._taken += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self.take(lambda: self.end() if turn.cancelled() else turn.set_result(None))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had just begun
+                self.end()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        # Later: the answer may be sent right behind the block.
+        asyncio.get_running_loop().call_soon(self.end)
+
+    @property
+    def _is_free(self) -> bool:
+        connection = self._connection
+        return self._taken < connection.reads_max and not connection.congested
 
     def _go_on(self) -> None:
         if self._is_going_on or self._is_blocked:

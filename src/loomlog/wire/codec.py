@@ -11,7 +11,8 @@ PROTOCOL_VERSION = 2
 _READS = frozenset(
     {
         *("read", "fetch_batches", "list_commits"),
-        *("get_status", "list_logs", "list_registers", "list_leases", "round_read"),
+        *("get_status", "list_logs", "get_register", "list_registers", "list_leases"),
+        "round_read",
     }
 )
 _CHAIN_READS = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -87,3 +88,40 @@ def test_a_turn_that_fails_does_not_stop_the_others() -> None:
     with pytest.raises(ZeroDivisionError):
         turns.take(fail)
     assert started(turns, 2) == [0, 1]
+
+
+async def test_a_task_holds_its_turn_until_its_answer_was_sent() -> None:
+    peer = Peer()
+    peer.reads_max = 1
+    turns, events = Turns(peer), list[str]()
+
+    async def answer(name: str) -> None:
+        async with turns:
+            events.append(f"looks up {name}")
+        events.append(f"sends {name}")
+
+    await asyncio.gather(answer("a"), answer("b"))
+    assert events == ["looks up a", "sends a", "looks up b", "sends b"]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_task_that_is_cancelled_gives_its_turn_back(has_begun: bool) -> None:
+    peer = Peer()
+    peer.reads_max = 1
+    turns = Turns(peer)
+    turns.take(lambda: None)
+
+    async def wait() -> None:
+        async with turns:
+            pytest.fail("it was cancelled before")
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    if has_begun:
+        turns.end()
+    waiting.cancel()
+    if not has_begun:
+        turns.end()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert started(turns, 1) == [0]

@@ -20,11 +20,14 @@ from loomlog import limits
 from loomlog.core.chained.chain import POSITION_MAX, Replica
 from loomlog.core.chained.messages import (
     Answer,
+    Before,
     ChainedAsk,
     Create,
     Done,
     Fetch,
+    List,
     Pull,
+    Read,
     Refused,
     Remove,
     Request,
@@ -56,6 +59,7 @@ from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
 
 logger = logging.getLogger(__name__)
 
+_LARGE: Final = (Read, Before, List, Fetch)  # their answers may be
 _CHANGED: Final = (Stored, SealedAt, Done)
 _NOT_DONE: Final = (Refused, Lost)
 
@@ -66,6 +70,7 @@ class ChainedService(NodeProtocol):
     def __init__(self, context: NodeContext) -> None:
         self._node_id = context.node_id
         self._link = context.link
+        self._requests = context.requests
         self._volumes = ChainVolumes(context.disks)
         self._void: frozenset[Replica] | None = None  # None until the node has registered
         self._told: set[Replica] = set()  # those reported as damaged
@@ -135,23 +140,20 @@ class ChainedService(NodeProtocol):
             raise Unauthorized(f"{name} of a replica is ordered by the metadata repository only")
         if self._void is None:
             raise Unavailable("this node has not registered yet: its data may be an older copy")
-        return self._serve(connection, frame.id, message, payload)
+        return self._serve(connection, frame, payload)
 
     def _order(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
         """Handle a request of the metadata repository, which may ask for everything."""
-        return self._serve(connection, frame.id, frame.chain_request, payload)
+        return self._serve(connection, frame, payload)
 
     def _serve(
-        self,
-        connection: Connection,
-        request_id: int,
-        message: pb.ChainRequest,
-        payload: memoryview,
+        self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
+        message = frame.chain_request
         replica, request = request_from_wire(message, self._node_id, payload)
-        done = partial(_answer, connection, request_id)
+        done = partial(_answer, connection, frame.id)
         if isinstance(request, Create):
             return self._create(replica)
         if isinstance(request, Remove):
@@ -161,9 +163,26 @@ class ChainedService(NodeProtocol):
         if isinstance(request, Fetch) and message.wait_ms:
             wait_s = min(message.wait_ms / 1000, limits.CHAIN_WAIT_S_MAX)
             self._waiting.add(connection, replica, request, wait_s, done)
+        elif isinstance(request, _LARGE):
+            connection.turns.take(partial(self._read, connection, frame, replica, request))
         else:
             self._ask(replica, request, done)
         return None
+
+    def _read(
+        self, connection: Connection, frame: Frame, replica: Replica, request: Request
+    ) -> None:
+        """Answer a request in its turn."""
+
+        def done(answer: Answer) -> None:
+            _answer(connection, frame.id, answer)
+            connection.turns.end()
+
+        try:
+            self._ask(replica, request, done)
+        except Exception as error:
+            self._requests.answer_error(connection, frame, "chain_request", error)
+            connection.turns.end()
 
     def volume_changed(self, volume: Volume) -> None:
         """Report the replicas on a volume that does not work: others take their places."""

@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from loomlog.core.copyset.messages import Forget, NodeAnswer, NodeRequest, Read, Release
+from loomlog.core.copyset.messages import (
+    Digest,
+    Forget,
+    NodeAnswer,
+    NodeRequest,
+    Read,
+    Release,
+)
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.storage import claimed_epoch
 from loomlog.errors import Busy, Unauthorized, Unavailable
@@ -20,6 +27,7 @@ from loomlog.node.copyset.catch_up import CatchUp
 from loomlog.node.copyset.copies import Copies, looked_up
 from loomlog.node.copyset.grants import Grants
 from loomlog.node.workers import called_back
+from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_to_wire, request_from_wire
@@ -53,13 +61,15 @@ class CopysetHandler:
         request = request_from_wire(frame.copyset_request, payload)
         epoch = claimed_epoch(request)
         if epoch and not self._grants.covers(request.log, epoch):
-            return self._when_granted(request, frame.copyset_request.stamp, epoch)
+            return self._when_granted(connection, request, frame.copyset_request.stamp, epoch)
         self._serve(connection, frame, request)
         return None
 
-    async def _when_granted(self, request: NodeRequest, stamp: int, epoch: Epoch) -> Frame:
+    async def _when_granted(
+        self, connection: Connection, request: NodeRequest, stamp: int, epoch: Epoch
+    ) -> Frame:
         await self._grants.verify(request.log, epoch)
-        answer = await called_back(partial(self._copies.ask, request, stamp))
+        answer = await called_back(partial(self._ask, connection, request, stamp))
         if isinstance(request, Release):
             self._catch_up.released(request, answer)
         message, _ = answer_to_wire(answer)
@@ -82,7 +92,21 @@ class CopysetHandler:
             done = partial(self._catch_up.released, request)
         else:
             done = partial(_answer, connection, frame.id)
-        self._copies.ask(request, message.stamp, done)
+        self._ask(connection, request, message.stamp, done)
+
+    def _ask(
+        self, connection: Connection, request: NodeRequest, stamp: int, done: Answered
+    ) -> None:
+        """Ask at once, or in its turn if the answer may be large."""
+        if not isinstance(request, Read | Digest):
+            self._copies.ask(request, stamp, done)
+            return
+
+        def looked(answer: NodeAnswer) -> None:
+            done(answer)
+            connection.turns.end()
+
+        connection.turns.take(partial(self._copies.ask, request, stamp, looked))
 
     def _is_known(self, log: LogId, stamp: int) -> bool:
         return self._copies.standing(log).stamp in (0, stamp)

@@ -230,10 +230,7 @@ class Subscription:
         raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
 
     async def _send_chunk(self, next_llsn: Llsn) -> Llsn:
-        """Send the next batches. The subscriptions of a connection take turns, and stop while its
-        peer does not read: data stays in memory until it is sent."""
-        async with self._connection.reads:
-            await self._connection.drain()
+        async with self._connection.turns:
             size = min(limits.READ_CHUNK_BYTES, self._credit)
             chunk = await self._reader.chunk(next_llsn, size)
             self._credit -= len(chunk.buffer)

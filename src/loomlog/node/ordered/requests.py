@@ -126,13 +126,14 @@ class StreamRequests:
 
     async def _answer_fetch(self, connection: Connection, frame: Frame, reader: Reader) -> None:
         order = frame.fetch_batches
-        try:
-            batches = await reader.stored(order.first_llsn, order.last_llsn)
-        except Exception as error:
-            self._service.answer_error(connection, frame, "fetch_batches", error)
-            return
-        answer = pb.Frame(id=frame.id, reply=True, fetched_batches=pb.FetchedBatches())
-        connection.send(answer, [batches])
+        async with connection.turns:
+            try:
+                batches = await reader.stored(order.first_llsn, order.last_llsn)
+            except Exception as error:
+                self._service.answer_error(connection, frame, "fetch_batches", error)
+                return
+            answer = pb.Frame(id=frame.id, reply=True, fetched_batches=pb.FetchedBatches())
+            connection.send(answer, [batches])
 
     # ---- reads
 
@@ -141,14 +142,15 @@ class StreamRequests:
         self._service.spawn(self._answer_read(connection, frame, held))
 
     async def _answer_read(self, connection: Connection, frame: Frame, held: Held) -> None:
-        try:
-            chunk = await held.reader.read(frame.read.glsn)
-        except Exception as error:
-            self._service.answer_error(connection, frame, "read", error)
-            return
-        answer = pb.Frame(id=frame.id, reply=True)
-        answer.read_response.high_watermark = held.driver.core.context.high_watermark
-        connection.send(answer, [chunk.buffer])
+        async with connection.turns:
+            try:
+                chunk = await held.reader.read(frame.read.glsn)
+            except Exception as error:
+                self._service.answer_error(connection, frame, "read", error)
+                return
+            answer = pb.Frame(id=frame.id, reply=True)
+            answer.read_response.high_watermark = held.driver.core.context.high_watermark
+            connection.send(answer, [chunk.buffer])
 
     async def _locate(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.locate
