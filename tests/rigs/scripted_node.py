@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from loomlog.core.copyset.record import Lsn, epoch_of, offset_of
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import (
     AlreadyExists,
@@ -65,8 +66,14 @@ class Peer:
 
 
 class ScriptedNode(Peer):
-    def __init__(self, node_id: int) -> None:
+    """`tails` are those of copyset loglets; all nodes of a cluster share them."""
+
+    def __init__(self, node_id: int, tails: dict[int, Lsn] | None = None) -> None:
         super().__init__("vsn")
+        self.tails: dict[int, Lsn] = {} if tails is None else tails
+        self.landmarks = pb.CopysetLandmarks()
+        self.recovers = True  # False: a recovery of copysets takes for ever
+        self._recovering: set[asyncio.Task[None]] = set()
         self.node_id = node_id
         self.node_secret = f"secret-of-{node_id}"
         self.cluster_secret = ""
@@ -196,6 +203,9 @@ class ScriptedNode(Peer):
             if kind in self.refuse:
                 raise self.refuse[kind]
             if kind in self.ignore:
+                return
+            if kind == "recover_copyset":
+                self._recover_copyset(frame.recover_copyset, frame.id)
                 return
             answer = getattr(self, f"_{kind}")(getattr(frame, kind))
         except LoomError as error:
@@ -340,3 +350,60 @@ class ScriptedNode(Peer):
         if stream_id not in self.replicas:
             raise NotFound(f"no stream {stream_id} here")
         return self.replicas[stream_id]
+
+    # ---- copysets: what it asks
+
+    async def get(self, loglet: int) -> pb.CopysetState:
+        return await self._epochs(kind=pb.EpochStoreRequest.GET, loglet_id=loglet)
+
+    async def activate(self, loglet: int, expected: int) -> pb.CopysetState:
+        return await self._epochs(
+            kind=pb.EpochStoreRequest.ACTIVATE, loglet_id=loglet, expected=expected
+        )
+
+    async def set_clean(self, loglet: int, by: int, epoch: int, tail: Lsn) -> pb.CopysetState:
+        return await self._epochs(
+            kind=pb.EpochStoreRequest.SET_CLEAN,
+            loglet_id=loglet,
+            by=by,
+            end=pb.CopysetEnd(epoch=epoch, last=offset_of(tail) if epoch_of(tail) == epoch else 0),
+        )
+
+    async def _epochs(self, **fields: Any) -> pb.CopysetState:
+        request = pb.EpochStoreRequest(**fields)
+        return (await self.ask(pb.Frame(epoch_store_request=request))).copyset_state
+
+    # ---- copysets: orders ("recover 5 epoch 2", "TRIM 5 17", "FORGET 5 0", "tail 5")
+
+    def _recover_copyset(self, order: pb.RecoverCopyset, request: int) -> None:
+        state = order.state
+        self.orders.append(f"recover {state.loglet_id} epoch {state.epoch}")
+        if self.recovers and self.connection is not None:
+            recovery = self._recover(self.connection, request, state)
+            task = asyncio.get_running_loop().create_task(recovery)
+            self._recovering.add(task)
+            task.add_done_callback(self._recovering.discard)
+
+    async def _recover(self, connection: Connection, request: int, state: pb.CopysetState) -> None:
+        loglet = state.loglet_id
+        tail = self.tails.get(loglet, state.tail)
+        try:
+            for epoch in range(state.last_clean + 1, state.epoch):
+                found = tail if epoch_of(tail) == epoch else state.tail
+                await self.set_clean(loglet, state.epoch, epoch, found)
+        except LoomError:
+            return  # the connection is gone
+        connection.send(pb.Frame(id=request, reply=True, done=pb.Done()))
+
+    def _copyset_request(self, order: pb.CopysetRequest) -> pb.Frame:
+        kind = pb.CopysetRequest.Kind.Name(order.kind)
+        self.orders.append(f"{kind} {order.loglet_id} {order.lsn}")
+        return pb.Frame(copyset_answer=pb.CopysetAnswer(kind=pb.CopysetAnswer.DONE))
+
+    def _find_copyset_tail(self, question: pb.FindCopysetTail) -> pb.Frame:
+        self.orders.append(f"tail {question.loglet_id}")
+        tail = self.tails.get(question.loglet_id, 0)
+        return pb.Frame(copyset_tail=pb.CopysetTail(tail=tail, epoch=epoch_of(tail)))
+
+    def _find_copyset_landmarks(self, question: pb.FindCopysetLandmarks) -> pb.Frame:
+        return pb.Frame(copyset_landmarks=self.landmarks)

@@ -1,69 +1,106 @@
-"""A metadata repository on loopback with scripted nodes, for tests that tell a story."""
+"""A metadata repository on loopback with scripted nodes, real nodes, or both, for tests that tell a
+story."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Final, Self, TypedDict
 
-from scripted_node import PATIENCE_S, Peer, ScriptedNode
+from cluster_requests import ClusterRequests
+from log_user import LogUser
+from real_nodes import RealNodes, until
+from scripted_node import PATIENCE_S, ScriptedNode
 
 from loomlog.config import MetadataSettings
+from loomlog.core.chained.messages import List, Listed
+from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.copyset.record import Lsn
+from loomlog.errors import Unavailable
+from loomlog.limits import CHAIN_LIST_MAX
 from loomlog.metadata import MetadataRepository
+from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.keeper import ChainedKeeper
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import Worker
 from loomlog.types import ReplicaState
-from loomlog.wire import loomlog_pb2 as pb
 
 
-class SmallCluster:
-    """Starts without nodes. The repository keeps rounds in real files and metadata in SQLite,
-    unless a store or a worker is handed in: a worker decides when rounds are written, and then
-    metadata is in memory."""
+class Times(TypedDict):
+    failure_detection_s: float
+    heartbeat_s: float
+
+
+QUICK: Final[Times] = {"failure_detection_s": 2.0, "heartbeat_s": 0.1}  # where nodes die
+
+
+class SmallCluster(ClusterRequests, RealNodes):
+    """`async with SmallCluster(path, scripted=3) as cluster:`
+
+    Scripted nodes are in `nodes` and have heartbeats, real ones are in `storage`. The repository
+    keeps rounds in real files and metadata in SQLite, unless a store or a worker is handed in: a
+    worker decides when rounds are written, and then metadata is in memory."""
 
     def __init__(
         self,
         directory: Path,
         *,
+        scripted: int = 0,
+        real: int = 0,
         worker: Worker | None = None,
         store: MemoryStore | None = None,
         failure_detection_s: float = 30.0,
         heartbeat_s: float = 1.0,
         replace_after_s: float | None = None,
+        sync_bytes_per_s: int = 0,
         round_file_bytes: int = 64 * 1024,
     ) -> None:
+        ClusterRequests.__init__(self)
+        RealNodes.__init__(self, directory)
         self.settings = MetadataSettings(
             cluster_id="test",
-            directory=str(directory),
+            directory=str(directory / "vmr"),
             listen="127.0.0.1:0",
             http=None,
             failure_detection_s=failure_detection_s,
             heartbeat_s=heartbeat_s,
             replace_after_s=replace_after_s,
+            sync_bytes_per_s=sync_bytes_per_s,
         )
+        self._scripted = scripted
+        self._real = real
         self._rng = random.Random(7)
         self._worker = worker
         self._store = MemoryStore() if store is None and worker is not None else store
         self._round_file_bytes = round_file_bytes
         self.nodes: list[ScriptedNode] = []
+        self.tails: dict[int, Lsn] = {}  # of copyset loglets, as scripted nodes know them
         self._addresses: dict[str, ScriptedNode] = {}
-        self.client = Peer()
 
     async def __aenter__(self) -> Self:
-        await self._start()
+        await self.start_repository()
+        self.settings = replace(self.settings, listen=self.address)
+        self.log = LogUser(self.address)
+        await self.add_beating_nodes(self._scripted)
+        await asyncio.gather(*(self.start_node(n) for n in range(1, self._real + 1)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.log.close()
+        await asyncio.gather(*map(self.stop_node, list(self.storage)))
         for node in self.nodes:
             await node.crash()
         if self.client.connection is not None:
             await self.client.disconnect()
         await self.repository.stop()
 
-    async def _start(self) -> None:
+    # ---- the metadata repository
+
+    async def start_repository(self) -> None:
         self.repository = MetadataRepository(
             self.settings,
             files=RealFiles(),
@@ -75,24 +112,63 @@ class SmallCluster:
         await self.repository.start()
         await self.client.connect(self.address)
 
-    async def restart_repository(self) -> None:
-        """Stop and start it on the same data; nodes have to join again."""
+    async def stop_repository(self) -> None:
         await self.repository.stop()
         await self.client.until(lambda: self.client.connection is None)
         for node in self.nodes:
             await node.until(lambda node=node: node.connection is None)  # type: ignore[misc]
-        await self._start()
+
+    async def restart_repository(self) -> None:
+        """Stop and start it on the same data; scripted nodes have to join again."""
+        await self.stop_repository()
+        await self.start_repository()
 
     @property
     def address(self) -> str:
         return self.repository.address
 
-    def _new_node(self, node_id: int) -> ScriptedNode:
-        return ScriptedNode(node_id)
+    @property
+    def keeper(self) -> ChainedKeeper:
+        """The keeper of chained segments in this term."""
+        assert self.repository.term is not None
+        keeper = self.repository.term.keepers["chained"]
+        assert isinstance(keeper, ChainedKeeper)
+        return keeper
+
+    @property
+    def driver(self) -> Driver:
+        """Asks replicas of chains as the metadata repository does."""
+        return self.keeper.driver
+
+    async def no_records_left(self) -> None:
+        """Wait until nothing is known of any chained or copyset segment."""
+        keeper, term = self.keeper, self.repository.term
+        await until(lambda: not list(keeper.records))
+        assert term is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while await term.store.list("copyset/"):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+    async def new_epoch(self, loglet: int) -> None:
+        """Of chains. Fine if it has to be tried again: the loop does that."""
+        with suppress(Unavailable):
+            await self.keeper.upkeep.epochs.next(loglet, Goal(), "a test wants it")
+
+    async def replicas_agree(self) -> None:
+        """When all entries were read: every replica has all blocks of its chain."""
+        for record in self.keeper.records:
+            projection = record.projection
+            request = List(projection.epoch, 1, CHAIN_LIST_MAX)
+            for chain in projection.chains:
+                answers = [await self.driver.ask(replica, request) for replica in chain]
+                assert all(answer == answers[0] for answer in answers), answers
+                assert isinstance(answers[0], Listed)
+
+    # ---- scripted nodes
 
     async def add_nodes(self, count: int, location: str = "") -> list[ScriptedNode]:
         for _ in range(count):
-            node = self._new_node(len(self.nodes) + 1)
+            node = ScriptedNode(len(self.nodes) + 1, self.tails)
             node.location = location
             node.peers = self._addresses
             self._addresses[f"node-{node.node_id}:1"] = node
@@ -101,9 +177,12 @@ class SmallCluster:
         return self.nodes
 
     async def add_beating_nodes(self, count: int, location: str = "") -> list[ScriptedNode]:
-        for node in (await self.add_nodes(count, location))[-count:]:
+        for node in (await self.add_nodes(count, location))[len(self.nodes) - count :]:
             node.start_heartbeat()
         return self.nodes
+
+    def vsn(self, node_id: int) -> ScriptedNode:
+        return self.nodes[node_id - 1]
 
     async def rejoin(self, *nodes: ScriptedNode) -> None:
         """After a restart of the repository, or of the nodes' processes."""
@@ -112,86 +191,6 @@ class SmallCluster:
         for node in nodes:
             node.stop_heartbeat()
             node.start_heartbeat()
-
-    # ---- what a client asks
-
-    async def create(self, name: str = "events", streams: int = 1, replicas: int = 2) -> pb.Log:
-        request = pb.CreateLog(name=name, protocol="ordered", streams=streams, replicas=replicas)
-        return (await self.client.ask(pb.Frame(create_log=request))).log
-
-    async def describe(self, name: str = "events") -> pb.Log:
-        request = pb.Frame(describe_log=pb.DescribeLog(name=name))
-        return (await self.client.ask(request)).log
-
-    async def bounds(self, name: str = "events") -> tuple[int, int]:
-        answer = await self.client.ask(pb.Frame(get_bounds=pb.GetBounds(name=name)))
-        return answer.bounds.head, answer.bounds.tail
-
-    async def trim(self, position: int, name: str = "events") -> tuple[int, int]:
-        request = pb.Frame(trim_log=pb.TrimLog(name=name, position=position))
-        answer = await self.client.ask(request)
-        return answer.bounds.head, answer.bounds.tail
-
-    async def delete(self, name: str = "events") -> None:
-        await self.client.ask(pb.Frame(delete_log=pb.DeleteLog(name=name)))
-
-    async def names(self) -> list[str]:
-        answer = await self.client.ask(pb.Frame(list_logs=pb.ListLogs()))
-        return [log.name for log in answer.log_list.logs]
-
-    async def status(self) -> pb.Status:
-        return (await self.client.ask(pb.Frame(get_status=pb.GetStatus()))).status
-
-    async def stream(self, stream_id: int = 1) -> pb.LogStream:
-        logs = (await self.status()).logs
-        (found,) = (s for log in logs for s in log.streams if s.log_stream_id == stream_id)
-        return found
-
-    async def until(self, true: Callable[[pb.LogStream], bool], stream_id: int = 1) -> pb.LogStream:
-        """Wait until the metadata repository says so about a stream."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not true(found := await self.stream(stream_id)):
-                pass
-        return found
-
-    async def runs_on(self, *nodes: int, stream_id: int = 1) -> pb.LogStream:
-        return await self.until(lambda s: s.state == pb.RUNNING and replicas(s) == nodes, stream_id)
-
-    # ---- what an operator asks
-
-    async def change(
-        self, action: pb.ChangeStream.Action, stream_id: int = 1, **more: Any
-    ) -> pb.Changed:
-        request = pb.ChangeStream(action=action, log_stream_id=stream_id, **more)
-        return (await self.client.ask(pb.Frame(change_stream=request))).changed
-
-    async def change_node(
-        self, action: pb.ChangeNode.Action, node: int, *, force: bool = False
-    ) -> pb.Changed:
-        request = pb.ChangeNode(action=action, storage_node_id=node, force=force)
-        return (await self.client.ask(pb.Frame(change_node=request))).changed
-
-    async def node(self, node_id: int) -> pb.NodeStatus:
-        nodes = (await self.status()).nodes
-        (found,) = (node for node in nodes if node.storage_node_id == node_id)
-        return found
-
-    async def replace_node(self, node_id: int) -> pb.Changed:
-        """Let it come back with empty volumes, once its connection is gone."""
-        await self.node_is(node_id, lambda node: not node.alive)
-        change = pb.ChangeNode(action=pb.ChangeNode.REPLACE, storage_node_id=node_id)
-        return (await self.client.ask(pb.Frame(change_node=change))).changed
-
-    async def node_is(self, node_id: int, true: Callable[[pb.NodeStatus], bool]) -> pb.NodeStatus:
-        """Wait until the metadata repository says so about a node."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not true(node := await self.node(node_id)):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-        return node
-
-
-def replicas(stream: pb.LogStream) -> tuple[int, ...]:
-    return tuple(replica.storage_node_id for replica in stream.replicas)
 
 
 async def all_run(nodes: list[ScriptedNode], stream_id: int, *, epoch: int | None = None) -> None:

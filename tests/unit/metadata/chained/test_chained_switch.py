@@ -7,31 +7,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
+from chained_node_rig import block
+from cluster_requests import chained, is_whole, nodes_of, segments
+from small_cluster import QUICK, SmallCluster
 
-import loomlog
+from loomlog.core.chained.messages import EpochOver, HandedOut, Next, Refused, Write
 from loomlog.errors import InvalidArgument
 from loomlog.wire import loomlog_pb2 as pb
 
 
 @asynccontextmanager
-async def log_with_two_entries(path: Path, nodes: int = 3) -> AsyncIterator[ChainedCluster]:
+async def log_with_two_entries(path: Path, nodes: int = 3) -> AsyncIterator[SmallCluster]:
     """Of protocol `ordered`."""
-    async with ChainedCluster(path, nodes) as cluster:
+    async with SmallCluster(path, real=nodes, **QUICK) as cluster:
         await cluster.create(streams=2, replicas=2)
-        await append_ordered(cluster, b"one", b"two")
+        for value in (b"one", b"two"):
+            await cluster.log.append(value)
         yield cluster
-
-
-async def append_ordered(cluster: ChainedCluster, *values: bytes) -> list[int]:
-    async with await loomlog.connect(cluster.address) as client:
-        log = client.log("events")
-        return [(await log.append(value)).position for value in values]
-
-
-def segments(log: pb.Log) -> list[tuple[str, int, int | None]]:
-    """Protocol, start and end of each."""
-    return [(s.protocol, s.start, s.end if s.HasField("end") else None) for s in log.segments]
 
 
 async def test_from_ordered_to_chained_and_back_and_forth(tmp_path: Path) -> None:
@@ -39,7 +31,7 @@ async def test_from_ordered_to_chained_and_back_and_forth(tmp_path: Path) -> Non
         changed = await cluster.switch("chained", streams=1, replicas=3)
         assert "from position 3 on" in changed.done
         assert await cluster.bounds() == (1, 2)
-        assert [await cluster.chains.append(b"three"), await cluster.chains.append(b"four", 3)] == [
+        assert [await cluster.log.append(b"three"), await cluster.log.append(b"four", 3)] == [
             3,
             4,
         ]
@@ -48,48 +40,57 @@ async def test_from_ordered_to_chained_and_back_and_forth(tmp_path: Path) -> Non
         await cluster.switch("ordered", streams=2, replicas=2)
         assert chained(await cluster.describe()).projection.epoch == 2, "no more than it takes"
         assert await cluster.bounds() == (1, 6)
-        assert await append_ordered(cluster, b"seven", b"eight") == [7, 8]
+        assert await cluster.log.append(b"seven") == 7
+        assert await cluster.log.append(b"eight") == 8
 
         await cluster.switch("chained", streams=2, replicas=2)
-        assert await cluster.chains.append(b"nine") == 9
+        assert await cluster.log.append(b"nine") == 9
         log = await cluster.describe()
         assert segments(log) == [
             *(("ordered", 1, 2), ("chained", 3, 6), ("ordered", 7, 8), ("chained", 9, None)),
         ]
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
         assert [s.state for s in log.streams if s.protocol == "chained"] == [
             *(pb.STREAM_SEALED, pb.RUNNING),
         ]
 
 
 async def test_a_log_that_was_chained_goes_on_behind_it_after_a_restart(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
         await cluster.create_chained(replicas=2)
         for number in range(1, 6):
-            assert await cluster.chains.append(b"%d" % number) == number
+            assert await cluster.log.append(b"%d" % number) == number
         await cluster.switch("ordered", streams=2)
         await cluster.restart_repository()  # before any round
         assert await cluster.bounds() == (1, 5)
-        assert await append_ordered(cluster, b"six") == [6]
+        assert await cluster.log.append(b"six") == 6
         await cluster.restart_repository()
-        assert await append_ordered(cluster, b"seven", b"eight") == [7, 8]
+        assert await cluster.log.append(b"seven") == 7
+        assert await cluster.log.append(b"eight") == 8
         assert await cluster.bounds() == (1, 8)
         await cluster.switch("chained")
         await cluster.restart_repository()
-        assert await cluster.chains.append(b"nine") == 9
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.append(b"nine") == 9
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_writers_of_the_old_segment_are_refused(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
-        await cluster.chains.append(b"one")
-        loglet = chained(await cluster.describe()).loglet_id
+        await cluster.log.append(b"one")
+        old = chained(await cluster.describe())
+        answer = await cluster.ask_sequencer(old.loglet_id, Next(1, 1))
+        assert isinstance(answer, HandedOut)
         await cluster.switch("ordered", streams=1)
-        with pytest.raises(TimeoutError):
-            await cluster.chains.append_within(0.3, b"two")
-        assert chained(await cluster.describe()).loglet_id == loglet
-        assert await cluster.chains.entries() == {1: b"one"}
+        (record,) = cluster.keeper.records
+        for replica in record.projection.replicas:
+            late = Write(1, block(answer.ticket.first))
+            assert await cluster.driver.ask(replica, late) == EpochOver(2)
+        refused = await cluster.ask_sequencer(old.loglet_id, Next(1, 1))
+        assert isinstance(refused, Refused)
+        assert chained(await cluster.describe()).loglet_id == old.loglet_id
+        await cluster.log.append(b"two")
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_a_switch_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -97,16 +98,16 @@ async def test_a_switch_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path
         with pytest.raises(InvalidArgument, match="stays as it is"):
             await cluster.switch("chained", replicas=4)
         assert segments(await cluster.describe()) == [("ordered", 1, None)]
-        assert await append_ordered(cluster, b"three") == [3]
+        assert await cluster.log.append(b"three") == 3
         await cluster.no_records_left()
         await cluster.no_chains_left(1, 2, 3)
 
 
 async def test_the_ended_segment_keeps_all_its_replicas(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         await cluster.create_chained()
         for number in range(10):
-            await cluster.chains.append(b"%d" % number)
+            await cluster.log.append(b"%d" % number)
         await cluster.switch("ordered", streams=1, replicas=2)
         dead = nodes_of(chained(await cluster.describe()))[0][2]
         await cluster.stop_node(dead)
@@ -114,18 +115,18 @@ async def test_the_ended_segment_keeps_all_its_replicas(tmp_path: Path) -> None:
             lambda log: is_whole(log) and dead not in nodes_of(chained(log))[0]
         )
         assert chained(log).state == pb.STREAM_SEALED
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_a_trim_drops_ended_segments_with_all_they_had(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
         for number in range(1, 11):
-            await cluster.chains.append(b"%d" % number)
+            await cluster.log.append(b"%d" % number)
         assert await cluster.trim(4) == (5, 10)
-        assert sorted(await cluster.chains.entries()) == [5, 6, 7, 8, 9, 10]
+        assert sorted(await cluster.log.entries()) == [5, 6, 7, 8, 9, 10]
         await cluster.switch("ordered", streams=1)
-        assert await append_ordered(cluster, b"eleven") == [11]
+        assert await cluster.log.append(b"eleven") == 11
         assert await cluster.trim(10) == (11, 11)
         assert segments(await cluster.describe()) == [("ordered", 11, None)]
         await cluster.no_chains_left(1, 2, 3)
@@ -135,19 +136,19 @@ async def test_a_trim_drops_ended_segments_with_all_they_had(tmp_path: Path) -> 
 
 
 async def test_a_log_cannot_be_trimmed_above_what_was_handed_out(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
-        await cluster.chains.append(b"one", 3)
+        await cluster.log.append(b"one", 3)
         with pytest.raises(InvalidArgument, match="ends at position 3"):
             await cluster.trim(4)
         assert await cluster.trim(2) == (3, 3)
         await cluster.restart_repository()
-        assert await cluster.chains.append(b"two") == 4
+        assert await cluster.log.append(b"two") == 4
         assert await cluster.bounds() == (3, 4)
 
 
 async def test_what_operators_do_with_streams_is_not_for_chains(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         stream = (await cluster.create_chained()).streams[0].log_stream_id
         for action in (pb.ChangeStream.SEAL, pb.ChangeStream.UNSEAL, pb.ChangeStream.MOVE):
             with pytest.raises(InvalidArgument, match="loom log switch"):

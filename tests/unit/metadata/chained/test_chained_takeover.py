@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chained_cluster import ChainedCluster, chained, is_whole, until
+from cluster_requests import chained, is_whole
+from real_nodes import until
+from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, FindEnd, Refused, Request, Seal
@@ -39,13 +41,14 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Hang:
 
 
 async def interrupted(
-    cluster: ChainedCluster, reached: asyncio.Event, undo: Callable[[], None], *switch: Any
+    cluster: SmallCluster, reached: asyncio.Event, undo: Callable[[], None], **switch: Any
 ) -> None:
     """A switch during which the metadata repository dies."""
 
     async def ask() -> None:
-        with suppress(LoomError):
-            await cluster.switch(*switch)
+        while not reached.is_set():
+            with suppress(LoomError):
+                await cluster.switch(**switch)
 
     asking = asyncio.create_task(ask())
     await reached.wait()
@@ -70,12 +73,12 @@ async def test_when_it_is_lost_while_chains_are_made(
             await asyncio.Event().wait()
         return await real(self, replica, request)
 
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create(streams=1, replicas=3)
         monkeypatch.setattr(Driver, "ask", ask)
-        await interrupted(cluster, reached, monkeypatch.undo, "chained")
+        await interrupted(cluster, reached, monkeypatch.undo, protocol="chained")
         await cluster.log_is(lambda log: protocols(log) == ["ordered", "chained"])
-        assert await cluster.chains.append(b"one") == 1
+        assert await cluster.log.append(b"one") == 1
         log = await cluster.describe()
         births = {r.birth for c in chained(log).projection.chains for r in c.replicas}
         assert len(births) == 1, "those of one attempt"
@@ -87,40 +90,40 @@ async def test_when_it_is_lost_while_chains_are_made(
 async def test_when_it_is_lost_while_chains_are_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang, owner: type, name: str
 ) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
-        await cluster.chains.append(b"one", 3)
+        await cluster.log.append(b"one", 3)
         reached = asyncio.Event()
         hang(owner, name, reached)
-        await interrupted(cluster, reached, monkeypatch.undo, "ordered")
+        await interrupted(cluster, reached, monkeypatch.undo, protocol="ordered")
         log = await cluster.log_is(lambda log: protocols(log) == ["chained", "ordered"])
         assert [segment.start for segment in log.segments] == [1, 4]
         assert chained(log).projection.closed
         assert is_whole(log)
-        assert await cluster.chains.entries() == {1: b"one"}
+        assert await cluster.log.entries() == dict.fromkeys((1, 2, 3), b"one")
 
 
 async def test_when_it_is_lost_before_a_segment_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang
 ) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
-        await cluster.chains.append(b"one", 3)
+        await cluster.log.append(b"one", 3)
         reached = asyncio.Event()
         hang(ChainedKeeper, "begin", reached)
-        await interrupted(cluster, reached, monkeypatch.undo, "chained", "events", 2)
+        await interrupted(cluster, reached, monkeypatch.undo, protocol="chained", streams=2)
         await cluster.log_is(lambda log: protocols(log) == ["chained", "chained"])
-        assert await cluster.chains.append(b"two") == 4
-        assert await cluster.chains.entries() == {1: b"one", 4: b"two"}
+        assert await cluster.log.append(b"two") == 4
+        assert await cluster.log.entries() == {1: b"one", 2: b"one", 3: b"one", 4: b"two"}
 
 
 async def test_when_it_is_lost_between_the_seals_and_the_swap_of_an_ended_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replicas are sealed for an epoch that never comes: readers would be refused for ever."""
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
-        await cluster.chains.append(b"one")
+        await cluster.log.append(b"one")
         await cluster.switch("ordered")
         (record,) = cluster.keeper.records
         driver = cluster.keeper.driver
@@ -129,11 +132,11 @@ async def test_when_it_is_lost_between_the_seals_and_the_swap_of_an_ended_segmen
             await driver.ask(replica, Seal(epoch))
         await cluster.restart_repository()
         await cluster.log_is(lambda log: chained(log).projection.epoch == epoch)
-        assert await cluster.chains.entries() == {1: b"one"}
+        assert await cluster.log.entries() == {1: b"one"}
 
 
 async def test_several_logs_begin_a_new_epoch_together(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         names = [f"log-{number}" for number in range(20)]
         for name in names:
             await cluster.create_chained(name)
@@ -148,9 +151,9 @@ async def test_a_log_that_waits_for_its_nodes_is_described_but_its_end_is_not_to
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "TAIL_WAIT_S", 0.1)
-    async with ChainedCluster(tmp_path, nodes=1) as cluster:
+    async with SmallCluster(tmp_path, real=1, **QUICK) as cluster:
         await cluster.create_chained(replicas=1)
-        await cluster.chains.append(b"one", 3)
+        await cluster.log.append(b"one", 3)
         await cluster.stop_node(1)
         await cluster.restart_repository()
         log = await cluster.describe()
@@ -158,7 +161,7 @@ async def test_a_log_that_waits_for_its_nodes_is_described_but_its_end_is_not_to
         assert [log.name for log in (await cluster.status()).logs] == ["events"]
         with pytest.raises(Unavailable, match="waits for its nodes"):
             await cluster.bounds()
-        answer = await cluster.chains.ask_sequencer(chained(log).loglet_id, FindEnd(1))
+        answer = await cluster.ask_sequencer(chained(log).loglet_id, FindEnd(1))
         assert isinstance(answer, Refused)
         await cluster.start_node(1)
         await cluster.log_is(lambda log: chained(log).state == pb.RUNNING)

@@ -6,11 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
+from cluster_requests import chained, is_whole, nodes_of
+from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.chained.chain import Replica
-from loomlog.core.chained.messages import Create, Done
+from loomlog.core.chained.messages import Answer, Create, Done, Pull, Request
 from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.metadata.chained.driver import Driver
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -18,62 +20,62 @@ from loomlog.wire import loomlog_pb2 as pb
 async def test_appends_go_on_without_a_dead_node_and_a_spare_joins(
     tmp_path: Path, place: int
 ) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         log = await cluster.create_chained()
         for number in range(20):
-            await cluster.chains.append(b"%d" % number)
+            await cluster.log.append(b"%d" % number)
         dead = nodes_of(log.streams[0])[0][place]
         await cluster.stop_node(dead)
-        await cluster.chains.append(b"after")
+        await cluster.log.append(b"after")
         log = await cluster.log_is(is_whole)
         assert dead not in nodes_of(chained(log))[0]
         await cluster.log_is(lambda log: chained(log).condition == "")
-        await cluster.chains.append(b"whole again")
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.log.append(b"whole again")
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_appends_go_on_with_one_replica_of_three(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
         await cluster.create_chained(chains=2)
         for number in range(10):
-            await cluster.chains.append(b"%d" % number)
+            await cluster.log.append(b"%d" % number)
         await cluster.stop_node(1)
-        await cluster.chains.append(b"two left")
+        await cluster.log.append(b"two left")
         await cluster.stop_node(2)
-        await cluster.chains.append(b"one left")
+        await cluster.log.append(b"one left")
         await cluster.log_is(lambda log: nodes_of(chained(log)) == [[3], [3]])
         condition = "runs with 1 of 3 replicas; there is no spare node"
         await cluster.log_is(lambda log: chained(log).condition == condition)
         await cluster.start_node(1)
         await cluster.start_node(2)
         await cluster.log_is(is_whole)
-        await cluster.chains.append(b"whole again")
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.log.append(b"whole again")
+        assert await cluster.log.entries() == cluster.log.acknowledged
         await cluster.log_is(lambda log: chained(log).condition == "")
 
 
 async def test_a_node_that_lost_its_disk_is_filled_again(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, failure_detection_s=30.0) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
         for number in range(10):
-            await cluster.chains.append(b"%d" % number)
+            await cluster.log.append(b"%d" % number)
         await cluster.stop_node(2)
         cluster.lose_disk(2)
         await cluster.replace_node(2)
         await cluster.start_node(2)  # before anybody has missed it
         log = await cluster.log_is(lambda log: chained(log).projection.epoch > 1 and is_whole(log))
         assert nodes_of(chained(log))[0][-1] == 2, "newcomers are put at the end"
-        await cluster.chains.append(b"whole again")
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.log.append(b"whole again")
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_a_node_that_only_restarted_stays(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, failure_detection_s=30.0) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
-        await cluster.chains.append(b"one")
+        await cluster.log.append(b"one")
         await cluster.stop_node(2)
         await cluster.start_node(2)
-        await cluster.chains.append(b"two")
+        await cluster.log.append(b"two")
         log = await cluster.describe()
         assert chained(log).projection.epoch == 1
         assert is_whole(log)
@@ -82,7 +84,7 @@ async def test_a_node_that_only_restarted_stays(tmp_path: Path) -> None:
 async def test_a_node_that_is_heard_from_is_not_left_behind_because_a_client_says_so(
     tmp_path: Path,
 ) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         log = await cluster.create_chained()
         loglet = log.streams[0].loglet_id
         report = pb.ReportChain(loglet_id=loglet, epoch=1, storage_node_id=2)
@@ -91,33 +93,46 @@ async def test_a_node_that_is_heard_from_is_not_left_behind_because_a_client_say
         assert chained(await cluster.describe()).projection.epoch == 1
 
 
-async def test_a_drained_node_leaves_when_another_took_its_place(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+async def test_a_drained_node_leaves_when_another_took_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_copy = asyncio.Event()
+    real = Driver.ask
+
+    async def ask(self: Driver, replica: Replica, request: Request) -> Answer:
+        if isinstance(request, Pull):
+            await may_copy.wait()
+        return await real(self, replica, request)
+
+    monkeypatch.setattr(Driver, "ask", ask)
+    async with SmallCluster(tmp_path, real=4, heartbeat_s=0.1) as cluster:
         log = await cluster.create_chained(chains=3)
         for number in range(30):
-            await cluster.chains.append(b"%d" % number)
+            await cluster.log.append(b"%d" % number)
         node = nodes_of(log.streams[0])[0][0]
         changed = await cluster.change_node(pb.ChangeNode.DRAIN, node)
         assert "replicas move to other nodes" in changed.next
         with pytest.raises(InvalidArgument, match=r"has .* replicas and is alive"):
             await cluster.change_node(pb.ChangeNode.REMOVE, node)
+        may_copy.set()
 
         def left(log: pb.Log) -> bool:
             return is_whole(log) and all(node not in nodes for nodes in nodes_of(chained(log)))
 
         await cluster.log_is(left)
-        await cluster.chains.append(b"whole again")
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.log.append(b"whole again")
+        assert await cluster.log.entries() == cluster.log.acknowledged
         await cluster.no_chains_left(node)
         await cluster.change_node(pb.ChangeNode.REMOVE, node)
 
 
 async def test_a_node_that_is_not_drained_any_more_stays(tmp_path: Path) -> None:
-    slow = {"sync_bytes_per_s": 1_000_000}
-    async with ChainedCluster(tmp_path, nodes=4, **slow) as cluster:
+    async with SmallCluster(
+        tmp_path, real=4, sync_bytes_per_s=1_000_000, heartbeat_s=0.1
+    ) as cluster:
         log = await cluster.create_chained()
         for _ in range(5):
-            await cluster.chains.append(b"x" * 100_000)
+            await cluster.log.append(b"x" * 100_000)
         (before,) = nodes_of(log.streams[0])
         await cluster.change_node(pb.ChangeNode.DRAIN, before[0])
         await cluster.log_is(lambda log: chained(log).joining_node != 0)
@@ -128,41 +143,41 @@ async def test_a_node_that_is_not_drained_any_more_stays(tmp_path: Path) -> None
 
 
 async def test_a_dead_node_that_is_removed_is_forgotten(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         log = await cluster.create_chained()
         dead = nodes_of(log.streams[0])[0][0]
-        await cluster.chains.append(b"one")
+        await cluster.log.append(b"one")
         await cluster.stop_node(dead)
         await cluster.log_is(lambda log: dead not in nodes_of(chained(log))[0])
         await cluster.change_node(pb.ChangeNode.REMOVE, dead, force=True)
         assert dead not in [node.storage_node_id for node in (await cluster.status()).nodes]
         await cluster.log_is(is_whole)
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_a_newcomer_that_was_being_filled_by_another_leader_is_filled_anew(
     tmp_path: Path,
 ) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         log = await cluster.create_chained()
         for number in range(50):
-            await cluster.chains.append(b"%d" % number * 100)
+            await cluster.log.append(b"%d" % number * 100)
         await cluster.stop_node(nodes_of(log.streams[0])[0][1])
         await cluster.log_is(lambda log: chained(log).joining_node != 0 or is_whole(log))
         await cluster.restart_repository()
         await cluster.log_is(lambda log: is_whole(log) and chained(log).condition == "")
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_appends_go_on_while_nodes_die_and_come_back(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         await cluster.create_chained(chains=2)
         over = asyncio.Event()
 
         async def write() -> None:
             number = 0
             while not over.is_set():
-                await cluster.chains.append(b"%d" % (number := number + 1))
+                await cluster.log.append(b"%d" % (number := number + 1))
 
         writing = asyncio.create_task(write())
         for node in (1, 2, 3):
@@ -176,23 +191,22 @@ async def test_appends_go_on_while_nodes_die_and_come_back(tmp_path: Path) -> No
             await cluster.start_node(node)
         over.set()
         await writing
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
         await cluster.replicas_agree()
 
 
 async def test_a_spare_gets_all_although_epochs_change_while_it_is_filled(tmp_path: Path) -> None:
-    slow = {"sync_bytes_per_s": 3_000_000}
-    async with ChainedCluster(tmp_path, nodes=4, **slow) as cluster:
+    async with SmallCluster(tmp_path, real=4, sync_bytes_per_s=3_000_000, **QUICK) as cluster:
         log = await cluster.create_chained(chains=2)
         over = asyncio.Event()
 
         async def write() -> None:
             while not over.is_set():
-                await cluster.chains.append(b"x" * 1_000)
+                await cluster.log.append(b"x" * 1_000)
                 await asyncio.sleep(0.01)
 
         for _ in range(40):
-            await cluster.chains.append(b"x" * 50_000)
+            await cluster.log.append(b"x" * 50_000)
         writing = [asyncio.create_task(write()) for _ in range(3)]
         await cluster.stop_node(nodes_of(log.streams[0])[0][1])
         await cluster.log_is(lambda log: "% copied" in chained(log).condition)
@@ -201,20 +215,20 @@ async def test_a_spare_gets_all_although_epochs_change_while_it_is_filled(tmp_pa
             await asyncio.sleep(0.15)
         over.set()
         await asyncio.gather(*writing)
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
         await cluster.replicas_agree()
 
 
 async def test_a_replica_whose_disk_failed_leaves(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         log = await cluster.create_chained()
-        await cluster.chains.append(b"one")
+        await cluster.log.append(b"one")
         ill = nodes_of(log.streams[0])[0][1]
         cluster.fail_disk(ill)
-        await cluster.chains.append(b"two")
+        await cluster.log.append(b"two")
         log = await cluster.log_is(is_whole)
         assert ill not in nodes_of(chained(log))[0]
-        assert await cluster.chains.entries() == {1: b"one", 2: b"two"}
+        assert await cluster.log.entries() == {1: b"one", 2: b"two"}
 
 
 async def test_the_only_replica_goes_on_when_its_disk_is_well_again(
@@ -223,25 +237,24 @@ async def test_the_only_replica_goes_on_when_its_disk_is_well_again(
     monkeypatch.setattr("loomlog.limits.VOLUME_FAILED_S", 0.1)
     monkeypatch.setattr("loomlog.limits.VOLUME_LOOK_FAILED_S", 0.1)
     monkeypatch.setattr("loomlog.metadata.chained.upkeep.UNABLE_S", 0.1)
-    async with ChainedCluster(tmp_path, nodes=1) as cluster:
+    async with SmallCluster(tmp_path, real=1, **QUICK) as cluster:
         await cluster.create_chained(replicas=1)
-        await cluster.chains.append(b"one")
+        await cluster.log.append(b"one")
         heal = cluster.fail_disk(1)
-        appending = asyncio.create_task(cluster.chains.append(b"two"))
+        appending = asyncio.create_task(cluster.log.append(b"two"))
         words = "nobody has all of chain 0: what node 1 had of it is lost, or"
         await cluster.log_is(lambda log: chained(log).condition.startswith(words))
         heal()
         await appending
         await cluster.log_is(lambda log: chained(log).condition == "")
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_a_spare_that_dies_while_it_is_filled_is_replaced(tmp_path: Path) -> None:
-    slow = {"sync_bytes_per_s": 1_000_000}
-    async with ChainedCluster(tmp_path, nodes=5, **slow) as cluster:
+    async with SmallCluster(tmp_path, real=5, sync_bytes_per_s=1_000_000, **QUICK) as cluster:
         log = await cluster.create_chained()
         for _ in range(10):
-            await cluster.chains.append(b"x" * 100_000)
+            await cluster.log.append(b"x" * 100_000)
         await cluster.stop_node(nodes_of(log.streams[0])[0][0])
         log = await cluster.log_is(lambda log: "% copied" in chained(log).condition)
         assert chained(log).condition.startswith("runs with 2 of 3 replicas; node ")
@@ -250,41 +263,40 @@ async def test_a_spare_that_dies_while_it_is_filled_is_replaced(tmp_path: Path) 
         await cluster.log_is(lambda log: chained(log).joining_node not in (0, first))
         log = await cluster.log_is(is_whole)
         assert first not in nodes_of(chained(log))[0]
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
 
 
 async def test_a_log_is_switched_and_deleted_while_a_spare_is_filled(tmp_path: Path) -> None:
-    slow = {"sync_bytes_per_s": 1_000_000}
-    async with ChainedCluster(tmp_path, nodes=4, **slow) as cluster:
+    async with SmallCluster(tmp_path, real=4, sync_bytes_per_s=1_000_000, **QUICK) as cluster:
         log = await cluster.create_chained()
         for _ in range(10):
-            await cluster.chains.append(b"x" * 100_000)
+            await cluster.log.append(b"x" * 100_000)
         await cluster.stop_node(nodes_of(log.streams[0])[0][0])
         await cluster.log_is(lambda log: "% copied" in chained(log).condition)
         await cluster.switch("ordered", streams=1, replicas=2)
         log = await cluster.log_is(is_whole)
         assert chained(log).projection.closed
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        assert await cluster.log.entries() == cluster.log.acknowledged
         await cluster.delete()
         await cluster.no_chains_left(*cluster.storage)
 
 
 async def test_a_node_has_its_time_to_come_back_before_it_is_replaced(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4, replace_after_s=60.0) as cluster:
+    async with SmallCluster(tmp_path, real=4, replace_after_s=60.0, **QUICK) as cluster:
         log = await cluster.create_chained()
-        await cluster.chains.append(b"one")
+        await cluster.log.append(b"one")
         away = nodes_of(log.streams[0])[0][0]
         await cluster.stop_node(away)
         words = f"runs with 2 of 3 replicas; node {away} may come back before it is replaced"
         await cluster.log_is(lambda log: chained(log).condition == words)
-        await cluster.chains.append(b"two")
+        await cluster.log.append(b"two")
         await cluster.start_node(away)
         await cluster.log_is(is_whole)
-        assert await cluster.chains.entries() == {1: b"one", 2: b"two"}
+        assert await cluster.log.entries() == {1: b"one", 2: b"two"}
 
 
 async def test_what_no_record_names_is_deleted_only_by_an_operator(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         log = await cluster.create_chained()
         (nodes,) = nodes_of(log.streams[0])
         (other,) = {1, 2, 3, 4} - set(nodes)

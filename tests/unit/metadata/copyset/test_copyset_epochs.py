@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from copyset_cluster import CopysetCluster, nodeset
+from cluster_requests import nodeset
+from small_cluster import SmallCluster
 
 from loomlog.core.copyset.record import make
 from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unauthorized
@@ -13,7 +14,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 async def test_a_log_is_created_without_a_word_to_the_nodes(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         log = await cluster.create_copyset()
         (stream,) = log.streams
         assert (log.protocol, log.head, log.tail) == ("copyset", 1, 0)
@@ -30,7 +31,7 @@ async def test_a_log_is_created_without_a_word_to_the_nodes(tmp_path: Path) -> N
 
 
 async def test_an_epoch_is_taken_by_one_node(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         one, two = cluster.vsn(1), cluster.vsn(2)
         taken = await one.activate(loglet, 0)
@@ -42,7 +43,7 @@ async def test_an_epoch_is_taken_by_one_node(tmp_path: Path) -> None:
 
 
 async def test_only_the_newest_sequencer_says_what_is_clean(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         one, two = cluster.vsn(1), cluster.vsn(2)
         await one.activate(loglet, 0)
@@ -56,7 +57,7 @@ async def test_only_the_newest_sequencer_says_what_is_clean(tmp_path: Path) -> N
 
 
 async def test_epochs_are_for_nodes_that_registered(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         request = pb.EpochStoreRequest(kind=pb.EpochStoreRequest.GET, loglet_id=loglet)
         with pytest.raises(Unauthorized):
@@ -66,7 +67,7 @@ async def test_epochs_are_for_nodes_that_registered(tmp_path: Path) -> None:
 
 
 async def test_a_takeover_loses_nothing(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset(nodeset=2)).log_id
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.vsn(2).activate(loglet, 1)
@@ -78,7 +79,7 @@ async def test_a_takeover_loses_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         with pytest.raises(InvalidArgument, match="4 replicas need as many nodes, and 3 are alive"):
             await cluster.create_copyset(replicas=4)
         with pytest.raises(InvalidArgument, match="a nodeset of 5 needs as many nodes, and 3"):

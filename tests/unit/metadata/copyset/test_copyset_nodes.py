@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from copyset_cluster import CopysetCluster, ScriptedCopysetNode, copyset, nodeset
-from small_cluster import turns
+from cluster_requests import copyset, nodeset
+from scripted_node import ScriptedNode
+from small_cluster import QUICK, SmallCluster, turns
 
 from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.record import make
@@ -14,11 +15,9 @@ from loomlog.errors import InvalidArgument, NotLeader
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.wire import loomlog_pb2 as pb
 
-QUICK = {"failure_detection_s": 0.6, "heartbeat_s": 0.1}
-
 
 async def test_a_nodeset_has_nodes_of_all_locations(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=0) as cluster:
+    async with SmallCluster(tmp_path, scripted=0) as cluster:
         for location in ("rack=a", "rack=b"):
             await cluster.add_beating_nodes(3, location)
         log = await cluster.create_copyset(replicas=2, nodeset=4)
@@ -28,7 +27,7 @@ async def test_a_nodeset_has_nodes_of_all_locations(tmp_path: Path) -> None:
 
 async def test_a_log_whose_sequencer_is_lost_is_recovered(tmp_path: Path) -> None:
     """Readers get all that was acknowledged, though nobody appends."""
-    async with CopysetCluster(tmp_path, nodes=4, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=4, **QUICK) as cluster:
         loglet = (await cluster.create_copyset(nodeset=3)).log_id
         inside = nodeset(copyset(await cluster.describe()))
         outside = next(node for node in (1, 2, 3, 4) if node not in inside)
@@ -45,7 +44,7 @@ async def test_a_log_whose_sequencer_is_lost_is_recovered(tmp_path: Path) -> Non
 
 
 async def test_a_node_that_is_lost_is_replaced_in_the_nodeset(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=4, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=4, **QUICK) as cluster:
         loglet = (await cluster.create_copyset(nodeset=3)).log_id
         before = nodeset(copyset(await cluster.describe()))
         sequencer, lost = before[:2]
@@ -57,7 +56,7 @@ async def test_a_node_that_is_lost_is_replaced_in_the_nodeset(tmp_path: Path) ->
         assert sorted(copyset(log).copyset.history[0].nodeset) == before
 
 
-def says_it_stores_no_copies(node: ScriptedCopysetNode, truth: bool) -> None:
+def says_it_stores_no_copies(node: ScriptedNode, truth: bool) -> None:
     conditions = pb.NodeConditions(stores_no_copies=truth)
     report = pb.GetReportResponse(storage_node_id=node.node_id, conditions=conditions)
     assert node.connection is not None
@@ -67,7 +66,7 @@ def says_it_stores_no_copies(node: ScriptedCopysetNode, truth: bool) -> None:
 async def test_a_node_that_cannot_open_its_copies_leaves_the_nodeset_until_it_can(
     tmp_path: Path,
 ) -> None:
-    async with CopysetCluster(tmp_path, nodes=3) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         says_it_stores_no_copies(cluster.vsn(3), True)
@@ -78,7 +77,7 @@ async def test_a_node_that_cannot_open_its_copies_leaves_the_nodeset_until_it_ca
 
 async def test_no_epoch_is_given_to_nodes_of_which_too_few_can_store(tmp_path: Path) -> None:
     """It could not be recovered without the node whose copies cannot be opened."""
-    async with CopysetCluster(tmp_path, nodes=3, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=3, **QUICK) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         says_it_stores_no_copies(cluster.vsn(3), True)
@@ -94,7 +93,7 @@ async def test_no_epoch_is_given_to_nodes_of_which_too_few_can_store(tmp_path: P
 async def test_a_nodeset_that_shrank_grows_when_the_node_is_back(
     tmp_path: Path, asked: int
 ) -> None:
-    async with CopysetCluster(tmp_path, nodes=3, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=3, **QUICK) as cluster:
         loglet = (await cluster.create_copyset(nodeset=asked)).log_id
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.vsn(3).crash()
@@ -107,7 +106,7 @@ async def test_a_nodeset_that_shrank_grows_when_the_node_is_back(
 
 
 async def test_or_when_another_one_takes_its_place(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=3, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=3, **QUICK) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.vsn(3).crash()
@@ -117,7 +116,7 @@ async def test_or_when_another_one_takes_its_place(tmp_path: Path) -> None:
 
 
 async def test_or_when_it_is_not_drained_any_more(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=3) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.change_node(pb.ChangeNode.DRAIN, 3)
@@ -128,7 +127,7 @@ async def test_or_when_it_is_not_drained_any_more(tmp_path: Path) -> None:
 
 async def test_a_log_that_cannot_be_recovered_now_goes_on_as_it_is(tmp_path: Path) -> None:
     """Its sequencer may still find room; a new epoch would have to wait."""
-    async with CopysetCluster(tmp_path, nodes=5, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=5, **QUICK) as cluster:
         loglet = (await cluster.create_copyset(replicas=2, nodeset=4)).log_id
         before = nodeset(copyset(await cluster.describe()))
         await cluster.vsn(before[0]).activate(loglet, 0)
@@ -140,7 +139,7 @@ async def test_a_log_that_cannot_be_recovered_now_goes_on_as_it_is(tmp_path: Pat
 
 
 async def test_new_nodes_are_used_from_the_next_epoch_on(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=2) as cluster:
+    async with SmallCluster(tmp_path, scripted=2) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.add_beating_nodes(2)
@@ -152,7 +151,7 @@ async def test_new_nodes_are_used_from_the_next_epoch_on(tmp_path: Path) -> None
 
 
 async def test_a_drained_node_leaves_the_nodeset_and_keeps_what_it_has(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, scripted=4) as cluster:
         loglet = (await cluster.create_copyset(nodeset=3)).log_id
         drained = nodeset(copyset(await cluster.describe()))[0]
         sequencer = next(node for node in (1, 2, 3, 4) if node != drained)
@@ -179,7 +178,7 @@ async def test_a_drained_node_leaves_the_nodeset_and_keeps_what_it_has(tmp_path:
 
 
 async def test_with_too_few_other_nodes_a_drained_one_stays_in_the_nodeset(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=2) as cluster:
+    async with SmallCluster(tmp_path, scripted=2) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.change_node(pb.ChangeNode.DRAIN, 2)
@@ -189,7 +188,7 @@ async def test_with_too_few_other_nodes_a_drained_one_stays_in_the_nodeset(tmp_p
 
 
 async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=3, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=3, **QUICK) as cluster:
         log = await cluster.create_copyset(replicas=3)
         loglet, order = log.log_id, log.streams[0].copyset.history[0].nodeset
         await cluster.vsn(1).activate(loglet, 0)
@@ -220,7 +219,7 @@ async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
 
 
 async def test_the_sequencer_moves_away_from_a_drained_node(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, scripted=4) as cluster:
         loglet = (await cluster.create_copyset(nodeset=3)).log_id
         inside = nodeset(copyset(await cluster.describe()))
         outside = next(node for node in (1, 2, 3, 4) if node not in inside)
@@ -231,7 +230,7 @@ async def test_the_sequencer_moves_away_from_a_drained_node(tmp_path: Path) -> N
 
 
 async def test_who_takes_an_epoch_meanwhile_keeps_it(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         assert (await cluster.vsn(1).activate(loglet, 0)).taken
         assert not (await cluster.vsn(1).activate(loglet, 0)).taken, "it may have used it"
@@ -249,7 +248,7 @@ async def test_a_node_that_registers_again_is_asked_whether_it_still_sequences(
     tmp_path: Path,
 ) -> None:
     """It may have been started anew. Another one may have to sequence by now, and is asked, too."""
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         chosen = sequencer_of(loglet, dict.fromkeys((1, 2, 3), 1.0))
         assert chosen is not None

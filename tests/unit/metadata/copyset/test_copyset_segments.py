@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from copyset_cluster import CopysetCluster, copyset, nodeset
-from small_cluster import all_run, turns, write_all
+from cluster_requests import copyset, nodeset
+from small_cluster import QUICK, SmallCluster, all_run, turns, write_all
 
 from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.record import make
@@ -15,12 +15,10 @@ from loomlog.errors import InvalidArgument, NotFound, Sealed
 from loomlog.metadata.copyset import keeper
 from loomlog.wire import loomlog_pb2 as pb
 
-QUICK = {"failure_detection_s": 0.6, "heartbeat_s": 0.1, "replace_after_s": 60.0}
-
 
 async def test_from_protocol_to_protocol(tmp_path: Path) -> None:
     """The positions of a segment lie above those before it, and its end is what was recovered."""
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await cluster.create()
         await all_run(cluster.nodes[:2], 1)
         write_all(cluster.nodes[:2], 1, 10)
@@ -53,7 +51,7 @@ async def test_from_protocol_to_protocol(tmp_path: Path) -> None:
 
 
 async def test_a_segment_that_nobody_used_is_closed_where_it_began(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await cluster.create_copyset()
         await cluster.switch(protocol="ordered", streams=1)
         log = await cluster.describe()
@@ -61,7 +59,7 @@ async def test_a_segment_that_nobody_used_is_closed_where_it_began(tmp_path: Pat
 
 
 async def test_a_nodeset_is_a_setting_like_others(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await cluster.create_copyset(nodeset=2)
         assert "already" in (await cluster.switch(replicas=2)).done
         with pytest.raises(InvalidArgument, match="a nodeset of 4 needs as many nodes, and 3"):
@@ -73,7 +71,7 @@ async def test_a_nodeset_is_a_setting_like_others(tmp_path: Path) -> None:
 
 
 async def test_streams_are_no_setting_of_copyset(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await cluster.create(streams=2)
         with pytest.raises(InvalidArgument, match="one stream: leave out how many"):
             await cluster.switch(protocol="copyset", streams=2)
@@ -87,7 +85,7 @@ async def test_streams_are_no_setting_of_copyset(tmp_path: Path) -> None:
 
 
 async def test_recovery_is_ordered_elsewhere_when_its_node_is_lost(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         cluster.tails[loglet] = make(1, 3)
@@ -111,7 +109,7 @@ async def test_a_takeover_finishes_what_was_being_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "SEAL_WAIT_S", 0.1)
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         cluster.tails[loglet] = make(1, 3)
@@ -132,7 +130,7 @@ async def test_a_takeover_finishes_what_was_being_closed(
 
 async def test_a_log_that_could_not_be_closed_is_not_switched(tmp_path: Path) -> None:
     """It can go on as it is; once it is being closed there is no way back."""
-    async with CopysetCluster(tmp_path, nodes=5, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=5, replace_after_s=60.0, **QUICK) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         for node in (2, 4):
@@ -152,7 +150,7 @@ async def test_whom_a_log_waits_for_that_is_being_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "SEAL_WAIT_S", 3.0)
-    async with CopysetCluster(tmp_path, nodes=5, **QUICK) as cluster:
+    async with SmallCluster(tmp_path, scripted=5, replace_after_s=60.0, **QUICK) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         for node in (1, 2, 3, 4, 5):
@@ -176,7 +174,7 @@ async def test_whom_a_log_waits_for_that_is_being_closed(
 
 
 async def test_trims_are_told_to_all_nodes_that_ever_had_something(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         cluster.tails[loglet] = make(1, 9)
@@ -192,7 +190,7 @@ async def test_trims_are_told_to_all_nodes_that_ever_had_something(tmp_path: Pat
 
 
 async def test_a_deleted_log_is_forgotten_by_its_nodes(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.vsn(3).crash()
@@ -209,7 +207,7 @@ async def test_a_deleted_log_is_forgotten_by_its_nodes(tmp_path: Path) -> None:
 
 
 async def test_a_segment_that_is_trimmed_as_a_whole_is_forgotten(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
         cluster.tails[loglet] = make(1, 3)
@@ -225,7 +223,7 @@ async def test_a_segment_that_is_trimmed_as_a_whole_is_forgotten(tmp_path: Path)
 
 
 async def test_a_log_that_was_never_used_leaves_nothing(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await cluster.create_copyset()
         await cluster.delete()
         await cluster.no_records_left()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from copyset_cluster import CopysetCluster
-from small_cluster import replicas, told
+from cluster_requests import replicas
+from small_cluster import SmallCluster, told
 
 from loomlog.core.copyset.record import LSN_MAX, make
 from loomlog.errors import Unavailable
@@ -14,7 +14,7 @@ from loomlog.wire import loomlog_pb2 as pb
 WEEK_S = 7 * 86_400
 
 
-async def started(cluster: CopysetCluster) -> int:
+async def started(cluster: SmallCluster) -> int:
     """A log that ends at e1n9: its loglet."""
     request = pb.CreateLog(
         name="events", protocol="copyset", streams=1, replicas=2, retention_s=WEEK_S
@@ -25,13 +25,13 @@ async def started(cluster: CopysetCluster) -> int:
     return loglet
 
 
-async def trim_all(cluster: CopysetCluster) -> None:
+async def trim_all(cluster: SmallCluster) -> None:
     term = cluster.repository.term
     assert term is not None
     await term.retention.trim_all()
 
 
-async def append_ordered(cluster: CopysetCluster) -> None:
+async def append_ordered(cluster: SmallCluster) -> None:
     """One entry."""
     (stream,) = (s for s in (await cluster.describe()).streams if s.protocol == "ordered")
     nodes = [cluster.vsn(node) for node in replicas(stream)]
@@ -41,14 +41,14 @@ async def append_ordered(cluster: CopysetCluster) -> None:
         await told(node, stream.log_stream_id, make(1, 10))
 
 
-def tell(cluster: CopysetCluster, node: int, older: int, young: int = LSN_MAX) -> None:
+def tell(cluster: SmallCluster, node: int, older: int, young: int = LSN_MAX) -> None:
     """The node's partitions are older up to an offset of epoch 1."""
     landmarks = cluster.vsn(node).landmarks
     landmarks.older, landmarks.young, landmarks.released = make(1, older), young, make(1, 9)
 
 
 async def test_partitions_go_that_are_old_on_enough_nodes(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await started(cluster)
         tell(cluster, 1, older=2)
         tell(cluster, 2, older=4)
@@ -58,7 +58,7 @@ async def test_partitions_go_that_are_old_on_enough_nodes(tmp_path: Path) -> Non
 
 
 async def test_what_is_young_on_one_node_stays_whatever_another_says(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await started(cluster)
         tell(cluster, 1, older=2, young=make(1, 3))
         tell(cluster, 2, older=9)
@@ -68,7 +68,7 @@ async def test_what_is_young_on_one_node_stays_whatever_another_says(tmp_path: P
 
 
 async def test_nothing_goes_while_one_node_alone_answers(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await started(cluster)
         for node in (1, 2, 3):
             tell(cluster, node, older=9)
@@ -79,7 +79,7 @@ async def test_nothing_goes_while_one_node_alone_answers(tmp_path: Path) -> None
 
 
 async def test_nothing_goes_while_nobody_knows(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await started(cluster)
         for node in (1, 2, 3):
             cluster.vsn(node).refuse["find_copyset_landmarks"] = Unavailable("not now")
@@ -88,7 +88,7 @@ async def test_nothing_goes_while_nobody_knows(tmp_path: Path) -> None:
 
 
 async def test_a_segment_that_has_ended_goes_to_its_last_record(tmp_path: Path) -> None:
-    async with CopysetCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
         await started(cluster)
         await cluster.switch(protocol="ordered", streams=1)
         await append_ordered(cluster)

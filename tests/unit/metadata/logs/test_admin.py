@@ -300,7 +300,7 @@ async def test_a_directory_that_cannot_be_made_is_an_error_in_one_line(tmp_path:
 async def test_metadata_without_its_round_log_is_not_served(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         settings = cluster.settings
-    for path in (tmp_path / "rounds").iterdir():
+    for path in (tmp_path / "vmr/rounds").iterdir():
         path.unlink()
     with pytest.raises(Corrupt, match="no round log"):
         await MetadataRepository(settings).start()

@@ -6,8 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cluster_requests import replicas
 from scripted_node import ScriptedNode
-from small_cluster import SmallCluster, replicas
+from small_cluster import SmallCluster
 
 from loomlog.core.placement import place, spread
 from loomlog.errors import InvalidArgument

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chained_cluster import ChainedCluster, chained, is_whole, nodes_of
+from cluster_requests import chained, is_whole, nodes_of
+from small_cluster import QUICK, SmallCluster
 
 from loomlog import limits
 from loomlog.metadata.nodes.connected_nodes import conditions_of
@@ -19,7 +20,7 @@ from loomlog.wire import loomlog_pb2 as pb
 async def test_a_store_that_cannot_be_opened_is_a_condition_and_the_node_starts(
     tmp_path: Path, directory: str, named: str
 ) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
         await cluster.stop_node(2)
         store = tmp_path / "vsn-2/cid=test/snid=2" / directory
         store.mkdir()
@@ -35,10 +36,10 @@ async def test_a_store_that_cannot_be_opened_is_a_condition_and_the_node_starts(
 
 
 async def test_chains_that_cannot_be_opened_are_made_anew_elsewhere(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path, nodes=4) as cluster:
+    async with SmallCluster(tmp_path, real=4, **QUICK) as cluster:
         log = await cluster.create_chained()
         for number in range(10):
-            await cluster.chains.append(b"%d" % number)
+            await cluster.log.append(b"%d" % number)
         damaged = nodes_of(chained(log))[0][0]
         store = tmp_path / f"vsn-{damaged}/cid=test/snid={damaged}/chains"
         await cluster.stop_node(damaged)
@@ -48,14 +49,14 @@ async def test_chains_that_cannot_be_opened_are_made_anew_elsewhere(tmp_path: Pa
         log = await cluster.log_is(
             lambda log: is_whole(log) and damaged not in nodes_of(chained(log))[0]
         )
-        await cluster.chains.append(b"whole again")
-        assert await cluster.chains.entries() == cluster.chains.acknowledged
+        await cluster.log.append(b"whole again")
+        assert await cluster.log.entries() == cluster.log.acknowledged
         assert (await cluster.node(damaged)).conditions
         assert sorted(store.glob("*.[ls][os][gt]")) == kept, "what was there stays"
 
 
 async def test_a_condition_that_is_over_is_not_shown_any_more(tmp_path: Path) -> None:
-    async with ChainedCluster(tmp_path) as cluster:
+    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
         node = cluster.storage[2]
         chained_on(node)._volumes._volumes[0].problem = "it does not work"
         await cluster.node_is(2, lambda node: list(node.conditions) == ["it does not work"])

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chained_cluster import ChainedCluster
 from scripted_node import ScriptedNode
-from small_cluster import SmallCluster
+from small_cluster import QUICK, SmallCluster
 
 from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unauthorized
 from loomlog.metadata import MetadataRepository
@@ -84,7 +83,7 @@ async def test_a_secret_is_told_once_and_never_in_an_error(tmp_path: Path) -> No
 
 async def test_no_log_line_shows_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with ChainedCluster(tmp_path, nodes=2) as cluster:
+    async with SmallCluster(tmp_path, real=2, **QUICK) as cluster:
         await cluster.create_chained(replicas=2)
         await cluster.stop_node(2)
         await cluster.start_node(2)

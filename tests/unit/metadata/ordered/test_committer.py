@@ -166,7 +166,7 @@ async def test_positions_survive_many_files_of_rounds(tmp_path: Path) -> None:
         for tail in range(1, 40):
             node.write(2, 1)
             await told(node, 2, tail)
-        assert not (tmp_path / "rounds" / "rounds-00000001.log").exists()
+        assert not (tmp_path / "vmr/rounds" / "rounds-00000001.log").exists()
         await cluster.restart_repository()
         await node.join(cluster.address)
         assert await cluster.bounds("quiet") == (1, 5)
@@ -222,7 +222,7 @@ async def test_a_log_whose_rounds_were_lost_stops_instead_of_giving_positions_tw
         write_all(nodes, 1, 3)
         for node in nodes:
             await told(node, 1, 3)
-        await lose_rounds(cluster, tmp_path)
+        await lose_rounds(cluster, tmp_path / "vmr")
         tail = asyncio.ensure_future(cluster.bounds())  # asked before any node tells
         for node in nodes:
             await node.join(cluster.address)
@@ -246,7 +246,7 @@ async def test_nothing_is_repaired_in_a_log_whose_rounds_were_lost(tmp_path: Pat
         holders = [node for node in nodes if 1 in node.replicas]
         for node in holders:
             await told(node, 1, 3)
-        await lose_rounds(cluster, tmp_path)
+        await lose_rounds(cluster, tmp_path / "vmr")
         epoch = (await cluster.stream()).seal_epoch
         await asyncio.gather(*(node.join(cluster.address) for node in nodes))
         await cluster.until(lambda stream: "rounds are lost" in stream.condition)
@@ -267,7 +267,7 @@ async def lose_rounds(cluster: SmallCluster, directory: Path) -> None:
     data = rounds.read_bytes()
     rounds.write_bytes(data[:64] + bytes(len(data) - 64))
     await cluster.client.until(lambda: cluster.client.connection is None)
-    await cluster._start()
+    await cluster.start_repository()
 
 
 async def test_a_report_of_somebody_who_never_registered_counts_for_nothing(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cluster_requests import replicas
 from scripted_node import ScriptedNode
-from small_cluster import SmallCluster, all_run, commits, replicas, told, turns, write_all
+from small_cluster import SmallCluster, all_run, commits, told, turns, write_all
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.replica import ReplicaContext

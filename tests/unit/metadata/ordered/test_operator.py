@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cluster_requests import replicas
 from scripted_node import ScriptedNode
-from small_cluster import SmallCluster, commits, replicas, told, turns, write_all
+from small_cluster import SmallCluster, commits, told, turns, write_all
 
 from loomlog.core.ordered import repair
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound, Unauthorized, Unavailable

@@ -31,24 +31,18 @@ class Cluster(SmallCluster):
     """A cluster whose metadata can be put back."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory / "vmr")
+        super().__init__(directory)
         self._live, self._copy = directory / "vmr", directory / "copy"
 
     def back_up(self) -> None:
         shutil.copytree(self._live, self._copy)
 
-    async def stop(self) -> None:
-        await self.repository.stop()
-        await self.client.until(lambda: self.client.connection is None)
-        for node in self.nodes:
-            await node.until(lambda node=node: node.connection is None)  # type: ignore[misc]
-
     async def restart(self, *, restore: bool = False) -> None:
-        await self.stop()
+        await self.stop_repository()
         if restore:
             shutil.rmtree(self._live)
             shutil.copytree(self._copy, self._live)
-        await self._start()
+        await self.start_repository()
 
     async def swap(self, value: bytes, expected: int = 0) -> int:
         request = pb.SwapRegister(name="r", value=value, expected=expected)
@@ -88,9 +82,9 @@ REQUESTS = {
 
 async def test_a_restored_copy_serves_nobody(cluster: Cluster) -> None:
     await cluster.create()
-    await cluster.stop()
+    await cluster.stop_repository()
     cluster.back_up()
-    await cluster._start()
+    await cluster.start_repository()
     await cluster.rejoin(*cluster.nodes)
     await cluster.swap(b"acknowledged")
     await cluster.restart(restore=True)
@@ -120,9 +114,9 @@ async def test_a_copy_of_a_connected_node_that_lived_elsewhere_stops_nobody(
 
 
 async def test_it_stays_stopped_when_it_is_started_again(cluster: Cluster) -> None:
-    await cluster.stop()
+    await cluster.stop_repository()
     cluster.back_up()
-    await cluster._start()
+    await cluster.start_repository()
     await cluster.rejoin(*cluster.nodes)
     await cluster.restart(restore=True)
     with pytest.raises(RolledBack):
@@ -148,9 +142,9 @@ async def test_a_copy_of_a_running_repository_is_recognised_by_its_changes(
 
 async def test_a_node_that_comes_late_stops_what_runs(cluster: Cluster) -> None:
     await cluster.create()
-    await cluster.stop()
+    await cluster.stop_repository()
     cluster.back_up()
-    await cluster._start()
+    await cluster.start_repository()
     await cluster.rejoin(*cluster.nodes)
     for node in cluster.nodes[1:]:
         node.known_run.Clear()  # their disks are lost: nobody else knows
@@ -333,9 +327,9 @@ async def test_a_node_that_came_after_the_copy_was_made_tells_of_it(
     cluster: Cluster, replaced: bool
 ) -> None:
     """The copy does not know the node: it says that this one was removed, and has to be emptied."""
-    await cluster.stop()
+    await cluster.stop_repository()
     cluster.back_up()
-    await cluster._start()
+    await cluster.start_repository()
     await cluster.rejoin(*cluster.nodes)
     newcomer = ScriptedNode(3 if replaced else 4)
     if replaced:

@@ -1,0 +1,94 @@
+"""Real storage nodes in this process, on real files."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from scripted_node import PATIENCE_S
+
+from loomlog.config import NodeSettings
+from loomlog.node import StorageNode
+from loomlog.storage.chained.block_table import BlockTable
+from loomlog.testing.services import chained_on
+from loomlog.wire import loomlog_pb2 as pb
+
+
+class RealNodes:
+    """They run in directories `vsn-1`, `vsn-2`, …"""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.storage: dict[int, StorageNode] = {}
+
+    @property
+    def address(self) -> str:
+        """The address of the metadata repository."""
+        raise NotImplementedError
+
+    async def start_node(self, node_id: int) -> None:
+        volume = self._directory / f"vsn-{node_id}"
+        volume.mkdir(exist_ok=True)
+        node = StorageNode(
+            NodeSettings(
+                node_id=node_id,
+                cluster_id="test",
+                volumes=(str(volume),),
+                metadata=(self.address,),
+            )
+        )
+        await node.start()
+        self.storage[node_id] = node
+        await node.registered()
+
+    async def stop_node(self, node_id: int) -> None:
+        await self.storage.pop(node_id).stop()
+
+    def lose_disk(self, node_id: int) -> None:
+        """Of a node that does not run."""
+        shutil.rmtree(self._directory / f"vsn-{node_id}")
+
+    # ---- their chains
+
+    def replicas_of(self, node: int) -> list[pb.ChainReplicaRef]:
+        """Replicas of chains."""
+        return chained_on(self.storage[node]).found()
+
+    async def no_chains_left(self, *nodes: int) -> None:
+        """Wait until nodes have no replicas of chains."""
+        await until(lambda: not any(map(self.replicas_of, nodes)))
+
+    def refuse_chains(self, node: int) -> Callable[[], None]:
+        """Keep a node that has no chains from opening a table, until the result is called."""
+        (volume,) = chained_on(self.storage[node])._volumes._volumes
+        opens = volume._open_table
+        volume._open_table = _cannot_open
+
+        def heal() -> None:
+            volume._open_table = opens
+
+        return heal
+
+    def fail_disk(self, node: int) -> Callable[[], None]:
+        """As after a commit that failed: all that it is asked about chains is refused from now on,
+        until the result is called."""
+        heal = self.refuse_chains(node)
+        (volume,) = chained_on(self.storage[node])._volumes._volumes
+        assert volume._store is not None
+        error = OSError(errno.EIO, "the disk failed")
+        volume._store.fail(error)
+        volume.volume.failed(error)
+        return heal
+
+
+def _cannot_open(path: str) -> BlockTable:
+    raise OSError("the disk failed")
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
