@@ -11,8 +11,8 @@ import pytest
 from loomlog.cli.commands.rebuild import How, catch_up_several
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, RolledBack
+from loomlog.metadata.store.contract import LateStore
 from loomlog.metadata.store.etcd import EtcdStore
-from loomlog.metadata.store.late_store import LateStore
 from loomlog.testing import LocalCluster, LocalEtcd
 
 pytestmark = pytest.mark.timeout(120)

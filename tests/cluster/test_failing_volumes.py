@@ -48,7 +48,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "VOLUME_LOOK_FAILED_S", 0.2)
     monkeypatch.setattr(limits, "VOLUME_FAILED_S", 1.0)
     monkeypatch.setattr(limits, "REOPEN_S", 0.5)
-    monkeypatch.setattr("loomlog.metadata.nodes.lost_nodes.UNABLE_S", 1.0)
+    monkeypatch.setattr("loomlog.metadata.nodes.placement.UNABLE_S", 1.0)
     monkeypatch.setattr("loomlog.metadata.ordered.repair_loop.UNABLE_S", 1.0)
     monkeypatch.setattr("loomlog.metadata.chained.upkeep.UNABLE_S", 1.0)
 

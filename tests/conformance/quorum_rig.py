@@ -8,9 +8,8 @@ from pathlib import Path
 
 from loomlog.core.quorum.majority import Configuration, MemberId
 from loomlog.core.quorum.member import Leader
-from loomlog.metadata.rounds.member_link import Connect
 from loomlog.metadata.rounds.quorum_member import QuorumMember
-from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
+from loomlog.metadata.rounds.quorum_round_log import Connect, QuorumRoundLog
 from loomlog.net.endpoints import connect
 from loomlog.storage.disk import RealFiles, ThreadWorker
 from loomlog.wire.codec import Codec

@@ -12,7 +12,7 @@ from etcd_proxy import EtcdProxy
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Fenced, InvalidArgument, NotLeader, SwapUnknown, Unavailable
-from loomlog.metadata.kv.leases import Leases
+from loomlog.metadata.leases import Leases
 from loomlog.metadata.store.contract import Change, Versioned
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import EtcdConnection, rpc

@@ -10,8 +10,8 @@ import pytest
 from quorum_rig import QuorumRig
 
 from loomlog.errors import NotLeader
-from loomlog.metadata.rounds.contract import RoundLog
-from loomlog.metadata.rounds.file_round_log import FileRoundLog
+from loomlog.metadata.rounds import RoundLog
+from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.storage.disk import RealFiles, ThreadWorker
 
 Open = Callable[[], Awaitable[RoundLog]]

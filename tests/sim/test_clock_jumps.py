@@ -10,7 +10,7 @@ from run_seeds import Choice, run_seed
 
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.sequencer import Stamps
-from loomlog.metadata.copyset import times as copyset_times
+from loomlog.metadata.copyset import keeper
 from loomlog.metadata.nodes.clocks import Clocks
 
 SEEDS = 3
@@ -62,7 +62,7 @@ def test_one_node_that_is_believed_about_all_is_caught() -> None:
         return own_us
 
     with (
-        patch.object(copyset_times, "last_to_go", first_that_knows),
+        patch.object(keeper, "last_to_go", first_that_knows),
         patch.object(Stamps, "stamp", own_clock_us),
     ):
         assert is_caught("clocks-copyset", 0)

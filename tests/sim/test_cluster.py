@@ -18,8 +18,8 @@ from loomlog.client.append.appender import Attempt
 from loomlog.client.append.delivery import Delivery
 from loomlog.core.ordered.replica import Replica
 from loomlog.errors import Unavailable
-from loomlog.metadata.rounds.contract import Done
-from loomlog.metadata.rounds.file_round_log import FileRoundLog
+from loomlog.metadata.rounds import Done
+from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.node.ordered.waiting_appends import WaitingAppends
 from loomlog.storage.ordered import journal
 from loomlog.types import Llsn

@@ -19,7 +19,7 @@ from loomlog.core.ordered import repair
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import LoomError, Trimmed
-from loomlog.metadata.rounds.file_round_log import FileRoundLog
+from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.net import endpoints
 from loomlog.storage.ordered.replica_paths import ReplicaPaths, StreamMeta, save_meta
 from loomlog.storage.volumes import Volumes

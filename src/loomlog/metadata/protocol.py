@@ -16,16 +16,15 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 from loomlog.config import MetadataSettings
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.metrics import Metric
 from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.metadata.nodes.lost_nodes import LostNodes
-from loomlog.metadata.nodes.replica_placement import ReplicaPlacement
-from loomlog.metadata.rounds.contract import RoundLog
+from loomlog.metadata.nodes.placement import LostNodes, ReplicaPlacement
+from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.metadata.work.background import Background
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from loomlog.metadata.chained.draft import ChainedDraft
 from loomlog.metadata.chained.keeper import ChainedKeeper
-from loomlog.metadata.copyset.draft import CopysetDraft
+from loomlog.metadata.chained.records import ChainedDraft
 from loomlog.metadata.copyset.keeper import CopysetKeeper
+from loomlog.metadata.copyset.records import CopysetDraft
 from loomlog.metadata.ordered.draft import OrderedDraft
 from loomlog.metadata.ordered.keeper import OrderedKeeper
 from loomlog.metadata.ordered.rebuild import (

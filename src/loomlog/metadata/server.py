@@ -45,12 +45,10 @@ from loomlog.metadata.offline.data_directory import (
     rounds_in,
 )
 from loomlog.metadata.requests import Front, Requests
-from loomlog.metadata.rounds.file_round_log import FileRoundLog
 from loomlog.metadata.rounds.member_disk import is_begun
 from loomlog.metadata.rounds.quorum_member import QuorumMember
-from loomlog.metadata.rounds.round_file import FILE_BYTES
-from loomlog.metadata.store.contract import MetaStore
-from loomlog.metadata.store.late_store import LateStore
+from loomlog.metadata.rounds.round_files import FILE_BYTES, FileRoundLog
+from loomlog.metadata.store.contract import LateStore, MetaStore
 from loomlog.metadata.term import Mandate, Term, explained
 from loomlog.net.address import split_address
 from loomlog.storage.files import Files, Worker

@@ -17,25 +17,24 @@ from dataclasses import dataclass
 from loomlog.config import MetadataSettings
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import LoomError, NotLeader
+from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.kv.leases import Leases
-from loomlog.metadata.kv.registers import Registers
+from loomlog.metadata.leases import Leases
 from loomlog.metadata.logs.admin import Admin
 from loomlog.metadata.logs.retention import Retention
 from loomlog.metadata.logs.switch import Switching
 from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.metadata.nodes.lost_nodes import LostNodes
 from loomlog.metadata.nodes.node_operator import NodeOperator
+from loomlog.metadata.nodes.placement import LostNodes, ReplicaPlacement
 from loomlog.metadata.nodes.registration import Registration
-from loomlog.metadata.nodes.replica_placement import ReplicaPlacement
 from loomlog.metadata.protocol import KeeperContext, Keepers
+from loomlog.metadata.registers import Registers
 from loomlog.metadata.registry import load_keepers
 from loomlog.metadata.rollback.gate import Gate, GatedStore
-from loomlog.metadata.rounds.contract import RoundLog
+from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.status import StatusView
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.metadata.work.background import Background
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from loomlog import limits
 from loomlog.core.segments import Layout, Segment, Settings
 from loomlog.errors import AlreadyExists, Busy, Corrupt, InvalidArgument, NotFound
-from loomlog.metadata.catalog.lookups import Lookups
+from loomlog.metadata.catalog.kept_records import KeptRecords
 from loomlog.metadata.catalog.records import (
     ClusterRecord,
     CountersRecord,
@@ -40,7 +40,7 @@ from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 
 
-class Catalog(Lookups):
+class Catalog(KeptRecords):
     """The metadata of the cluster. Created by `load`."""
 
     _new_secret: Callable[[], str]

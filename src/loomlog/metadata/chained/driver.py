@@ -23,7 +23,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.requests import Lost, Outcome, Service, drive
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotLeader
-from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.types import LogId, NodeId

@@ -15,10 +15,10 @@ from loomlog.core.chained.messages import Interrupted
 from loomlog.core.chained.reconfigure import HANDED_OUT_MAX, Goal, Reconfigured, reconfigure
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, Unavailable
-from loomlog.metadata.chained.catalog import ChainedCatalog
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.chained.records import ChainedCatalog, ChainedRecord
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.types import Glsn, LogId
 
@@ -30,21 +30,20 @@ AT_ONCE: Final = 64  # after a takeover all loglets need one; each seals a few r
 class Epochs:
     def __init__(
         self,
-        catalog: ChainedCatalog,
+        catalog: Catalog,
+        records: ChainedCatalog,
         sequencers: Sequencers,
         driver: Driver,
         nodes: ChainNodes,
         changed: Callable[[LogId], None],
-        trimmed: Callable[[LogId], Glsn],
     ) -> None:
-        """`trimmed` returns up to where the log of a loglet is trimmed."""
         self._loop = asyncio.get_running_loop()
-        self._catalog = catalog
+        self.catalog = catalog
+        self.records = records
         self._sequencers = sequencers
-        self._driver = driver
-        self._nodes = nodes
+        self.driver = driver
+        self.nodes = nodes
         self.changed = changed
-        self._trimmed = trimmed
         self._locks: WeakValueDictionary[LogId, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Semaphore(AT_ONCE)
         self._awaited: dict[LogId, list[asyncio.Future[None]]] = {}
@@ -61,7 +60,7 @@ class Epochs:
                     start=segment.start,
                     sequencer=self._sequencers.new_name(),
                 )
-                await self._catalog.change(
+                await self.records.change(
                     record.loglet, lambda record: replace(record, projection=projection)
                 )
                 self._sequencers.begin(projection)
@@ -86,7 +85,7 @@ class Epochs:
             before = self._record(loglet).projection
             if (goal.close and before.closed) or after not in (None, before.epoch):
                 return before
-            await self._nodes.certain(before)
+            await self.nodes.certain(before)
             async with self._room:
                 new = await self._reconfigure(before, goal)
         logger.info(
@@ -106,7 +105,7 @@ class Epochs:
         self.unfinished.add(loglet)
         stop = partial(self._stop_sequencer, projection, loses=bool(goal.fresh))
         steps = reconfigure(projection, goal, self._sequencers.new_name(), stop)
-        ending = await self._driver.drive(loglet, steps)
+        ending = await self.driver.drive(loglet, steps)
         if not isinstance(ending, Reconfigured):
             why = ending.reason if isinstance(ending, Interrupted) else "another one is in force"
             raise Unavailable(f"segment {loglet} does not get a new epoch yet: {why}")
@@ -122,7 +121,9 @@ class Epochs:
             return end
         if loses and projection.first and not end:
             end = projection.start + HANDED_OUT_MAX
-        return max(end, self._trimmed(projection.log_id) + 1)
+        record = self.records.get(projection.log_id)
+        log = None if record is None else self.catalog.log_of(record)
+        return max(end, 1 if log is None else log.trimmed + 1)
 
     def _alone(self, loglet: LogId) -> asyncio.Lock:
         return self._locks.setdefault(loglet, asyncio.Lock())
@@ -146,7 +147,7 @@ class Epochs:
                 waiting.set_result(None)
 
     def _record(self, loglet: LogId) -> ChainedRecord:
-        record = self._catalog.get(loglet)
+        record = self.records.get(loglet)
         if record is None or not record.projection.chains:
             raise NotFound(f"segment {loglet} was deleted")
         return record

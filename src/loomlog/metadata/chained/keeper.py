@@ -26,13 +26,12 @@ from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
 from loomlog.limits import CHAINS_PER_SEGMENT_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
-from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.chained.records import ChainedCatalog, ChainedRecord
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.chained.upkeep import Upkeep
-from loomlog.metadata.nodes.replica_placement import LOOK_S
+from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
     Answer,
     AnswerAtOnce,

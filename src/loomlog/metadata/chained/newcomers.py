@@ -12,10 +12,7 @@ from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.messages import Interrupted, Pulled
 from loomlog.core.chained.reconfigure import Goal, Newcomer, copy, create, settle
 from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
-from loomlog.metadata.chained.catalog import ChainedCatalog
-from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
-from loomlog.metadata.chained.nodes import ChainNodes
 from loomlog.types import Glsn, LogId
 
 logger = logging.getLogger(__name__)
@@ -51,19 +48,10 @@ class Copying:
 class Newcomers:
     """Copies blocks to replicas that will join a chain, a few at a time."""
 
-    def __init__(
-        self,
-        catalog: ChainedCatalog,
-        driver: Driver,
-        epochs: Epochs,
-        nodes: ChainNodes,
-        bytes_per_s: int,
-    ) -> None:
+    def __init__(self, epochs: Epochs, bytes_per_s: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._catalog = catalog
-        self._driver = driver
         self._epochs = epochs
-        self._nodes = nodes
+        self._records, self._driver, self._nodes = epochs.records, epochs.driver, epochs.nodes
         self._bytes_per_s = bytes_per_s
         self._room = asyncio.Semaphore(COPIES_MAX)
         self.under_way: dict[Replica, Copying] = {}
@@ -80,7 +68,7 @@ class Newcomers:
         except LoomError as error:
             logger.warning("node %d does not join segment %d: %s", *replica[:2], error)
             self._nodes.set_unable(replica.log_id, replica.node_id)
-            await self._catalog.drop(replica.log_id, replica)
+            await self._records.drop(replica.log_id, replica)
         finally:
             self.under_way.pop(replica, None)
 
@@ -125,14 +113,14 @@ class Newcomers:
         copying.newcomer = copying.newcomer._replace(copied=settled, trimmed=trimmed)
 
     def _projection(self, replica: Replica) -> Projection:
-        record = self._catalog.get(replica.log_id)
+        record = self._records.get(replica.log_id)
         if record is None or replica not in record.joining:
             raise NotFound(f"segment {replica.log_id} goes on without it")
         return record.projection
 
     def percent(self, loglet: LogId, replica: Replica) -> int:
         """Return how much of its chain the newcomer has."""
-        copying, record = self.under_way.get(replica), self._catalog.get(loglet)
+        copying, record = self.under_way.get(replica), self._records.get(loglet)
         if copying is None or record is None:
             return 0
         first, end = record.projection.first, max(copying.settled, record.projection.start)

@@ -11,9 +11,9 @@ from loomlog.core.chained.upkeep import Nodes
 from loomlog.core.placement import Load, choose_spare
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
-from loomlog.metadata.chained.record import ChainedRecord
+from loomlog.metadata.chained.records import ChainedRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.metadata.nodes.lost_nodes import UNABLE_S, LostNodes
+from loomlog.metadata.nodes.placement import UNABLE_S, LostNodes
 from loomlog.types import LogId, NodeId
 
 LOOK_S: Final = 0.05  # how often, while a node is expected back

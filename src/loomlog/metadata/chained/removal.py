@@ -1,7 +1,8 @@
-"""Remove replicas of chains that are no longer needed from their nodes, with their data.
+"""Remove replicas of chains that are no longer needed, and trim the others as far as their logs.
 
 The record of a loglet lists its replicas to remove, so that a node that is away gets the order when
-it registers. The record of a loglet that belongs to no log is deleted with its last replica.
+it registers. The record of a loglet that belongs to no log is deleted with its last replica. A
+loglet is trimmed once all its replicas can be reached.
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loomlog.core.chained.chain import Replica
-from loomlog.core.chained.messages import Done, Remove
+from loomlog.core.chained.messages import Done, Interrupted, Remove, Trimmed
 from loomlog.core.chained.replica import NOT_HERE
-from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.chained.catalog import ChainedCatalog
-from loomlog.metadata.chained.driver import Driver
+from loomlog.core.chained.trim import trim
+from loomlog.metadata.background import Background, Progress, RetryLoop
 from loomlog.metadata.chained.epochs import Epochs
-from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.chained.record import ChainedRecord
-from loomlog.metadata.work.background import Background
-from loomlog.metadata.work.retry_loop import Progress, RetryLoop
-from loomlog.types import LogId, NodeId
+from loomlog.metadata.chained.nodes import LOOK_S
+from loomlog.metadata.chained.records import ChainedRecord
+from loomlog.types import Glsn, LogId, NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -30,20 +28,10 @@ logger = logging.getLogger(__name__)
 class Removal:
     """Removes replicas from nodes, and the records of loglets that are gone."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        chained: ChainedCatalog,
-        driver: Driver,
-        nodes: ChainNodes,
-        epochs: Epochs,
-        background: Background,
-    ) -> None:
-        self._catalog = catalog
-        self._chained = chained
-        self._driver = driver
-        self._nodes = nodes
+    def __init__(self, epochs: Epochs, background: Background) -> None:
         self._epochs = epochs
+        self._catalog, self._records = epochs.catalog, epochs.records
+        self._driver, self._nodes = epochs.driver, epochs.nodes
         self._work = RetryLoop("removal of replicas of segment", self._step, background)
 
     def look(self, record: ChainedRecord) -> None:
@@ -54,7 +42,7 @@ class Removal:
         return self._catalog.segment_of(record) is None
 
     async def _step(self, loglet: LogId) -> Progress:
-        record = self._chained.get(loglet)
+        record = self._records.get(loglet)
         if record is None:
             return Progress.IDLE
         if self._is_abandoned(record):
@@ -65,13 +53,13 @@ class Removal:
         self._epochs.forget(record.loglet)
         if any(record.projection.replicas) or record.joining:
             empty = record.projection._replace(chains=())
-            record = await self._chained.change(
+            record = await self._records.change(
                 record.loglet,
                 lambda r: replace(r, projection=empty, joining=(), dropping=r.replicas),
             )
         if record.dropping:
             return await self._remove(record)
-        await self._chained.forget(record.loglet)
+        await self._records.forget(record.loglet)
         logger.info("segment %d is gone", record.loglet)
         return Progress.IDLE
 
@@ -81,7 +69,7 @@ class Removal:
         there = [r for r in record.dropping if self._nodes.reachable(r.node_id)]
         removed = await self._ask_to_remove(there)
         if forgotten or removed:
-            await self._chained.removed(record.loglet, *forgotten, *removed)
+            await self._records.removed(record.loglet, *forgotten, *removed)
             self._epochs.changed(record.loglet)  # a node may be a spare again
             return Progress.DONE
         return Progress.FAILED if there else Progress.IDLE
@@ -114,5 +102,43 @@ class Removal:
     def _unknown(self, node: NodeId) -> list[Replica]:
         """Return the replicas that a node registered with and no record names."""
         found = self._nodes.registered_with(node)
-        records = {replica: self._chained.get(replica.log_id) for replica in found}
+        records = {replica: self._records.get(replica.log_id) for replica in found}
         return [r for r, record in records.items() if record is None or r not in record.replicas]
+
+
+class Trimming:
+    """Trims the loglets of logs that were trimmed, as soon as all replicas can be reached."""
+
+    def __init__(self, epochs: Epochs, background: Background) -> None:
+        self._epochs = epochs
+        self._catalog, self._records, self._driver = epochs.catalog, epochs.records, epochs.driver
+        self._work = RetryLoop("trim of segment", self._step, background)
+
+    def look(self, record: ChainedRecord) -> None:
+        if not self._is_done(record):
+            self._work.wake(record.loglet)
+
+    async def done(self, log_id: LogId) -> None:
+        """Wait until all segments of a log are trimmed as far as it is."""
+        while not all(map(self._is_done, self._records.of_log(log_id))):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+
+    def _is_done(self, record: ChainedRecord) -> bool:
+        return self._target(record) <= record.trimmed
+
+    def _target(self, record: ChainedRecord) -> Glsn:
+        return self._catalog.trim_target(record) if record.begun else 0
+
+    async def _step(self, loglet: LogId) -> Progress:
+        record = self._records.get(loglet)
+        if record is None or self._is_done(record) or loglet in self._epochs.unfinished:
+            return Progress.IDLE
+        target = self._target(record)
+        outcome = await self._driver.drive(loglet, trim(record.projection, target))
+        if isinstance(outcome, Trimmed):
+            await self._records.change(loglet, lambda record: replace(record, trimmed=target))
+            logger.info("segment %d is trimmed up to position %d", loglet, target)
+            return Progress.DONE
+        if isinstance(outcome, Interrupted):
+            logger.info("segment %d is not trimmed yet: %s", loglet, outcome.reason)
+        return Progress.FAILED

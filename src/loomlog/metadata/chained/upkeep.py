@@ -1,7 +1,7 @@
 """Keep every chained loglet as it should be: ask core.chained.upkeep what to do, and do it.
 
 For each loglet three kinds of work go on side by side, each only while there is something to do:
-its chains are repaired, unneeded replicas are removed (removal.py), and it is trimmed (trim.py).
+its chains are repaired, unneeded replicas are removed and it is trimmed (removal.py).
 Events wake them: a node registered, fell silent or came back, a log changed, a client cannot reach
 a node, a new epoch began.
 """
@@ -20,21 +20,17 @@ from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.errors import NotFound, Unavailable
+from loomlog.metadata.background import Background, Progress, RetryLoop, Timers
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.chained.catalog import ChainedCatalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.newcomers import Newcomers
 from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.chained.record import ChainedRecord
-from loomlog.metadata.chained.removal import Removal
+from loomlog.metadata.chained.records import ChainedCatalog, ChainedRecord
+from loomlog.metadata.chained.removal import Removal, Trimming
 from loomlog.metadata.chained.sequencers import Sequencers
-from loomlog.metadata.chained.trim import Trimming
-from loomlog.metadata.nodes.lost_nodes import UNABLE_S
-from loomlog.metadata.work.background import Background
-from loomlog.metadata.work.retry_loop import Progress, RetryLoop
-from loomlog.metadata.work.timers import Timers
-from loomlog.types import Glsn, LogId, NodeId
+from loomlog.metadata.nodes.placement import UNABLE_S
+from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -63,12 +59,12 @@ class Upkeep:
         self._driver = driver
         self._nodes = nodes
         self._background = background
-        self.epochs = Epochs(chained, sequencers, driver, nodes, self.wake, self._trimmed)
-        self.newcomers = Newcomers(chained, driver, self.epochs, nodes, sync_bytes_per_s)
+        self.epochs = Epochs(catalog, chained, sequencers, driver, nodes, self.wake)
+        self.newcomers = Newcomers(self.epochs, sync_bytes_per_s)
         self._node_left = node_left
         self._repair = RetryLoop("upkeep of segment", self._repair_step, background)
-        self.removal = Removal(catalog, chained, driver, nodes, self.epochs, background)
-        self.trimming = Trimming(catalog, chained, driver, self.epochs, background)
+        self.removal = Removal(self.epochs, background)
+        self.trimming = Trimming(self.epochs, background)
         self._unfit: set[Replica] = set()
         self._joining: set[Replica] = set()  # by this leader
         self._checks = asyncio.Semaphore(CHECKS_MAX)
@@ -192,11 +188,6 @@ class Upkeep:
         return self._repair.trouble.get(loglet, "")
 
     # ---- decisions
-
-    def _trimmed(self, loglet: LogId) -> Glsn:
-        record = self._chained.get(loglet)
-        log = None if record is None else self._catalog.log_of(record)
-        return 0 if log is None else log.trimmed
 
     def decide(self, record: ChainedRecord) -> upkeep.Action:
         segment = self._catalog.segment_of(record)

@@ -18,9 +18,8 @@ from loomlog.core.copyset.record import Epoch, Lsn
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.nodes import CopysetNodes, size_of
-from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import state_to_wire, store_request_from_wire
@@ -34,16 +33,16 @@ class EpochStore:
     def __init__(
         self,
         catalog: Catalog,
-        copysets: CopysetCatalog,
+        records: CopysetCatalog,
         nodes: CopysetNodes,
         now_us: Callable[[], int],
         contradicted: Callable[[str], None],
     ) -> None:
         """`now_us`: the time by most clocks; 0: not known. `contradicted` is called with what a
         node knows that is missing here."""
-        self._catalog = catalog
-        self._copysets = copysets
-        self._nodes = nodes
+        self.catalog = catalog
+        self.records = records
+        self.nodes = nodes
         self._now_us = now_us
         self._contradicted = contradicted
         self._awaited: dict[LogId, asyncio.Event] = {}  # set on a change
@@ -89,8 +88,8 @@ class EpochStore:
             is_taken = state.epoch == expected and not state.closed
             if not is_taken:
                 return state
-            told = log_state.note_tail(state, self._tails.get(loglet, 0))
-            return log_state.take_epoch(told, node, self.next_nodeset(segment, state))
+            noted = log_state.note_tail(state, self._tails.get(loglet, 0))
+            return log_state.take_epoch(noted, node, self.next_nodeset(segment, state))
 
         state = await self._change(loglet, activated)
         if is_taken:
@@ -98,7 +97,7 @@ class EpochStore:
         return is_taken
 
     def to_wire(self, record: CopysetRecord) -> pb.CopysetState:
-        message = state_to_wire(record.loglet, record.state, self._nodes.known())
+        message = state_to_wire(record.loglet, record.state, self.nodes.known())
         message.log_stream_id = record.stream_id
         return message
 
@@ -115,12 +114,12 @@ class EpochStore:
 
     def take_tail(self, loglet: LogId, tail: Lsn) -> None:
         """Note how far a sequencer reports to have acknowledged."""
-        if self._copysets.get(loglet) is not None:
+        if self.records.get(loglet) is not None:
             self._tails[loglet] = max(tail, self._tails.get(loglet, 0))
         else:
             self._tails.pop(loglet, None)
 
-    def told_tail(self, loglet: LogId) -> Lsn:
+    def reported_tail(self, loglet: LogId) -> Lsn:
         return self._tails.get(loglet, 0)
 
     # ---- changes by the metadata repository itself
@@ -130,7 +129,7 @@ class EpochStore:
         if not segment.start:
             raise Unavailable(f"segment {segment.loglet} has not begun yet: try again")
         if not self._record(segment.loglet).begun:
-            await self._copysets.change(
+            await self.records.change(
                 segment.loglet, lambda record: begun_at(record, segment.start)
             )
             logger.info("segment %d begins at %d", segment.loglet, segment.start)
@@ -151,8 +150,8 @@ class EpochStore:
             if not is_ours:
                 return state
             nodeset = self.next_nodeset(segment, state)
-            told = log_state.note_tail(state, self._tails.get(loglet, 0))
-            return log_state.take_epoch(told, node, nodeset, closed=closed)
+            noted = log_state.note_tail(state, self._tails.get(loglet, 0))
+            return log_state.take_epoch(noted, node, nodeset, closed=closed)
 
         state = await self._change(loglet, taken)
         return replace(self._record(loglet), state=state) if is_ours else None
@@ -162,7 +161,7 @@ class EpochStore:
 
     def next_nodeset(self, segment: Segment, state: LogState) -> tuple[Member, ...]:
         size = size_of(segment.settings)
-        return log_state.next_nodeset(segment.loglet, state, self._nodes.usable(), size)
+        return log_state.next_nodeset(segment.loglet, state, self.nodes.usable(), size)
 
     async def until(self, loglet: LogId, true: Callable[[LogState], bool]) -> LogState:
         """Wait for a condition; raise NotFound if the loglet is deleted."""
@@ -180,24 +179,24 @@ class EpochStore:
             holders = dict.fromkeys((*record.holders, *sorted(log_state.holders(state))))
             return replace(record, state=state, holders=tuple(holders))
 
-        after = (await self._copysets.change(loglet, changed)).state
+        after = (await self.records.change(loglet, changed)).state
         if after != before:
             self.tell(loglet)
         return after
 
     def tell(self, loglet: LogId) -> None:
-        """Wake those who wait for a loglet: it changed, or is gone."""
+        """Wake callers that wait for a loglet: it changed, or is gone."""
         if (awaited := self._awaited.pop(loglet, None)) is not None:
             awaited.set()
 
     def _segment(self, loglet: LogId) -> Segment:
-        segment = self._catalog.segment_of(self._record(loglet))
+        segment = self.catalog.segment_of(self._record(loglet))
         if segment is None:
             raise _gone(loglet)
         return segment
 
     def _record(self, loglet: LogId) -> CopysetRecord:
-        record = self._copysets.get(loglet)
+        record = self.records.get(loglet)
         if record is None:
             raise _gone(loglet)
         return record

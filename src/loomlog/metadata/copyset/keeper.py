@@ -8,26 +8,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from loomlog.core.copyset.landmarks import SequencerTail, tail
+from loomlog.core.copyset.landmarks import Ages, SequencerTail, last_to_go, tail
 from loomlog.core.copyset.log_state import awaited, first_state, holders, is_recovered
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.record import epoch_of
+from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.record import epoch_of, skip_zero
 from loomlog.core.copyset.upkeep import condition, why_not_closed
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Retryable, Sealed, Unavailable
 from loomlog.limits import NODESET_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
-from loomlog.metadata.copyset.catalog import CopysetCatalog
 from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
-from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
 from loomlog.metadata.copyset.recoveries import Recoveries
-from loomlog.metadata.copyset.removal import Removal
-from loomlog.metadata.copyset.times import CopysetTimes
-from loomlog.metadata.copyset.trim import Trimming
+from loomlog.metadata.copyset.removal import Removal, Trimming
 from loomlog.metadata.metrics import Metric, stream_sample, streams_of
-from loomlog.metadata.nodes.replica_placement import LOOK_S
+from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import Answer, KeeperContext, ProtocolKeeper, ReplicaSet, TakeReport
 from loomlog.protocol_names import COPYSET
 from loomlog.types import Glsn, LogId, NodeId, StreamId
@@ -63,10 +61,9 @@ class CopysetKeeper(ProtocolKeeper):
         )
         orders = CopysetOrders(self.epochs, context.nodes, context.settings.failure_detection_s)
         self._nodes, self._orders, background = nodes, orders, context.background
-        self._recoveries = Recoveries(catalog, copysets, self.epochs, nodes, orders, background)
-        self._trimming = Trimming(catalog, copysets, self.epochs, nodes, orders, background)
-        self._removal = Removal(catalog, copysets, self.epochs, nodes, orders, background)
-        self._times = CopysetTimes(copysets, nodes, orders)
+        self._recoveries = Recoveries(self.epochs, orders, background)
+        self._trimming = Trimming(self.epochs, orders, background)
+        self._removal = Removal(self.epochs, orders, background)
 
     def start(self) -> None:
         for record in self.records:
@@ -205,7 +202,7 @@ class CopysetKeeper(ProtocolKeeper):
         """Return up to where all is recovered, or reported by its sequencer; there may be more."""
         record = self.records.get(segment.loglet)
         known = record.state.tail if record is not None and record.begun else 0
-        return max(known, self.epochs.told_tail(segment.loglet), segment.start - 1)
+        return max(known, self.epochs.reported_tail(segment.loglet), segment.start - 1)
 
     def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
         """Return whether all of it is recovered, or reported by a sequencer that is reachable."""
@@ -213,15 +210,30 @@ class CopysetKeeper(ProtocolKeeper):
         if record is None or not record.begun:
             return True
         state = record.state
-        is_told = epoch_of(self.epochs.told_tail(segment.loglet)) == state.epoch
-        if not (is_recovered(state) or is_told):
+        is_reported = epoch_of(self.epochs.reported_tail(segment.loglet)) == state.epoch
+        if not (is_recovered(state) or is_reported):
             return False
         return state.closed or not state.sequencer or self._nodes.reachable(state.sequencer)
 
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
     ) -> Glsn:
-        return await self._times.find_time(log, segment, timestamp_us, first)
+        """Find where the time begins from the landmarks of the nodes. Trims end at partitions of
+        the nodes' stores, so that nodes only have to drop whole partitions."""
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun:
+            raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is not there now")
+        there = list(filter(self._nodes.reachable, record.holders))
+        marks = await self._orders.landmarks(there, record.loglet, timestamp_us)
+        last = last_to_go(
+            record.state,
+            {node: Ages(mark.older, mark.young) for node, mark in marks.items()},
+            {node: mark.released for node, mark in marks.items()},
+            {node: Authority.UNDERREPLICATED for node, m in marks.items() if m.underreplicated},
+        )
+        if last is None:
+            raise Unavailable(f"too few nodes of segment {segment.loglet} answer")
+        return max(first, skip_zero(last + 1))
 
     # ---- status
 

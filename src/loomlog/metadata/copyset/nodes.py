@@ -13,7 +13,7 @@ from loomlog.limits import NODESET_DEFAULT
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.metadata.nodes.lost_nodes import LostNodes
+from loomlog.metadata.nodes.placement import LostNodes
 from loomlog.types import LogId, NodeId
 from loomlog.wire.copyset import KnownNode
 

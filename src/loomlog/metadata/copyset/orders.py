@@ -8,7 +8,7 @@ import logging
 from loomlog.core.copyset.messages import Done, Forget, NotHere, Trim
 from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.metadata.copyset.epoch_store import EpochStore
-from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -52,12 +52,22 @@ class CopysetOrders:
         order = pb.RecoverCopyset(state=self._epochs.for_a_sequencer(record))
         await self._ask(node, pb.Frame(recover_copyset=order))
 
-    async def find_landmarks(
-        self, node: NodeId, loglet: LogId, timestamp_us: int
-    ) -> pb.CopysetLandmarks:
+    async def landmarks(
+        self, nodes: list[NodeId], loglet: LogId, timestamp_us: int
+    ) -> dict[NodeId, pb.CopysetLandmarks]:
+        """Return the landmarks of the nodes that answer."""
         question = pb.FindCopysetLandmarks(loglet_id=loglet, timestamp_us=timestamp_us)
         frame = pb.Frame(find_copyset_landmarks=question)
-        return (await self._ask(node, frame)).copyset_landmarks
+        answers = await asyncio.gather(
+            *(self._ask(node, frame) for node in nodes), return_exceptions=True
+        )
+        marks = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, pb.Frame):
+                marks[node] = answer.copyset_landmarks
+            elif not isinstance(answer, LoomError):
+                raise answer
+        return marks
 
     async def find_tail(self, node: NodeId, loglet: LogId) -> pb.CopysetTail:
         """Ask the sequencer on a node for the tail; it is started if it should be there."""

@@ -20,15 +20,11 @@ from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.upkeep import LogSituation, lossy_nodes, reason_for_epoch
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
-from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.copyset.catalog import CopysetCatalog
+from loomlog.metadata.background import Background, Progress, RetryLoop, Timers
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
-from loomlog.metadata.copyset.record import CopysetRecord
-from loomlog.metadata.work.background import Background
-from loomlog.metadata.work.retry_loop import Progress, RetryLoop
-from loomlog.metadata.work.timers import Timers
+from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
@@ -38,19 +34,9 @@ SEQUENCER_LOST_S: Final = 1.0  # within this time clients that append replace a 
 
 
 class Recoveries:
-    def __init__(
-        self,
-        catalog: Catalog,
-        copysets: CopysetCatalog,
-        epochs: EpochStore,
-        nodes: CopysetNodes,
-        orders: CopysetOrders,
-        background: Background,
-    ) -> None:
-        self._catalog = catalog
-        self._copysets = copysets
+    def __init__(self, epochs: EpochStore, orders: CopysetOrders, background: Background) -> None:
+        self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
-        self._nodes = nodes
         self._orders = orders
         self._work = RetryLoop("recovery of segment", self._step, background)
         self._sequencers = RetryLoop("sequencer of segment", self._sequence_step, background)
@@ -68,7 +54,7 @@ class Recoveries:
             self._work.wake(record.loglet)
 
     def look_at_all(self) -> None:
-        for record in self._copysets:
+        for record in self._records:
             self.look(record)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
@@ -80,7 +66,7 @@ class Recoveries:
     def node_joined(self, node: NodeId) -> None:
         """Check the loglets that a node sequenced: it may have restarted."""
         self.look_at_all()
-        for record in self._copysets:
+        for record in self._records:
             if record.state.sequencer == node and not record.state.closed:
                 self._sequencers.wake(record.loglet)
 
@@ -126,7 +112,7 @@ class Recoveries:
 
     async def _sequence_step(self, loglet: LogId) -> Progress:
         """Ask a node where the log ends: then it sequences the log, or names the node that does."""
-        record = self._copysets.get(loglet)
+        record = self._records.get(loglet)
         if record is None or record.state.closed or self._catalog.segment_of(record) is None:
             return Progress.IDLE
         chosen = self._nodes.sequencer(loglet)
@@ -141,7 +127,7 @@ class Recoveries:
 
     async def _step(self, loglet: LogId) -> Progress:
         async with self._room:
-            record = self._copysets.get(loglet)
+            record = self._records.get(loglet)
             reason = "" if record is None else self.reason(record)
             if record is None or not reason:
                 self._failed.pop(loglet, None)
@@ -175,7 +161,7 @@ class Recoveries:
             with suppress(Timeout):
                 await self._orders.recover(node, record)
                 return
-            now = self._copysets.get(record.loglet)
+            now = self._records.get(record.loglet)
             if now is None or now.state.epoch != record.state.epoch:
                 return
         raise Unavailable(f"node {node} did not recover it: it is silent")

@@ -1,22 +1,22 @@
-"""Remove copyset loglets that belong to no log from their nodes, then delete their records.
+"""Remove copyset loglets that belong to no log, and trim the others as far as their logs.
 
-A node that is away gets the order when it registers: the record stays until then.
+A node that is away gets the orders when it is back: the record of a loglet stays until no node has
+anything of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
-from loomlog.core.copyset.messages import Forget
-from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.copyset.catalog import CopysetCatalog
+from loomlog.core.copyset.messages import Forget, Trim
+from loomlog.core.copyset.record import Lsn
+from loomlog.metadata.background import Background, Progress, RetryLoop
 from loomlog.metadata.copyset.epoch_store import EpochStore
-from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.orders import CopysetOrders
-from loomlog.metadata.copyset.record import CopysetRecord
-from loomlog.metadata.work.background import Background
-from loomlog.metadata.work.retry_loop import Progress, RetryLoop
+from loomlog.metadata.copyset.records import CopysetRecord
+from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
@@ -25,19 +25,9 @@ logger = logging.getLogger(__name__)
 class Removal:
     """Deletes loglets that belong to no log any more, and then their records."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        copysets: CopysetCatalog,
-        epochs: EpochStore,
-        nodes: CopysetNodes,
-        orders: CopysetOrders,
-        background: Background,
-    ) -> None:
-        self._catalog = catalog
-        self._copysets = copysets
+    def __init__(self, epochs: EpochStore, orders: CopysetOrders, background: Background) -> None:
+        self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
-        self._nodes = nodes
         self._orders = orders
         self._work = RetryLoop("removal of segment", self._step, background)
 
@@ -49,11 +39,11 @@ class Removal:
         return self._catalog.segment_of(record) is None
 
     async def _step(self, loglet: LogId) -> Progress:
-        record = self._copysets.get(loglet)
+        record = self._records.get(loglet)
         if record is None or not self.is_abandoned(record):
             return Progress.IDLE
         if not record.holders:
-            await self._copysets.forget(loglet)
+            await self._records.forget(loglet)
             self._epochs.tell(loglet)
             logger.info("segment %d is gone", loglet)
             return Progress.IDLE
@@ -62,7 +52,7 @@ class Removal:
         gone = {*unknown, *await self._forget(record, there)}
         if not gone:
             return Progress.FAILED if there else Progress.IDLE
-        await self._copysets.change(
+        await self._records.change(
             loglet,
             lambda record: replace(
                 record, holders=tuple(node for node in record.holders if node not in gone)
@@ -76,3 +66,61 @@ class Removal:
         if self._nodes.reachable(sequencer):
             await self._orders.tell([sequencer], Forget(record.loglet), record)
         return await self._orders.tell(there, Forget(record.loglet), record)
+
+
+class Trimming:
+    """Trims the loglets of logs that were trimmed, on all their nodes."""
+
+    def __init__(self, epochs: EpochStore, orders: CopysetOrders, background: Background) -> None:
+        self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
+        self._epochs = epochs
+        self._orders = orders
+        self._work = RetryLoop("trim of segment", self._step, background)
+        self._told: dict[LogId, dict[NodeId, Lsn]] = {}  # by this leader
+
+    def look(self, record: CopysetRecord) -> None:
+        if not self._is_done(record):
+            self._work.wake(record.loglet)
+
+    def node_joined(self, node: NodeId) -> None:
+        for told in self._told.values():
+            told.pop(node, None)
+        for record in self._records:
+            if node in record.holders:
+                self.look(record)
+
+    async def done(self, log_id: LogId) -> None:
+        """Wait until all segments of a log are trimmed as far as it is, on nodes that are alive."""
+        while not all(map(self._is_done, self._records.of_log(log_id))):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+
+    def _is_done(self, record: CopysetRecord) -> bool:
+        return self._target(record) <= record.state.trimmed and not self._untold(record)
+
+    def _target(self, record: CopysetRecord) -> Lsn:
+        return self._catalog.trim_target(record) if record.begun else 0
+
+    def _untold(self, record: CopysetRecord) -> list[NodeId]:
+        told, trimmed = self._told.get(record.loglet, {}), record.state.trimmed
+        return [
+            node
+            for node in record.holders
+            if told.get(node, 0) < trimmed and self._nodes.reachable(node)
+        ]
+
+    async def _step(self, loglet: LogId) -> Progress:
+        record = self._records.get(loglet)
+        if record is None:
+            self._told.pop(loglet, None)
+            return Progress.IDLE
+        target = self._target(record)
+        if target > record.state.trimmed:
+            await self._epochs.trim(loglet, target)
+            logger.info("segment %d is trimmed up to position %d", loglet, target)
+            return Progress.DONE
+        untold = self._untold(record)
+        if not untold:
+            return Progress.IDLE
+        done = await self._orders.tell(untold, Trim(loglet, record.state.trimmed), record)
+        self._told.setdefault(loglet, {}).update(dict.fromkeys(done, record.state.trimmed))
+        return Progress.DONE if len(done) == len(untold) else Progress.FAILED

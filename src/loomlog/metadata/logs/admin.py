@@ -12,7 +12,7 @@ from loomlog.core.segments import Settings, Successor
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Timeout
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
-from loomlog.metadata.nodes.replica_placement import ReplicaPlacement
+from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.protocol import Keepers
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb

@@ -21,9 +21,9 @@ from loomlog.core.retention import FindTime, last_expired
 from loomlog.errors import InvalidArgument, LoomError, NotLeader
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
-from loomlog.metadata.kv.registers import Registers
 from loomlog.metadata.logs.admin import Admin, check_retention
 from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.registers import Registers
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 

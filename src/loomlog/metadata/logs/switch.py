@@ -16,10 +16,10 @@ from loomlog.core.requests import drive
 from loomlog.core.segments import Layout, Settings, Successor, SwitchState
 from loomlog.core.virtual_log import Done, Refused, Request, SwitchSteps
 from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader, Sealed, Unavailable
+from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.protocol import Keepers
-from loomlog.metadata.work.background import Background
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)

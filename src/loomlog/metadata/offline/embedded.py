@@ -14,9 +14,9 @@ from loomlog.errors import AlreadyExists
 from loomlog.metadata.offline import transfer
 from loomlog.metadata.offline.data_directory import database_in, has_rounds, rounds_in
 from loomlog.metadata.offline.transfer import Dump
-from loomlog.metadata.rounds.file_round_log import FileRoundLog
-from loomlog.metadata.rounds.round_file import (
+from loomlog.metadata.rounds.round_files import (
     FILE_BYTES,
+    FileRoundLog,
     Record,
     RoundFile,
     creation,

@@ -23,7 +23,7 @@ from loomlog.metadata.offline.data_directory import quorum_in
 from loomlog.metadata.offline.transfer import Dump
 from loomlog.metadata.rounds import imported_rounds
 from loomlog.metadata.rounds.member_disk import MemberDisk, member_in
-from loomlog.metadata.rounds.round_file import FILE_BYTES
+from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.storage.disk import RealFiles, lock_directory
 from loomlog.wire.codec import Codec

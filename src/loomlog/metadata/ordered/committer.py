@@ -17,7 +17,7 @@ from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
 from loomlog.errors import LoomError, RolledBack
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.metadata.rounds.contract import RoundLog
+from loomlog.metadata.rounds import RoundLog
 from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import commit_to_wire, report_from_wire

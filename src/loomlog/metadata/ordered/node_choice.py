@@ -14,9 +14,9 @@ from loomlog.core.ordered.situation import Nodes
 from loomlog.core.placement import Candidate, Load, choose_spare, why_not
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import StreamRecord
-from loomlog.metadata.nodes import lost_nodes
+from loomlog.metadata.nodes import placement
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.metadata.nodes.lost_nodes import LostNodes
+from loomlog.metadata.nodes.placement import LostNodes
 from loomlog.types import NodeId, ReplicaState, StreamId
 
 
@@ -46,7 +46,7 @@ class NodeChoice:
     # ---- nodes that failed
 
     def set_unable(self, stream_id: StreamId, node: NodeId) -> None:
-        self._unable[stream_id, node] = self._loop.time() + lost_nodes.UNABLE_S
+        self._unable[stream_id, node] = self._loop.time() + placement.UNABLE_S
 
     def unable(self, stream_id: StreamId, node: NodeId) -> bool:
         until = self._unable.get((stream_id, node))

@@ -15,11 +15,11 @@ from typing import Final
 from loomlog.core.backoff import Backoff
 from loomlog.core.ordered import states
 from loomlog.errors import Conflict, LoomError, NotFound, NotLeader
+from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, TombstoneRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.work.background import Background
 from loomlog.types import LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -15,12 +15,12 @@ from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.repair import concerns_all, stands_still
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
+from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.losses import Losses
 from loomlog.metadata.ordered.streams import OrderedStreams
-from loomlog.metadata.work.background import Background
 from loomlog.types import NodeId
 
 logger = logging.getLogger(__name__)

@@ -16,14 +16,20 @@ from loomlog.core.ordered import repair
 from loomlog.core.ordered.conditions import condition
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError, NotFound
+from loomlog.metadata.background import (
+    RETRY,
+    UNEXPECTED,
+    Background,
+    Later,
+    Progress,
+    RetryLoop,
+    Timers,
+)
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.nodes.lost_nodes import UNABLE_S
+from loomlog.metadata.nodes.placement import UNABLE_S
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.repair_steps import Attempt, RepairSteps, adopt_wishes
-from loomlog.metadata.work.background import UNEXPECTED, Background
-from loomlog.metadata.work.retry_loop import RETRY, Later, Progress, RetryLoop
-from loomlog.metadata.work.timers import Timers
 from loomlog.types import NodeId, StreamId
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import Busy, InvalidArgument, LoomError
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, StreamRecord
-from loomlog.metadata.nodes.replica_placement import ReplicaPlacement
+from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.orders import Orders
 from loomlog.metadata.ordered.repair_loop import Reconciler

@@ -10,11 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from loomlog.metadata.catalog.records import (
     CountersRecord,
     LeaseRecord,
+    LogletRecord,
     LogRecord,
     NodeRecord,
     Record,
@@ -28,6 +29,7 @@ from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 _R = TypeVar("_R", bound=Record)
+_L = TypeVar("_L", bound=LogletRecord)
 
 NUMBERS_ABOVE: Final = 100  # ids that were used and deleted since, and that no node knows any more
 
@@ -211,3 +213,41 @@ class ProtocolDraft(ABC):
 
     def seal_changed(self, draft: Draft) -> None:  # noqa: B027 - most have nothing to seal
         """Mark changed streams as sealed if their nodes may not know of the change."""
+
+
+class LogletDraft(ProtocolDraft, Generic[_L]):
+    """The draft of a protocol that has a record for each loglet, with keys of `prefix`."""
+
+    def __init__(self, prefix: str, kind: type[_L], held: Collection[LogId]) -> None:
+        """`held`: the loglets that nodes hold; it grows with `add`."""
+        self._prefix = prefix
+        self._kind = kind
+        self._held = held
+
+    @abstractmethod
+    def has_run(self, record: _L) -> bool:
+        """Return whether nodes must hold something of a loglet."""
+
+    def records(self, draft: Draft) -> Iterator[_L]:
+        return draft.decoded(self._prefix, self._kind)
+
+    def remaining(self, draft: Draft) -> list[tuple[str, _L]]:
+        return draft.remaining(self._prefix, self._kind)
+
+    def _records_of(self, draft: Draft, log: LogRecord) -> list[_L]:
+        return [record for record in self.records(draft) if record.log_id == log.log_id]
+
+    def log_ids(self) -> Collection[LogId]:
+        return self._held
+
+    def keys_of(self, draft: Draft, log: LogRecord) -> list[str]:
+        return [f"{self._prefix}{record.loglet}" for record in self._records_of(draft, log)]
+
+    def is_held(self, draft: Draft, log: LogRecord) -> bool | None:
+        records = self._records_of(draft, log)
+        if any(record.loglet in self._held for record in records):
+            return True
+        return False if any(map(self.has_run, records)) else None
+
+    def unknown_loglets(self, draft: Draft) -> Collection[LogId]:
+        return sorted(set(self._held) - {record.loglet for record in self.records(draft)})

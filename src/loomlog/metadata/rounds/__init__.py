@@ -1,1 +1,38 @@
-"""Durable storage of commit rounds: a file, or a quorum of metadata repositories."""
+"""Logs that make commit rounds durable, in a file or a quorum of metadata repositories.
+
+Records are opaque here. Every record carries the epoch of the leader that appended it, and an
+epoch below the highest one seen is refused: a leader that was replaced can decide nothing more.
+With the embedded file there is one leader, and every start takes the next epoch; with a quorum of
+metadata repositories the epoch was taken before, and opening is the takeover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+Done = Callable[[BaseException | None], None]
+Snapshot = Callable[[], Iterable[bytes]]
+
+
+class RoundLog(Protocol):
+    """Makes the commit rounds of a leader durable."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch to append in: that of the leader that opened it, above all that it holds."""
+
+    def read(self) -> list[bytes]:
+        """Return the records found at the start, oldest first."""
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Take appends from now on. `snapshot` gives, whenever old records are to be dropped, those
+        that a start would still need of all that was appended and done."""
+
+    def append(self, epoch: int, record: bytes, done: Done) -> None:
+        """Make a record durable, then call `done`, in the order of the appends.
+
+        NotLeader (raised, or given to `done`): there is a newer epoch. Any other error is final."""
+
+    def close(self) -> None:
+        """Close it when nothing is under way. Blocks."""

@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from loomlog.errors import Corrupt, LoomError
 from loomlog.limits import KIB
-from loomlog.metadata.rounds.contract import Done, RoundLog, Snapshot
+from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.store.contract import MetaStore
 
 PART_BYTES: Final = 512 * KIB  # etcd takes no more than 1.5 MiB
@@ -61,24 +61,14 @@ class _ImportedRounds:
     """A round log preceded by imported rounds."""
 
     def __init__(self, round_log: RoundLog, records: list[bytes]) -> None:
-        self._round_log = round_log
         self._records = records
-
-    @property
-    def epoch(self) -> int:
-        return self._round_log.epoch
+        self.epoch = round_log.epoch
+        self.begin = round_log.begin
+        self.append = round_log.append
+        self.close = round_log.close
 
     def read(self) -> list[bytes]:
         return self._records
-
-    def begin(self, snapshot: Snapshot) -> None:
-        self._round_log.begin(snapshot)
-
-    def append(self, epoch: int, record: bytes, done: Done) -> None:
-        self._round_log.append(epoch, record, done)
-
-    def close(self) -> None:
-        self._round_log.close()
 
 
 async def _append(round_log: RoundLog, record: bytes) -> None:

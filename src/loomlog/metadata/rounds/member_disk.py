@@ -2,7 +2,7 @@
 
     promise               which member it is, the newest leader that sealed it, whether it lost what
                           it had; small, replaced whole
-    rounds-00000007.log   its file (round_file.py). The first record says where the file begins: the
+    rounds-00000007.log   its file (round_files.py). The first record says where it begins: the
                           index of its snapshot, and how many records that is; then those, then the
                           records appended since
 
@@ -22,7 +22,7 @@ from crc32c import crc32c
 from loomlog.core.quorum.majority import MemberId
 from loomlog.core.quorum.member import NOBODY, Leader, MemberState
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
-from loomlog.metadata.rounds.round_file import (
+from loomlog.metadata.rounds.round_files import (
     Record,
     RoundFile,
     clean,

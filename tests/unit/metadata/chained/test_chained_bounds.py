@@ -15,7 +15,7 @@ from loomlog.core.chained.messages import HandedOut, List, Next, TrimmedTo
 from loomlog.errors import InvalidArgument
 from loomlog.limits import CHAIN_LIST_MAX
 from loomlog.metadata.chained import keeper
-from loomlog.metadata.chained.trim import Trimming
+from loomlog.metadata.chained.removal import Trimming
 
 
 async def hand_out(cluster: SmallCluster, count: int) -> int:

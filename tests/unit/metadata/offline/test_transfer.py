@@ -17,9 +17,8 @@ from loomlog.metadata.leader import membership
 from loomlog.metadata.offline import embedded, replicated, transfer
 from loomlog.metadata.offline.data_directory import rounds_in
 from loomlog.metadata.offline.transfer import Dump, MovableStore
-from loomlog.metadata.rounds import imported_rounds
-from loomlog.metadata.rounds.contract import RoundLog
-from loomlog.metadata.rounds.file_round_log import FileRoundLog
+from loomlog.metadata.rounds import RoundLog, imported_rounds
+from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.metadata.store.sqlite import SqliteStore

@@ -19,10 +19,8 @@ from loomlog.metadata.catalog.records import (
     TombstoneRecord,
     encode,
 )
-from loomlog.metadata.chained.draft import ChainedDraft
-from loomlog.metadata.chained.record import ChainedRecord
-from loomlog.metadata.copyset.draft import CopysetDraft
-from loomlog.metadata.copyset.record import CopysetRecord
+from loomlog.metadata.chained.records import ChainedDraft, ChainedRecord
+from loomlog.metadata.copyset.records import CopysetDraft, CopysetRecord
 from loomlog.metadata.ordered.draft import HeldReplica, OrderedDraft
 from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft
 from loomlog.metadata.store.contract import Versioned

@@ -18,8 +18,7 @@ from loomlog.errors import (
     Unavailable,
     VersionMismatch,
 )
-from loomlog.metadata.rounds.messages import frame_of, records_in
-from loomlog.metadata.rounds.quorum_member import QuorumMember
+from loomlog.metadata.rounds.quorum_member import QuorumMember, frame_of, records_in
 from loomlog.storage.disk import RealFiles
 from loomlog.wire import loomlog_pb2 as pb
 

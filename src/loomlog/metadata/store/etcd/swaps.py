@@ -21,8 +21,7 @@ from typing import Any, Final
 from loomlog import limits
 from loomlog.errors import LoomError, SwapUnknown, Unavailable
 from loomlog.metadata.store.contract import Fence, conflict, fence_fell
-from loomlog.metadata.store.etcd.connection import AnswerLost, EtcdConnection, LeaseGone, rpc
-from loomlog.metadata.store.etcd.keys import Keys
+from loomlog.metadata.store.etcd.connection import AnswerLost, EtcdConnection, Keys, LeaseGone, rpc
 
 _NEW: Final = b"new"
 _CLOSE_S: Final = 1.0

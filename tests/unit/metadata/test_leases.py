@@ -11,7 +11,7 @@ from small_cluster import SmallCluster
 
 from loomlog import limits
 from loomlog.errors import Corrupt, Fenced, InvalidArgument, LoomError, Unavailable
-from loomlog.metadata.kv.leases import Leases
+from loomlog.metadata.leases import Leases
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -10,9 +10,8 @@ import pytest
 
 from loomlog.core.backoff import Backoff
 from loomlog.errors import NotFound, Unavailable
-from loomlog.metadata.work import retry_loop
-from loomlog.metadata.work.background import Background
-from loomlog.metadata.work.retry_loop import Later, Progress, RetryLoop
+from loomlog.metadata import background as background_
+from loomlog.metadata.background import Background, Later, Progress, RetryLoop
 
 
 class Work:
@@ -67,7 +66,7 @@ async def test_what_failed_is_tried_again() -> None:
 
 
 async def test_to_wake_it_cuts_the_wait_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_loop, "RETRY", Backoff(1000.0, 1000.0))
+    monkeypatch.setattr(background_, "RETRY", Backoff(1000.0, 1000.0))
     work = Work(Progress.FAILED)
     async with at(work) as loop:
         loop.wake("a")

@@ -11,7 +11,7 @@ import pytest
 from hand_worker import HandWorker
 
 from loomlog.errors import Corrupt, LoomError
-from loomlog.metadata.rounds.file_round_log import FileRoundLog
+from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.storage.disk import RealFiles
 from loomlog.testing.sim.disk import SimDisk
 from loomlog.testing.sim.world import World
@@ -274,7 +274,7 @@ async def test_after_a_failed_write_all_goes_to_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed sync says nothing about what reached the disk, and a second one does not either."""
-    monkeypatch.setattr("loomlog.metadata.rounds.file_round_log.RETRY_S", 0.01)
+    monkeypatch.setattr("loomlog.metadata.rounds.round_files.RETRY_S", 0.01)
     worker = HandWorker()
     log = open_log(tmp_path, worker)
     log.begin(lambda: [b"snapshot"])
@@ -303,7 +303,7 @@ async def test_whatever_change_of_the_disk_fails_nothing_is_lost(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log goes on by itself, and a restart and a power loss find all that was done."""
-    monkeypatch.setattr("loomlog.metadata.rounds.file_round_log.RETRY_S", 0.0)
+    monkeypatch.setattr("loomlog.metadata.rounds.round_files.RETRY_S", 0.0)
     for change in range(1, 45):
         disk = SimDisk(World(change), "host")
         worker = HandWorker()

@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from loomlog import limits
 from loomlog.core.leases import LeaseStanding, next_epoch
 from loomlog.errors import Corrupt, Fenced, InvalidArgument, SwapUnknown, Unavailable
 from loomlog.metadata.catalog.records import HISTORY, HistoryRecord, LeaseRecord, decode, encode
-from loomlog.metadata.kv.listing import check_name, part_of
 from loomlog.metadata.store.contract import Fence, MetaStore, Versioned
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -192,3 +191,31 @@ def _check_ttl(request: pb.ChangeLease) -> float:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+# ---- names and lists, also of registers
+
+T = TypeVar("T", pb.RegisterValue, pb.Lease)
+
+
+def check_name(what: str, name: str) -> str:
+    if not name.isprintable() or not 1 <= len(name) <= limits.REGISTER_NAME_CHARS_MAX:
+        raise InvalidArgument(
+            f"{name!r} is no name of a {what}: use 1 to {limits.REGISTER_NAME_CHARS_MAX} "
+            "printable characters"
+        )
+    return name
+
+
+def part_of(found: Iterable[T], after: str) -> tuple[list[T], bool]:
+    """Return the items after this name that fit into one answer, and whether there are more."""
+    part: list[T] = []
+    size = 0
+    for item in found:
+        if item.name <= after:
+            continue
+        size += item.ByteSize()
+        if part and size > limits.LIST_BYTES:
+            return part, True
+        part.append(item)
+    return part, False

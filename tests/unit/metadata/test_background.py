@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loomlog.metadata.work.background import Background
+from loomlog.metadata.background import Background
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
 

@@ -13,8 +13,8 @@ from small_cluster import SmallCluster
 
 from loomlog import limits
 from loomlog.errors import Conflict, Corrupt, Fenced, InvalidArgument, NotLeader, Unavailable
-from loomlog.metadata.kv.leases import Leases
-from loomlog.metadata.kv.registers import Registers
+from loomlog.metadata.leases import Leases
+from loomlog.metadata.registers import Registers
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.wire import loomlog_pb2 as pb
 

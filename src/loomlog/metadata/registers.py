@@ -22,8 +22,7 @@ from loomlog.errors import (
     SwapUnknown,
     Unavailable,
 )
-from loomlog.metadata.kv.leases import Leases
-from loomlog.metadata.kv.listing import check_name, part_of
+from loomlog.metadata.leases import Leases, check_name, part_of
 from loomlog.metadata.store.contract import Fence, MetaStore, Versioned
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from loomlog import http as http_server
 from loomlog.cli.console.command import run_async
 from loomlog.errors import InvalidArgument
-from loomlog.http import HttpServer
-from loomlog.http import server as http_server
-from loomlog.http.server import CONNECTIONS_MAX, REQUEST_BYTES_MAX
+from loomlog.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer
 
 
 def _broken() -> tuple[str, bytes]:

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server: GET of a handful of paths, answered from memory on the event loop.
+"""A small HTTP/1.1 server of status and metrics: GET of a few paths, answered from memory.
 
 Not a web framework, and not to become one. Everything is bounded: the size of a request, the
 number of connections (the one that has asked for nothing for the longest time gives way), the time

@@ -1,24 +1,57 @@
-"""Work that is repeated until nothing is left to do.
-
-Every key has at most one task, and none while it has nothing to do. Failed steps are retried with
-growing delays; waking the key cuts a delay short.
-"""
+"""Background work of a term: tasks, loops that retry until nothing is left to do, and timers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from enum import Enum
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from loomlog.core.backoff import Backoff
 from loomlog.errors import LoomError, NotFound, NotLeader
-from loomlog.metadata.work.background import UNEXPECTED, Background
 
 logger = logging.getLogger(__name__)
 
 RETRY: Final = Backoff(0.05, 5.0)
+UNEXPECTED: Final = "internal error: see the log of the metadata repository"
+
+
+class Background:
+    """Owns the background tasks of a term."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[None], None] = {}  # an ordered set
+        self._stopped = False
+
+    def spawn(self, work: Coroutine[None, None, None], what: str) -> None:
+        """Run a task; its error is logged, because nothing awaits it."""
+        if self._stopped:
+            work.close()
+            return
+        # Not in a wrapper: work that is cancelled before its wrapper begins would never be awaited.
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(partial(self._ended, what))
+
+    async def stop(self) -> None:
+        self._stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, what: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, LoomError):
+            logger.warning("%s: %s", what, error)
+        elif error is not None:
+            logger.error("%s failed", what, exc_info=error)
+
 
 K = TypeVar("K", bound=Hashable)
 
@@ -41,6 +74,12 @@ Step: TypeAlias = Callable[[K], Awaitable[Progress | Later]]
 
 
 class RetryLoop(Generic[K]):
+    """Repeats a step for each key that is woken, until the step finds nothing to do.
+
+    A key has at most one task, and none while it has nothing to do. Failed steps are retried with
+    growing delays; waking the key cuts a delay short.
+    """
+
     def __init__(self, what: str, step: Step[K], background: Background) -> None:
         self._what = what
         self._step = step
@@ -106,3 +145,26 @@ class RetryLoop(Generic[K]):
         if progress in (Progress.IDLE, Progress.DONE):
             self.trouble.pop(key, None)
         return progress
+
+
+class Timers:
+    """At most one timer per key: setting it again replaces it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+
+    def set(self, key: Hashable, delay_s: float, call: Callable[[], None]) -> None:
+        """Call once, after the delay."""
+        if key in self._timers:
+            self._timers[key].cancel()
+
+        def due() -> None:
+            del self._timers[key]
+            call()
+
+        self._timers[key] = self._loop.call_later(delay_s, due)
+
+    def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()

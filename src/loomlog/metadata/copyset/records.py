@@ -1,0 +1,102 @@
+"""The records of copyset loglets: stored, kept in memory, and drafted after a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+from loomlog.core.copyset.log_state import newest_state
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.record import Epoch
+from loomlog.metadata.catalog.loglet_records import LogletRecords
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.offline.collector import Caller
+from loomlog.metadata.rollback.draft import Draft, LogletDraft
+from loomlog.metadata.store.contract import MetaStore
+from loomlog.protocol_names import COPYSET
+from loomlog.types import LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+
+PREFIX: Final = "copyset/"  # of the keys of records
+
+
+@dataclass(frozen=True, slots=True)
+class CopysetRecord:
+    """A loglet of protocol `copyset`. It outlives its segment until no node has anything of it."""
+
+    loglet: LogId
+    log_id: LogId
+    stream_id: StreamId  # of the one stream that its segment shows
+    state: LogState  # without an epoch until the segment begins
+    begun: bool = False
+    holders: tuple[NodeId, ...] = ()  # were in a nodeset once: they may have something of it
+
+    def __post_init__(self) -> None:
+        """Convert the plain values of a stored record."""
+        object.__setattr__(self, "state", _log_state(self.state))
+
+
+def _log_state(state: LogState | dict[str, Any]) -> LogState:
+    if isinstance(state, LogState):
+        return state
+    history = [
+        EpochMetadata(since, tuple(Member(*member) for member in nodeset), replication)
+        for since, nodeset, replication in state.get("history", ())
+    ]
+    ends = tuple(EpochEnd(**end) for end in state.get("ends", ()))
+    told = tuple(Acknowledged(*fields) for fields in state.get("told", ()))
+    return LogState(**{**state, "history": tuple(history), "ends": ends, "told": told})
+
+
+class CopysetCatalog(LogletRecords[CopysetRecord]):
+    """The copyset loglets. Created by `load`."""
+
+    def __init__(self, store: MetaStore) -> None:
+        super().__init__(store, PREFIX)
+
+    @classmethod
+    async def load(cls, store: MetaStore) -> CopysetCatalog:
+        catalog = cls(store)
+        await catalog._read(CopysetRecord)
+        return catalog
+
+    def copies_on(self, node: NodeId) -> dict[LogId, Epoch]:
+        """Return the loglets that a node may have copies of, with the newest epoch of each."""
+        return {record.loglet: record.state.epoch for record in self if node in record.holders}
+
+
+class CopysetDraft(LogletDraft[CopysetRecord]):
+    """The epochs of copyset loglets after a rollback, from the copies that nodes hold."""
+
+    protocol: ClassVar[str] = COPYSET
+
+    def __init__(self) -> None:
+        self.epochs: dict[LogId, int] = {}  # the highest of each loglet
+        super().__init__(PREFIX, CopysetRecord, self.epochs)
+
+    def add(self, caller: Caller, holdings: pb.Holdings) -> None:
+        for copies in holdings.copysets:
+            known = self.epochs.get(copies.loglet_id, 0)
+            self.epochs[copies.loglet_id] = max(known, copies.epoch)
+
+    def has_run(self, record: CopysetRecord) -> bool:
+        return record.begun and record.state.epoch >= record.state.history[0].since
+
+    def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
+        for key, record in self.remaining(draft):
+            epoch = self.epochs.get(record.loglet, 0)
+            if record.begun and epoch > record.state.epoch:
+                state = newest_state(record.state, epoch, draft.nodes)
+                holders = tuple(sorted({*record.holders, *draft.nodes}))
+                draft.changes[key] = replace(record, state=state, holders=holders)
+
+    def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
+        """Count as lost all copies that the node may have had, up to the newest epoch."""
+        lost = [
+            (record.loglet, max(record.state.epoch, self.epochs.get(record.loglet, 0)))
+            for record in self.records(draft)
+            if node.node_id in record.holders
+        ]
+        return replace(node, lost=tuple(lost))

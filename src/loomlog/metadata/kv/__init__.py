@@ -1,1 +1,0 @@
-"""Registers and leases."""

@@ -1,1 +1,0 @@
-"""Background work that is retried until it succeeds."""
