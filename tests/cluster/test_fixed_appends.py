@@ -11,7 +11,7 @@ import pytest
 import loomlog
 from loomlog.client.log import Log
 from loomlog.client.loglets.chained.chains import Chains
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import CachedLog
 from loomlog.columns import encode
 from loomlog.errors import Unavailable
 from loomlog.testing import LocalCluster

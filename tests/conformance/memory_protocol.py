@@ -23,7 +23,7 @@ from loomlog.client.append.delivery import Stream
 from loomlog.client.loglets.contract import Confirm, Context, Fixed, FollowOptions, RowsFrom
 from loomlog.client.loglets.registry import FACTORIES
 from loomlog.client.loglets.times import find_by_halves
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Run
 from loomlog.client.subscribe.part import Following, trimmed

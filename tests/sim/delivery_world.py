@@ -17,8 +17,7 @@ from loomlog.client.append.appender import CallerBatch, Producer
 from loomlog.client.append.delivery import SILENT_S, Delivery, Stream
 from loomlog.client.loglets.ordered.carrier import OrderedAttempt, OrderedCarrier
 from loomlog.client.loglets.ordered.resolver import Resolver
-from loomlog.client.servers.metadata import CachedLog
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import CachedLog, Connections
 from loomlog.config import ClientSettings
 from loomlog.core import delivery as table
 from loomlog.core.delivery import SETTLED, Rules

@@ -26,8 +26,7 @@ from loomlog.client.log_parts import Client, LogParts
 from loomlog.client.operator import Operator
 from loomlog.client.publish.publications import Publications
 from loomlog.client.read import durations
-from loomlog.client.servers.metadata import Metadata
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import Connections, Metadata
 from loomlog.client.settings import ClientOptions, checked_settings
 from loomlog.client.subscribe.subscription import OpenSubscriptions
 from loomlog.config import ClientSettings

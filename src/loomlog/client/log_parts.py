@@ -16,8 +16,7 @@ from loomlog.client.loglets.contract import Context
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.read.by_position import Reader
 from loomlog.client.read.time_search import TimeSearch
-from loomlog.client.servers.metadata import CachedLog, Metadata
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.subscription import OpenSubscriptions
 from loomlog.client.subscribe.with_archive import ArchivedLog

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loomlog import limits
-from loomlog.client.servers.metadata import Metadata
+from loomlog.client.servers import Metadata
 from loomlog.errors import InvalidArgument
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb

@@ -18,8 +18,7 @@ from loomlog.client.append import errors
 from loomlog.client.append.appender import Attempt, Batch, Lane, Lanes
 from loomlog.client.append.carriers import CarriersByProtocol
 from loomlog.client.append.refresher import Conditions, Refresher
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import BACKOFF, CachedLog
 from loomlog.config import ClientSettings
 from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, Action, Event, Progress, State
 from loomlog.errors import AppendUnknown, Busy, LoomError, NotFound, Retryable, Sealed, Unavailable

@@ -7,8 +7,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import BACKOFF, CachedLog
 from loomlog.errors import LoomError, Retryable
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers.metadata import CachedLog, Metadata
+from loomlog.client.servers import CachedLog, Metadata
 from loomlog.errors import (
     Conflict,
     Corrupt,

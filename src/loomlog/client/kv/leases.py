@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loomlog.client.arguments import check_name
-from loomlog.client.servers.metadata import Metadata
+from loomlog.client.servers import Metadata
 from loomlog.wire import loomlog_pb2 as pb
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from loomlog import limits
 from loomlog.client.arguments import check_name
 from loomlog.client.kv.leases import Lease
-from loomlog.client.servers.metadata import Metadata
+from loomlog.client.servers import Metadata
 from loomlog.errors import InvalidArgument, Retryable, SwapUnknown
 from loomlog.wire import loomlog_pb2 as pb
 

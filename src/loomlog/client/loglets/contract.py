@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from loomlog.client.append.appender import Producer
 from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.spin import Spinning
-from loomlog.client.servers.metadata import CachedLog, Metadata
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.client.subscribe.numbering import Numbering, Run
 from loomlog.client.subscribe.part import Part
 from loomlog.client.subscribe.pieces import Referred

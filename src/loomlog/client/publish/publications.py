@@ -16,8 +16,7 @@ from loomlog.client.publish import writer_state
 from loomlog.client.publish.stager import Stager
 from loomlog.client.publish.trim import Retention, trim_staged
 from loomlog.client.publish.writer import Writer, writers_prefix
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.metadata import Metadata
+from loomlog.client.servers import BACKOFF, Metadata
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from loomlog.staging_logs import staged_log, staging_name
 from loomlog.types import Glsn

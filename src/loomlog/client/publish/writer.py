@@ -28,7 +28,7 @@ from loomlog.client.loglets.contract import Fixed
 from loomlog.client.publish import writer_state
 from loomlog.client.publish.stager import Staged
 from loomlog.client.publish.writer_state import Intent, WriterState
-from loomlog.client.servers.backoff import BACKOFF
+from loomlog.client.servers import BACKOFF
 from loomlog.client.subscribe.pieces import Referred
 from loomlog.errors import (
     Conflict,

@@ -11,8 +11,7 @@ import random
 from typing import Final
 
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import BACKOFF, CachedLog
 from loomlog.client.subscribe.numbering import ByPosition
 from loomlog.client.subscribe.pieces import Referred
 from loomlog.errors import (

@@ -11,7 +11,7 @@ from typing import Final
 
 from loomlog.client.loglets.contract import RowsFrom
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers.backoff import BACKOFF
+from loomlog.client.servers import BACKOFF
 from loomlog.errors import Corrupt, DataLoss, NotFound, Retryable, Trimmed, Unavailable
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb

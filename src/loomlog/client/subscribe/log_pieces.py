@@ -9,7 +9,7 @@ from loomlog import limits
 from loomlog.client.arguments import STARTS, check_number
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import ByPosition, InStream
 from loomlog.client.subscribe.pieces import Piece, Pieces, Referred, Shown, Stored
 from loomlog.client.subscribe.references import OneReference, WithoutReferences

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.part import Part, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.errors import LoomError, Unavailable

@@ -15,7 +15,7 @@ from loomlog.archive import record
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.kv.registers import Register
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers.metadata import CachedLog, Metadata
+from loomlog.client.servers import CachedLog, Metadata
 from loomlog.client.subscribe.pieces import Pieces, Shown
 from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
 from loomlog.types import Entry, Gap, Glsn, LogId

@@ -9,8 +9,7 @@ import pytest
 
 from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.copyset.known_segments import Segments
-from loomlog.client.servers.metadata import CachedLog, Metadata
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.core.chained.chain import first_projection
 from loomlog.core.copyset.log_state import first_state
 from loomlog.core.copyset.nodeset import Member

@@ -19,9 +19,7 @@ from loomlog.client.loglets.chained.requests import (
     ReplicaRequest,
     SequencerRequest,
 )
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.metadata import CachedLog, Metadata
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import BACKOFF, CachedLog, Connections, Metadata
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.messages import (
     Answer,

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from loomlog import limits
 from loomlog.batch import read_header
 from loomlog.client.loglets.chained.chains import Chains, SegmentGoneError, View
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Numbering
 from loomlog.client.subscribe.part import Following, trimmed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from loomlog.client.loglets.chained.chains import Chains, SegmentGoneError
-from loomlog.client.servers.metadata import CachedLog
+from loomlog.client.servers import CachedLog
 from loomlog.core.chained.messages import Interrupted
 from loomlog.core.chained.read import find_tail
 from loomlog.errors import Unavailable

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from loomlog.client.servers.metadata import CachedLog
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import CachedLog, Connections
 from loomlog.core.copyset.messages import LogState
 from loomlog.errors import Timeout, Trimmed, Unavailable
 from loomlog.types import LogId, NodeId, StreamId

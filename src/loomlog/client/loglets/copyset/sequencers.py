@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from loomlog.client.loglets.copyset.known_segments import Segments, View
-from loomlog.client.servers.backoff import BACKOFF
+from loomlog.client.servers import BACKOFF
 from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.record import Epoch
 from loomlog.errors import NotLeader, Retryable, Unavailable

@@ -16,7 +16,7 @@ from loomlog.client.append.appender import Attempt, Batch, Producer
 from loomlog.client.append.carriers import Outcomes, retryable_if_sound
 from loomlog.client.append.delivery import Stream
 from loomlog.client.loglets.ordered.resolver import Resolver
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import Connections
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
 from loomlog.types import Buffer
 from loomlog.wire import loomlog_pb2 as pb

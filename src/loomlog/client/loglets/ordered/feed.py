@@ -14,9 +14,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
 
 from loomlog import batch as batches
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.metadata import CachedLog
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import BACKOFF, CachedLog, Connections
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Numbering
 from loomlog.errors import (

@@ -15,7 +15,7 @@ from typing import Final
 from loomlog import batch as batches
 from loomlog.client.loglets.contract import RowsFrom
 from loomlog.client.loglets.times import first_at, last_position
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import Connections
 from loomlog.client.subscribe.pieces import Referred, decode, refers
 from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Retryable, Unavailable
 from loomlog.types import Entry, Glsn, Llsn, StreamId

@@ -13,9 +13,7 @@ from typing import Final
 
 from loomlog.client.append.carriers import retryable_if_sound
 from loomlog.client.loglets.contract import Confirm, Fixed
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.metadata import CachedLog
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import BACKOFF, CachedLog, Connections
 from loomlog.errors import (
     AppendUnknown,
     Corrupt,

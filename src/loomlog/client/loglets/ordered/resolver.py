@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from loomlog.client.append import delivery
 from loomlog.client.append.carriers import Outcomes
 from loomlog.client.append.delivery import Stream
-from loomlog.client.servers.backoff import BACKOFF
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import BACKOFF, Connections
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection

@@ -12,8 +12,7 @@ from loomlog.batch import assign_place, build
 from loomlog.client.loglets.copyset import likely_holders
 from loomlog.client.loglets.copyset.known_segments import Segments, View
 from loomlog.client.loglets.copyset.likely_holders import Guessing
-from loomlog.client.servers.metadata import CachedLog, Metadata
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.core.copyset.messages import Delivered, LogState, Read
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import Kind, Record, make

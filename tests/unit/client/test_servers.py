@@ -15,8 +15,7 @@ import pytest
 from fake_cluster import FakeCluster, cut, ignore, refuse
 
 from loomlog import connect, errors, limits
-from loomlog.client.servers.metadata import Metadata
-from loomlog.client.servers.nodes import Connections
+from loomlog.client.servers import Connections, Metadata
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Server, Service

@@ -1,1 +1,0 @@
-"""Connections to metadata repositories and storage nodes."""
