@@ -10,7 +10,7 @@ import pytest
 
 from loomlog.client.log import Log
 from loomlog.client.loglets.chained import part as chained
-from loomlog.client.loglets.copyset import likely_holders
+from loomlog.client.loglets.copyset import finder
 from loomlog.client.loglets.copyset import reader_driver as copyset
 from loomlog.core.copyset.reader import Reader
 from loomlog.testing import LocalCluster
@@ -55,6 +55,6 @@ async def of_copysets(log: Log, place: int, monkeypatch: pytest.MonkeyPatch) -> 
         await fails(log, "latest")
         broken.setattr(Reader, "answered", fail)
         await fails(log)
-        broken.setattr(likely_holders, "GUESSES_MAX", 0)
+        broken.setattr(finder, "GUESSES_MAX", 0)
         with pytest.raises(UnexpectedError):
             await log.read(place)

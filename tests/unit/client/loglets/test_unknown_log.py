@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from loomlog.client.loglets.chained.chains import Chains
-from loomlog.client.loglets.copyset.known_segments import Segments
+from loomlog.client.loglets.copyset.segments import Segments
 from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.core.chained.chain import first_projection
 from loomlog.core.copyset.log_state import first_state

@@ -2,8 +2,8 @@
 
 loglet.py         implements the contract
 chains.py         drives operations, and finds the newest projection after an interruption
-requests.py       pending requests to replicas and sequencers
+requests.py       requests to replicas and sequencers
 carrier.py        batches of appends             fixed_append.py   appends at a reserved place
-finder.py         one entry by its position      part.py           follows a segment
-tail.py           where the log ends
+finder.py         one entry by its position, and where the log ends
+part.py           follows a segment
 """

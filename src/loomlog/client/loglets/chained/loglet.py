@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.loglets.chained.carrier import ChainedCarrier
 from loomlog.client.loglets.chained.chains import Chains
-from loomlog.client.loglets.chained.finder import ChainedFinder
+from loomlog.client.loglets.chained.finder import ChainedFinder, ChainedTail
 from loomlog.client.loglets.chained.fixed_append import FixedAppend
 from loomlog.client.loglets.chained.part import ChainedPart, Source
-from loomlog.client.loglets.chained.tail import ChainedTail
 from loomlog.client.loglets.contract import Confirm, Context, Fixed, FollowOptions, RowsFrom
 from loomlog.client.loglets.times import find_by_halves
 from loomlog.client.subscribe.numbering import Run

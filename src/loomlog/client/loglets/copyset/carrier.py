@@ -14,8 +14,13 @@ from loomlog import limits
 from loomlog.client.append.appender import Attempt, Batch, Producer
 from loomlog.client.append.carriers import Outcomes, retryable_if_sound
 from loomlog.client.append.delivery import Stream
-from loomlog.client.loglets.copyset.known_segments import SegmentGoneError, Segments, View
-from loomlog.client.loglets.copyset.sequencers import HOPS_MAX, Sequencers
+from loomlog.client.loglets.copyset.segments import (
+    HOPS_MAX,
+    SegmentGoneError,
+    Segments,
+    Sequencers,
+    View,
+)
 from loomlog.errors import (
     AppendUnknown,
     Corrupt,

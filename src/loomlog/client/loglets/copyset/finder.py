@@ -1,4 +1,13 @@
-"""Reads one entry of a copyset segment by its position."""
+"""Finds entries of copyset segments by their positions, and the tail of a log.
+
+An entry is first asked of single nodes that are likely to hold it: in a small nodeset most do, and
+asking one is much cheaper than asking all. A record that a node returns is valid; that it has none
+proves nothing, and then a reader (reader_driver.py) has to find out.
+
+The sequencer knows what was acknowledged in its epoch, the metadata repository what was recovered
+before. Asking the sequencer first and then the repository shows whether a newer sequencer may have
+acknowledged more.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +15,39 @@ import asyncio
 from typing import Final
 
 from loomlog.batch import read_header
-from loomlog.client.loglets.copyset.known_segments import Segments, View
-from loomlog.client.loglets.copyset.likely_holders import Guessing
 from loomlog.client.loglets.copyset.part import lost
 from loomlog.client.loglets.copyset.reader_driver import Reading
-from loomlog.client.loglets.copyset.tail import CopysetTail
+from loomlog.client.loglets.copyset.segments import SegmentGoneError, Segments, Sequencers, View
 from loomlog.client.subscribe.pieces import Referred, decode, refers
 from loomlog.core.copyset.effects import Deliver, Gap, GapKind
-from loomlog.core.copyset.landmarks import tail
-from loomlog.core.copyset.record import Record
-from loomlog.errors import LoomError, NotFound, NotYetWritten, Timeout, Trimmed, Unavailable
+from loomlog.core.copyset.landmarks import SequencerTail, tail
+from loomlog.core.copyset.log_state import awaited
+from loomlog.core.copyset.messages import Delivered, Read
+from loomlog.core.copyset.record import Kind, Lsn, Record, epoch_of
+from loomlog.errors import (
+    LoomError,
+    NotFound,
+    NotYetWritten,
+    Retryable,
+    Sealed,
+    Timeout,
+    Trimmed,
+    Unavailable,
+)
 from loomlog.limits import KIB
-from loomlog.types import Entry, Glsn, StreamId
+from loomlog.protocol_names import COPYSET
+from loomlog.types import Entry, Glsn, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.copyset import answer_from_wire, request_to_wire
+from loomlog.wire.link import Connection
 
 SHOWN_S: Final = 1.0  # far longer than nodes take to answer
 ROOM_BYTES: Final = 64 * KIB  # at least one batch is always sent
+HOPELESS_S: Final = 1.0  # how long to try while nodes are missing that are needed to find it
+ANSWER_S: Final = 2.0  # until a silent sequencer is looked for elsewhere
+GUESSES_MAX: Final = 3  # in nodesets that need more, guessing does not pay off
+GUESS_S: Final = 0.05  # until a silent node is given up
+AVOIDED_S: Final = 5.0  # for which a silent node is not asked first again
 
 
 class CopysetFinder:
@@ -113,3 +140,154 @@ def _entry(record: Record, position: Glsn) -> Entry | Referred:
     index = position - record.first
     piece = decode(record.batch, refers(read_header(record.batch)), index, 1)
     return piece if isinstance(piece, Referred) else piece.batch.entry(index)
+
+
+class Guessing:
+    """Reads single records of the copyset segments of one log from likely holders."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._avoided: dict[NodeId, float] = {}  # until this time of the loop's clock
+
+    async def find(self, view: View, position: Lsn, room_bytes: int) -> Record | None:
+        """Return the record that covers the position; None if no node asked has it."""
+        if position <= view.state.trimmed:
+            return None
+        for node in _holders(view, position):
+            connection = self._connection(view, node)
+            if connection is None:
+                continue
+            record = await self._ask(view, node, connection, position, room_bytes)
+            if record is not None:
+                return record
+        return None
+
+    def _connection(self, view: View, node: NodeId) -> Connection | None:
+        """Return an open connection; opening one may take too long."""
+        if asyncio.get_running_loop().time() < self._avoided.get(node, 0.0):
+            return None
+        return self._segments.connected(view, node)
+
+    async def _ask(
+        self, view: View, node: NodeId, connection: Connection, position: Lsn, room_bytes: int
+    ) -> Record | None:
+        read = Read(view.loglet, position, position, room_bytes, everything=True)
+        message, _ = request_to_wire(read, view.state.stamp)
+        try:
+            reply, payload = await connection.request(
+                pb.Frame(copyset_request=message), timeout_s=GUESS_S
+            )
+            answer = answer_from_wire(reply.copyset_answer, payload)
+        except LoomError:
+            self._avoided[node] = asyncio.get_running_loop().time() + AVOIDED_S
+            return None
+        for record in answer.records if isinstance(answer, Delivered) else ():
+            if record.kind is Kind.DATA and record.first <= position <= record.last:
+                return record
+        return None
+
+
+def _holders(view: View, position: Lsn) -> list[NodeId]:
+    """Return enough nodes that one holds the record unless it was lost, rotated by position."""
+    state, epoch = view.state, epoch_of(position)
+    if not state.history or epoch < state.history[0].since:
+        return []
+    metadata = state.metadata_of(epoch)
+    nodes = sorted(metadata.nodes)
+    count = min(len(nodes) - metadata.replication + 1, GUESSES_MAX)
+    first = position % len(nodes)
+    return (nodes[first:] + nodes[:first])[:count]
+
+
+class CopysetTail:
+    """Finds the tail of one log."""
+
+    def __init__(self, segments: Segments, sequencers: Sequencers, timeout_s: float) -> None:
+        self._segments = segments
+        self._sequencers = sequencers
+        self._timeout_s = timeout_s
+
+    async def complete(self, log: pb.Log) -> pb.Log:
+        """Return the current log with its tail."""
+        begun_s = asyncio.get_running_loop().time()
+        deadline_s = begun_s + self._timeout_s
+        attempts = 0
+        while (stream := _active(log)) is not None:
+            doubt: LoomError | None = None
+            known: SequencerTail | None = None
+            try:
+                known = await self._ask(self._segments.view(stream))
+            except (Retryable, Sealed, NotFound, SegmentGoneError) as error:
+                doubt = error
+            log = await self._segments.log.fetch()
+            if (found := self._tail(log, known)) is not None:
+                log.tail = max(log.tail, found)
+                log.tail_unknown = False
+                return log
+            if self._waits_for_nodes(log):
+                deadline_s = min(deadline_s, begun_s + HOPELESS_S)
+            await self._pause(attempts, deadline_s, _condition(log) or str(doubt or ""))
+            attempts += 1
+        return log
+
+    async def find(self, view: View) -> Glsn | None:
+        """Return the tail of one segment; None if it cannot be found now."""
+        try:
+            known: SequencerTail | None = await self._ask(view)
+        except (Retryable, Sealed, NotFound):
+            known = None
+        await self._segments.log.fetch()  # after the sequencer's answer, so not shared
+        return tail(self._segments.view(view.stream).state, known)
+
+    async def _ask(self, view: View) -> SequencerTail | None:
+        if view.state.closed:
+            return None
+        question = pb.Frame(find_copyset_tail=pb.FindCopysetTail(loglet_id=view.loglet))
+        answer = (await self._sequencers.ask(view, question, ANSWER_S)).copyset_tail
+        return SequencerTail(answer.epoch, answer.tail)
+
+    def _tail(self, log: pb.Log, known: SequencerTail | None) -> Glsn | None:
+        stream = _active(log)
+        if stream is None:
+            return log.tail
+        try:
+            return tail(self._segments.view(stream).state, known)
+        except SegmentGoneError:
+            return None
+
+    def _waits_for_nodes(self, log: pb.Log) -> bool:
+        """Return whether nodes must be started before the tail can be found."""
+        stream = _active(log)
+        if stream is None:
+            return False
+        try:
+            state, nodes = self._segments.view(stream)[2:]
+        except SegmentGoneError:
+            return False
+        alive = [node.node_id for node in nodes.values() if node.alive]
+        over = state.epoch if state.sequencer not in alive else state.epoch - 1
+        return bool(awaited(state, alive, over))
+
+    async def _pause(self, attempts: int, deadline_s: float, doubt: str) -> None:
+        wait_s = self._sequencers.pause_s(attempts)
+        if asyncio.get_running_loop().time() + wait_s > deadline_s:
+            raise Unavailable(
+                f"the tail of log {self._segments.log.name!r} is not known now: "
+                f"{doubt or 'old epochs are being recovered'}; try again, and see `loom status`"
+            )
+        await asyncio.sleep(wait_s)
+
+
+def _condition(log: pb.Log) -> str:
+    """Return the condition of the active stream, e.g. which nodes it waits for."""
+    active = _active(log)
+    return next((str(s.condition) for s in log.streams if s.log_stream_id == active), "")
+
+
+def _active(log: pb.Log) -> StreamId | None:
+    """Return the stream of the active segment if its protocol is `copyset`."""
+    if log.segments[-1].protocol != COPYSET:
+        return None
+    loglet = log.segments[-1].loglet_id
+    streams = (stream for stream in log.streams if stream.loglet_id == loglet)
+    return next((s.log_stream_id for s in streams if s.HasField("copyset")), None)

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loomlog.client.loglets.contract import Confirm, Fixed
-from loomlog.client.loglets.copyset.known_segments import SegmentGoneError, Segments, View
-from loomlog.client.loglets.copyset.sequencers import Sequencers
+from loomlog.client.loglets.copyset.segments import SegmentGoneError, Segments, Sequencers, View
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, make
 from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, Sealed, Unavailable
 from loomlog.protocol_names import COPYSET

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.loglets.contract import Confirm, Context, Fixed, FollowOptions, RowsFrom
 from loomlog.client.loglets.copyset.carrier import CopysetCarrier
-from loomlog.client.loglets.copyset.finder import CopysetFinder
+from loomlog.client.loglets.copyset.finder import CopysetFinder, CopysetTail
 from loomlog.client.loglets.copyset.fixed_append import FixedAppend
-from loomlog.client.loglets.copyset.known_segments import Segments
 from loomlog.client.loglets.copyset.part import CopysetPart, Source
-from loomlog.client.loglets.copyset.sequencers import Sequencers
-from loomlog.client.loglets.copyset.tail import CopysetTail
+from loomlog.client.loglets.copyset.segments import Segments, Sequencers
 from loomlog.client.loglets.times import find_by_halves
 from loomlog.client.subscribe.numbering import Run
 from loomlog.client.subscribe.part import Part

@@ -9,8 +9,8 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from loomlog.batch import read_header
-from loomlog.client.loglets.copyset.known_segments import SegmentGoneError, Segments
 from loomlog.client.loglets.copyset.reader_driver import Reading
+from loomlog.client.loglets.copyset.segments import SegmentGoneError, Segments
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Numbering
 from loomlog.client.subscribe.part import Following, trimmed

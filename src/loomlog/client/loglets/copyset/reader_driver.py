@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from loomlog.client.loglets.copyset.known_segments import Segments, View
+from loomlog.client.loglets.copyset.segments import Segments, View
 from loomlog.core.copyset.effects import (
     AskNode,
     Deliver,

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loomlog.batch import assign_place, build
-from loomlog.client.loglets.copyset import likely_holders
-from loomlog.client.loglets.copyset.known_segments import Segments, View
-from loomlog.client.loglets.copyset.likely_holders import Guessing
+from loomlog.client.loglets.copyset import finder
+from loomlog.client.loglets.copyset.finder import Guessing
+from loomlog.client.loglets.copyset.segments import Segments, View
 from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.core.copyset.messages import Delivered, LogState, Read
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
@@ -133,13 +133,13 @@ async def test_what_is_trimmed_or_of_an_unknown_epoch_is_not_asked_for(stage: St
 async def test_who_is_silent_or_gone_is_not_asked_first_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(likely_holders, "AVOIDED_S", 1000.0)
+    monkeypatch.setattr(finder, "AVOIDED_S", 1000.0)
     for node in stage.nodes.values():
         node.record, node.silent = BATCH, True
     assert await stage.find(BATCH.first) is None
     asked = stage.asked
     assert await stage.find(BATCH.first) is None
-    assert stage.asked == asked == likely_holders.GUESSES_MAX
+    assert stage.asked == asked == finder.GUESSES_MAX
 
 
 async def test_nobody_is_connected_to_for_it(stage: Stage) -> None:

@@ -1,24 +1,30 @@
-"""The cached state of a log's copyset segments, and connections to their nodes.
+"""The cached state of a log's copyset segments, connections to their nodes, and their sequencers.
 
-It comes with the log's metadata: each segment's state in the epoch store, and which nodes of the
-cluster are alive.
+The state comes with the log's metadata: each segment's state in the epoch store, and which nodes of
+the cluster are alive. The sequencer of a segment is the live node with the highest rendezvous hash.
+A node that is not the sequencer names the one it knows, which is remembered until it fails or names
+another.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from loomlog.client.servers import CachedLog, Connections
+from loomlog.client.servers import BACKOFF, CachedLog, Connections
 from loomlog.core.copyset.messages import LogState
-from loomlog.errors import Timeout, Trimmed, Unavailable
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset.record import Epoch
+from loomlog.errors import NotLeader, Retryable, Timeout, Trimmed, Unavailable
+from loomlog.types import Buffer, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, state_from_wire
 from loomlog.wire.link import Connection
 
 CONNECT_S: Final = 1.0  # until a node counts as dead
+HOPS_MAX: Final = 3  # redirects followed without a pause
 
 
 class SegmentGoneError(Trimmed):
@@ -111,6 +117,72 @@ class Segments:
                 return connection
         except TimeoutError:
             raise Timeout(f"no connection to {address} in time") from None
+
+
+class Sequencers:
+    """The sequencers of the copyset segments of one log."""
+
+    def __init__(self, segments: Segments, rng: random.Random) -> None:
+        self._segments = segments
+        self._rng = rng
+        self._named: dict[LogId, str] = {}  # address of the sequencer named by a redirect
+        self._told: dict[LogId, tuple[str, Epoch]] = {}  # epoch reported by an address
+
+    def address(self, view: View) -> str:
+        """Return the address of the node to ask next."""
+        return self._named.get(view.loglet) or _chosen(view)
+
+    async def connect(self, view: View) -> Connection:
+        return await self._segments.connect_to(self.address(view))
+
+    def epoch(self, view: View, address: str) -> Epoch:
+        """Return the epoch in which the node at `address` sequences, or would start to."""
+        state = view.state
+        told_by, told = self._told.get(view.loglet, ("", 0))
+        if told_by == address and told >= state.epoch:
+            return told
+        node = view.nodes.get(state.sequencer)
+        return state.epoch if node is not None and node.address == address else state.epoch + 1
+
+    def told_epoch(self, view: View, address: str, epoch: Epoch) -> None:
+        self._told[view.loglet] = address, epoch
+
+    async def ask(
+        self, view: View, frame: pb.Frame, timeout_s: float, payload: Sequence[Buffer] = ()
+    ) -> pb.Frame:
+        """Return the sequencer's answer to an idempotent request, following redirects."""
+        for _ in range(HOPS_MAX):
+            try:
+                connection = await self.connect(view)
+                answer: pb.Frame
+                answer, _ = await connection.request(frame, payload, timeout_s=timeout_s)
+                return answer
+            except Retryable as error:
+                self.failed(view, error)
+                if not isinstance(error, NotLeader):
+                    raise
+        raise Unavailable(f"the sequencer of stream {view.stream} is being chosen: try again")
+
+    def failed(self, view: View, error: Retryable) -> None:
+        """Note that the node asked failed, or named another sequencer."""
+        leader = error.leader if isinstance(error, NotLeader) else ""
+        if leader and leader != self._named.get(view.loglet):
+            self._named[view.loglet] = leader
+        else:
+            self._named.pop(view.loglet, None)
+
+    def pause_s(self, attempts: int) -> float:
+        return BACKOFF.delay_s(attempts, self._rng)
+
+
+def _chosen(view: View) -> str:
+    """Return the address of the node that nodes choose as sequencer, too."""
+    alive = [node for node in view.nodes.values() if node.alive]
+    staying = [node for node in alive if not node.draining] or alive
+    chosen = sequencer_of(view.loglet, {node.node_id: 1.0 for node in staying})
+    if chosen is None:
+        raise Unavailable(f"no node is alive that could sequence stream {view.stream}")
+    return view.nodes[chosen].address
 
 
 def _view(stream: pb.LogStream) -> View:
