@@ -18,8 +18,8 @@ from loomlog.limits import KIB, MIB
 from loomlog.node import StorageNode
 from loomlog.node import node as node_module
 from loomlog.node.copyset import logs_volume
-from loomlog.storage.logsdb.partitions import PartitionSettings
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
+from loomlog.storage.logsdb.rows import PartitionSettings
 from loomlog.testing import LocalCluster
 from loomlog.testing.services import copyset_on
 

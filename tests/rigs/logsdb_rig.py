@@ -20,7 +20,7 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.limits import MIB
 from loomlog.storage.files import Finished, Step
-from loomlog.storage.logsdb.partitions import PartitionSettings
+from loomlog.storage.logsdb.rows import PartitionSettings
 from loomlog.storage.logsdb.store import LogsStore
 from loomlog.storage.logsdb.table import LogsTable
 

@@ -15,8 +15,8 @@ from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, 
 from loomlog.errors import Corrupt
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.logsdb import rows
-from loomlog.storage.logsdb.partitions import PartitionId, Share, share_of
-from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions
+from loomlog.storage.logsdb.log_reader import LogEntry, Partitions
+from loomlog.storage.logsdb.rows import PartitionId, Share, share_of
 from loomlog.storage.rocks import Cursor
 from loomlog.types import LogId
 
@@ -55,6 +55,7 @@ class Writing:
         self._large_batch_bytes = large_batch_bytes
         self._batch = WriteBatch(raw_mode=True)
         self.logs: dict[LogId, ChangedLog] = {}
+        self.has_files = False  # batches for files, which must be flushed before the rows
         self.takes_away = False  # rows out of a partition, and puts none in their place
         self._put: dict[tuple[LogId, Lsn], tuple[PartitionId, rows.Head]] = {}
 
@@ -112,6 +113,7 @@ class Writing:
         if record.first <= changed.last:
             self._erase(log, changed, record.first, record.first, but=partition)
         if self._is_for_a_file(log, partition, head):
+            self.has_files = True
             head = head._replace(offset=self._files.add(partition, log, record.batch))
         self._put_head(log, partition, head)
         key = rows.place_key(rows.BATCHES, log, record.first)

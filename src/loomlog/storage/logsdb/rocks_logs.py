@@ -32,14 +32,14 @@ from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.logsdb import rows
 from loomlog.storage.logsdb.commit import ChangedLog, Writing
-from loomlog.storage.logsdb.partitions import (
+from loomlog.storage.logsdb.log_reader import LogEntry, LogReader, Partitions
+from loomlog.storage.logsdb.rows import (
     Beginnings,
     PartitionId,
     PartitionSettings,
     Share,
     ages,
 )
-from loomlog.storage.logsdb.rocks_log import LogEntry, Partitions, RocksLog
 from loomlog.storage.logsdb.table import Found
 from loomlog.types import LogId
 
@@ -124,17 +124,20 @@ class RocksLogs:
     def standing(self, log: LogId) -> LogStanding:
         return self._entries.get(log, _NO_ENTRY).standing
 
+    def last(self, log: LogId) -> Lsn:
+        return self._entries.get(log, _NO_ENTRY).last
+
     def stored_bytes(self, log: LogId) -> int:
         return sum(share.size for share in self._entries.get(log, _NO_ENTRY).shares.values())
 
-    def look(self, log: LogId) -> RocksLog:
+    def look(self, log: LogId) -> LogReader:
         entry = self._entries.get(log, _NO_ENTRY)
-        return RocksLog(
+        return LogReader(
             *(log, entry, self._partitions, self._db, self._open_cursor),
             *(self._files, self._note_damage),
         )
 
-    def ask(self, log: LogId, question: Callable[[RocksLog], Found]) -> Found:
+    def ask(self, log: LogId, question: Callable[[LogReader], Found]) -> Found:
         while True:
             with self._committing:
                 drops, stored = self._drops, self.look(log)
@@ -176,7 +179,8 @@ class RocksLogs:
 
     def _write(self, writing: Writing, *, sync: bool) -> None:
         batch = writing.finish()
-        self._files.flush(sync=sync)
+        if writing.has_files:
+            self._files.flush(sync=sync)
         with self._committing:
             self._drops += writing.takes_away
             rocks.write(self._db, batch, sync=sync)

@@ -14,8 +14,10 @@ that cannot be read is the matter of those who ask for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from loomlog.core.copyset.landmarks import Ages
@@ -23,6 +25,7 @@ from loomlog.core.copyset.messages import (
     Amend,
     Begin,
     Clean,
+    EpochEnd,
     Forget,
     NodeAnswer,
     NodeRequest,
@@ -34,8 +37,17 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
-from loomlog.core.copyset.record import LSN_MAX, Record
-from loomlog.core.copyset.storage import Change, LogStanding, decide, look_up
+from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record
+from loomlog.core.copyset.storage import (
+    Change,
+    Erase,
+    Gone,
+    LogStanding,
+    Put,
+    Rewrite,
+    decide,
+    look_up,
+)
 from loomlog.errors import LoomError
 from loomlog.limits import (
     COPYSET_LOOK_UPS_MAX,
@@ -43,9 +55,8 @@ from loomlog.limits import (
 )
 from loomlog.storage.files import Worker
 from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
-from loomlog.storage.logsdb.sanity import nonsense
-from loomlog.storage.logsdb.table import LogsTable, StoredLog
-from loomlog.storage.logsdb.uncommitted import UncommittedLog
+from loomlog.storage.logsdb.rows import nonsense
+from loomlog.storage.logsdb.table import LogsTable, MemoryLog, StoredLog
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
@@ -168,7 +179,7 @@ class LogsStore:
     def _commit(self, group: list[_Waiting], answers: list[NodeAnswer]) -> None:
         """Runs in the worker."""
         if self._failed is None:
-            view = _Uncommitted(self._table, self._me, is_full=self._is_full())
+            view = _Commit(self._table, self._me, is_full=self._is_full())
             answers += (view.decide(asked.request) for asked in group)
             if view.changes:
                 self._table.commit(view.changes, sync=self._sync and view.is_urgent)
@@ -272,7 +283,7 @@ def _disk_failed(error: BaseException) -> Refused:
     return Refused(Trouble.NO_SPACE if is_full else Trouble.DISABLED, f"the disk failed: {error}")
 
 
-class _Uncommitted:
+class _Commit:
     """A table and the changes that a commit is going to make, in their order."""
 
     def __init__(self, table: LogsTable, me: NodeId, *, is_full: bool) -> None:
@@ -286,9 +297,7 @@ class _Uncommitted:
     def decide(self, request: NodeRequest) -> NodeAnswer:
         if self._is_full and _bytes_of(request):
             return _FULL
-        log = self._logs.get(request.log)
-        if log is None:
-            log = self._logs[request.log] = UncommittedLog(self._table.look(request.log))
+        log = self._logs.get(request.log) or self._look(request.log)
         try:
             answer, changes = decide(request, log.standing, log, self._me)
         except LoomError as error:  # what is here of this log cannot be read
@@ -298,3 +307,85 @@ class _Uncommitted:
             self.changes.append((request.log, change))
         self.is_urgent |= bool(changes) and not isinstance(request, Release)
         return answer
+
+    def _look(self, log: LogId) -> UncommittedLog:
+        table = self._table
+        found = UncommittedLog(partial(table.look, log), table.standing(log), table.last(log))
+        self._logs[log] = found
+        return found
+
+
+class UncommittedLog:
+    """A log with what the commit under way is going to change, in its order: what is decided next
+    sees what was decided before. Most records come behind all others: then nothing is looked for,
+    and nothing put in order."""
+
+    def __init__(self, look: Callable[[], StoredLog], standing: LogStanding, last: Lsn) -> None:
+        """`last`: no stored copy is above it."""
+        self.standing = standing
+        self._look = look
+        self._last = last  # no copy is above it
+        self._changes: list[Change] = []  # those that `_settle` has not put in order yet
+        self._looked: StoredLog | None = None
+        self._added = MemoryLog()
+        self._rewritten: dict[Lsn, Record] = {}
+        self._erased: list[Erase] = []
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case Put(record):
+                self._last = max(self._last, record.last)
+            case LogStanding():
+                self.standing = change
+            case Gone():
+                self.standing = LogStanding()
+        self._changes.append(change)
+
+    def heads(self, first: Lsn, last: Lsn, records_max: int) -> list[Record]:
+        if first > self._last:
+            return []
+        stored = self._still_here(self._settle().scan(first, last))
+        return list(islice(merge(stored, self._added.scan(first, last)), records_max))
+
+    def last_head(self, last: Lsn) -> Record | None:
+        stored = next(self._still_here(self._settle().scan_back(last)), None)
+        added = self._added.last_head(last)
+        return max(filter(None, (added, stored)), default=None)
+
+    def load(self, head: Record) -> Record:
+        stored = self._settle()
+        if head.first in self._added.by_first:
+            return self._added.load(head)
+        return head._replace(batch=stored.load(head).batch)
+
+    def end_of(self, epoch: Epoch) -> EpochEnd | None:
+        stored = self._settle()
+        return self._added.end_of(epoch) or stored.end_of(epoch)
+
+    def _settle(self) -> StoredLog:
+        """Put the changes in order; return the log without them."""
+        if self._looked is None:
+            self._looked = self._look()
+        for change in self._changes:
+            match change:
+                case Rewrite(head) if head.first not in self._added.by_first:
+                    self._rewritten[head.first] = head
+                    continue
+                case Erase():
+                    self._erased.append(change)
+                case Gone():
+                    self._looked = MemoryLog()
+            self._added.apply(change)
+        self._changes.clear()
+        return self._looked
+
+    def _still_here(self, heads: Iterator[Record]) -> Iterator[Record]:
+        return (self._rewritten.get(head.first, head) for head in heads if self._is_here(head))
+
+    def _is_here(self, head: Record) -> bool:
+        """Whether a stored one is neither trimmed nor replaced nor erased."""
+        return (
+            head.last > self.standing.trimmed
+            and head.first not in self._added.by_first
+            and not any(erased.first <= head.first <= erased.last for erased in self._erased)
+        )

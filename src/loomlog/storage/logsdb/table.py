@@ -1,17 +1,33 @@
-"""The port to where the records of `copyset` logs are kept.
+"""The port to where the records of `copyset` logs are kept; and logs in memory.
 
-Calls block, but `standing`, `logs` and `stored_bytes`: they run in a worker. One worker commits and
-tends; others may ask beside it.
+Calls of the port block and run in a worker, except `logs`, `standing`, `last` and `stored_bytes`.
+One worker commits and tends; others may ask at the same time.
+
+The table in memory is for simulations. It has no partitions: what is trimmed goes at once, and a
+log is trimmed by time to the record.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from loomlog.core.copyset.landmarks import Ages
-from loomlog.core.copyset.record import Lsn, Record
-from loomlog.core.copyset.storage import Change, LogStanding, Records
+from loomlog.core.copyset.messages import EpochEnd
+from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record
+from loomlog.core.copyset.storage import (
+    Change,
+    Erase,
+    Gone,
+    LogStanding,
+    Put,
+    Records,
+    Rewrite,
+)
+from loomlog.storage.logsdb.rows import ages, share_of
 from loomlog.types import LogId
 
 Found = TypeVar("Found")
@@ -39,6 +55,9 @@ class LogsTable(Protocol):
         """Return the logs that are stored here, in order."""
 
     def standing(self, log: LogId) -> LogStanding: ...
+
+    def last(self, log: LogId) -> Lsn:
+        """Return an LSN above which no copy of the log is stored."""
 
     def stored_bytes(self, log: LogId) -> int:
         """About: what was stored of it and is not trimmed, in whole partitions."""
@@ -69,3 +88,138 @@ class LogsTable(Protocol):
         """Give up a `compact` that is under way: the table is about to be closed."""
 
     def close(self) -> None: ...
+
+
+@dataclass
+class MemoryLog:
+    """Copies by their first LSN: they do not overlap, so that is their order."""
+
+    standing: LogStanding = field(default_factory=LogStanding)
+    firsts: list[Lsn] = field(default_factory=list)
+    by_first: dict[Lsn, Record] = field(default_factory=dict)
+    ends: dict[Epoch, EpochEnd] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Lsn:
+        return self.by_first[self.firsts[-1]].last if self.firsts else 0
+
+    def heads(self, first: Lsn, last: Lsn, records_max: int) -> list[Record]:
+        return list(islice(self.scan(first, last), records_max))
+
+    def last_head(self, last: Lsn) -> Record | None:
+        return next(self.scan_back(last), None)
+
+    def load(self, head: Record) -> Record:
+        return self.by_first[head.first]
+
+    def end_of(self, epoch: Epoch) -> EpochEnd | None:
+        return self.ends.get(epoch)
+
+    def scan(self, first: Lsn, last: Lsn) -> Iterator[Record]:
+        index = bisect_right(self.firsts, first)
+        if index and self.by_first[self.firsts[index - 1]].last >= first:
+            index -= 1
+        for at in range(index, bisect_right(self.firsts, last)):
+            yield self._head(at)
+
+    def scan_back(self, last: Lsn) -> Iterator[Record]:
+        for at in range(bisect_right(self.firsts, last) - 1, -1, -1):
+            yield self._head(at)
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case Put(record):
+                if record.first not in self.by_first:
+                    insort(self.firsts, record.first)
+                self.by_first[record.first] = record
+            case Rewrite(head):
+                batch = self.by_first[head.first].batch
+                self.by_first[head.first] = head._replace(batch=batch)
+            case Erase(first, last):
+                self._erase(bisect_left(self.firsts, first), bisect_right(self.firsts, last))
+            case LogStanding():
+                self.standing = change
+                self._trim(change.trimmed)
+            case EpochEnd():
+                self.ends[change.epoch] = change
+            case Gone():
+                self._erase(0, len(self.firsts))
+                self.ends.clear()
+                self.standing = LogStanding()
+
+    def copy(self) -> MemoryLog:
+        return replace(
+            self, firsts=list(self.firsts), by_first=dict(self.by_first), ends=dict(self.ends)
+        )
+
+    def _head(self, index: int) -> Record:
+        return self.by_first[self.firsts[index]]._replace(batch=b"")
+
+    def _trim(self, trimmed: Lsn) -> None:
+        end = bisect_right(self.firsts, trimmed)
+        if end and self.by_first[self.firsts[end - 1]].last > trimmed:
+            end -= 1
+        self._erase(0, end)
+
+    def _erase(self, begin: int, end: int) -> None:
+        for first in self.firsts[begin:end]:
+            del self.by_first[first]
+        del self.firsts[begin:end]
+
+
+class MemoryLogs:
+    """Loses what was not synced when the power fails."""
+
+    def __init__(self) -> None:
+        self._logs: dict[LogId, MemoryLog] = {}
+        self._durable: dict[LogId, MemoryLog] | None = None  # if it is not all
+
+    def logs(self) -> list[LogId]:
+        return sorted(self._logs)
+
+    def standing(self, log: LogId) -> LogStanding:
+        return self.look(log).standing
+
+    def last(self, log: LogId) -> Lsn:
+        return self.look(log).last
+
+    def stored_bytes(self, log: LogId) -> int:
+        return sum(len(record.batch) for record in self.look(log).by_first.values())
+
+    def look(self, log: LogId) -> MemoryLog:
+        return self._logs.get(log) or MemoryLog()
+
+    def ask(self, log: LogId, question: Callable[[MemoryLog], Found]) -> Found:
+        return question(self.look(log))
+
+    def commit(self, changes: Sequence[tuple[LogId, Change]], *, sync: bool) -> None:
+        if not sync and self._durable is None:
+            self._durable = {log: kept.copy() for log, kept in self._logs.items()}
+        for log, change in changes:
+            if isinstance(change, Gone):
+                self._logs.pop(log, None)
+            else:
+                self._logs.setdefault(log, MemoryLog()).apply(change)
+        if sync:
+            self._durable = None
+
+    def lose_power(self) -> None:
+        """Go back to the last sync."""
+        if self._durable is not None:
+            self._logs, self._durable = self._durable, None
+
+    def ages(self, log: LogId, before_us: int) -> Ages:
+        """Return the ages as if each record had its own partition."""
+        return ages((share_of(head) for head in self.look(log).scan(0, LSN_MAX)), before_us)
+
+    def tend(self, now_us: int) -> bool:
+        return False
+
+    def compact(self) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

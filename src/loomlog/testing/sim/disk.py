@@ -22,7 +22,7 @@ from typing import TypeAlias, TypeVar
 
 from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.storage.files import Finished, Space, Step, UnsyncedError
-from loomlog.storage.logsdb.memory_logs import MemoryLogs
+from loomlog.storage.logsdb.table import MemoryLogs
 from loomlog.testing.sim.blocks import Blocks
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.world import World

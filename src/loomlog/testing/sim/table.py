@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.core.copyset.landmarks import Ages
+from loomlog.core.copyset.record import Lsn
 from loomlog.core.copyset.storage import LogStanding
 from loomlog.storage.chained.block_table import MemoryReplica, MemoryTable
-from loomlog.storage.logsdb.memory_logs import MemoryLog, MemoryLogs
-from loomlog.storage.logsdb.table import Found
+from loomlog.storage.logsdb.table import Found, MemoryLog, MemoryLogs
 from loomlog.testing.sim.disk import SimFiles
 from loomlog.types import Glsn, LogId
 
@@ -83,6 +83,9 @@ class SimLogs(_Table[MemoryLogs]):
 
     def standing(self, log: LogId) -> LogStanding:
         return self._table.standing(log)
+
+    def last(self, log: LogId) -> Lsn:
+        return self._table.last(log)
 
     def stored_bytes(self, log: LogId) -> int:
         return self._table.stored_bytes(log)

@@ -37,7 +37,7 @@ from loomlog.node.copyset.procedures import Asker
 from loomlog.node.disks import Disks
 from loomlog.node.workers import called_back
 from loomlog.storage.disk import RealFiles
-from loomlog.storage.logsdb.memory_logs import MemoryLogs
+from loomlog.storage.logsdb.table import MemoryLogs
 from loomlog.wire.link import Frame
 
 LOG = 1

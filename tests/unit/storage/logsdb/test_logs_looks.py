@@ -13,7 +13,7 @@ from logsdb_rig import LOG, SMALL, LogsRig, record
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import Change, Put
-from loomlog.storage.logsdb.rocks_log import RocksLog
+from loomlog.storage.logsdb.log_reader import LogReader
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 
 
@@ -38,7 +38,7 @@ class SlowSync:
         self._flush_wal(sync)
 
 
-def heads(log: RocksLog) -> list[Record]:
+def heads(log: LogReader) -> list[Record]:
     return log.heads(0, LSN_MAX, 100)
 
 
@@ -51,7 +51,7 @@ def test_what_is_not_synced_yet_is_not_seen(logs: RocksLogs) -> None:
     committing = threading.Thread(target=lambda: logs.commit(changes, sync=True))
     seen: list[tuple[int, EpochEnd | None]] = []
 
-    def question(log: RocksLog) -> tuple[int, EpochEnd | None]:
+    def question(log: LogReader) -> tuple[int, EpochEnd | None]:
         return len(heads(log)), log.end_of(1)
 
     def look() -> None:
@@ -96,7 +96,7 @@ def test_a_copy_that_moves_to_another_partition_is_seen_once(logs: RocksLogs) ->
     rig.put(record(2, at_s=11), record(4, at_s=12))
     scans: list[list[int]] = []
 
-    def question(log: RocksLog) -> list[int]:
+    def question(log: LogReader) -> list[int]:
         if not scans:
             list(log.scan(make(1, 4), LSN_MAX))  # the newer partition is looked at first
             rig.put(record(3, wave=2, at_s=13))

@@ -44,10 +44,9 @@ from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.errors import Corrupt
 from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB
-from loomlog.storage.logsdb.memory_logs import MemoryLogs
 from loomlog.storage.logsdb.recent import Batch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
-from loomlog.storage.logsdb.table import LogsTable, StoredLog
+from loomlog.storage.logsdb.table import LogsTable, MemoryLogs, StoredLog
 from loomlog.testing.copyset_node import CopysetNode
 
 
@@ -376,7 +375,7 @@ class Counting:
         self.logs, self.standing, self.look = table.logs, table.standing, table.look
         self.stored_bytes, self.ages, self.ask = table.stored_bytes, table.ages, table.ask
         self.tend, self.compact, self.close = table.tend, table.compact, table.close
-        self.interrupt = table.interrupt
+        self.interrupt, self.last = table.interrupt, table.last
 
     def commit(self, changes: Sequence[tuple[int, Change]], *, sync: bool) -> None:
         if self.broken:
@@ -433,7 +432,7 @@ def test_memory_loses_what_was_not_synced() -> None:
 WRITER = """
 import sys
 from logsdb_rig import LogsRig, record
-from loomlog.storage.logsdb.partitions import PartitionSettings
+from loomlog.storage.logsdb.rows import PartitionSettings
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 rig = LogsRig(RocksLogs(sys.argv[1], 0, PartitionSettings(duration_s=1)))
 for offset in range(1, 1 << 30):

@@ -25,10 +25,9 @@ from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import look_up
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
-from loomlog.storage.logsdb.partitions import PartitionSettings
-from loomlog.storage.logsdb.rocks_log import RocksLog
+from loomlog.storage.logsdb.log_reader import LogReader
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
-from loomlog.storage.logsdb.rows import Head
+from loomlog.storage.logsdb.rows import Head, PartitionSettings
 
 
 class RocksRig(LogsRig):
@@ -156,7 +155,7 @@ def test_a_record_goes_where_its_time_is(rig: RocksRig) -> None:
     assert len(offsets) == 12
 
 
-def _by_partition(log: RocksLog) -> Iterator[Iterator[Head]]:
+def _by_partition(log: LogReader) -> Iterator[Iterator[Head]]:
     for partition in log._entry.shares:
         yield log._rows_in(partition).covering_or_after(0)
 
@@ -263,7 +262,7 @@ def test_who_reads_while_a_partition_goes_learns_of_the_trim(rig: RocksRig) -> N
     rig.ask(Release(LOG, LSN_MAX))
     seen: list[tuple[int, int]] = []
 
-    def question(log: RocksLog) -> tuple[int, int]:
+    def question(log: LogReader) -> tuple[int, int]:
         if not seen:
             rig.trim(5)
             rig.tend(21)
@@ -279,9 +278,9 @@ def test_who_reads_a_file_that_goes_learns_of_the_trim(rig: RocksRig) -> None:
     """And does not take it for damage."""
     rig.put(record(1), record(2))
     rig.ask(Release(LOG, LSN_MAX))
-    asked: list[RocksLog] = []
+    asked: list[LogReader] = []
 
-    def question(log: RocksLog) -> NodeAnswer:
+    def question(log: LogReader) -> NodeAnswer:
         if not asked:
             assert len(list(log.scan(0, LSN_MAX))) == 2
             rig.trim(2)

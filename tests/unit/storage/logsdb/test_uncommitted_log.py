@@ -10,8 +10,8 @@ from logsdb_rig import record
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import LSN_MAX, make
 from loomlog.core.copyset.storage import Change, Erase, Gone, LogStanding, Put, Rewrite
-from loomlog.storage.logsdb.memory_logs import MemoryLog
-from loomlog.storage.logsdb.uncommitted import UncommittedLog
+from loomlog.storage.logsdb.store import UncommittedLog
+from loomlog.storage.logsdb.table import MemoryLog
 
 
 def change_of(log: MemoryLog, random: Random) -> Change:
@@ -56,9 +56,25 @@ def test_it_looks_as_if_all_was_committed(seed: int) -> None:
     random = Random(seed)
     log = MemoryLog()
     for _ in range(4):
-        view = UncommittedLog(log.copy())
+        stored = log.copy()
+        view = UncommittedLog(stored.copy, stored.standing, stored.last)
+        pace = random.choice([1, 1, 4])
         for _ in range(random.randint(1, 25)):
             change = change_of(log, random)
             view.apply(change)
             log.apply(change)
-            assert_alike(view, log, random)
+            if not random.randrange(pace):
+                assert_alike(view, log, random)
+        assert_alike(view, log, random)
+
+
+def test_what_comes_behind_all_others_is_not_looked_for() -> None:
+    def look() -> MemoryLog:
+        raise AssertionError
+
+    view = UncommittedLog(look, LogStanding(), make(1, 3))
+    for offset in range(4, 9):
+        assert view.heads(make(1, offset), make(1, offset), 1) == []
+        view.apply(Put(record(offset)))
+    with pytest.raises(AssertionError):
+        view.heads(make(1, 8), make(1, 8), 1)

@@ -17,7 +17,7 @@ from loomlog.errors import Corrupt
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.files import File
 from loomlog.storage.logsdb import rows
-from loomlog.storage.logsdb.partitions import Beginnings, PartitionId, Share, runs
+from loomlog.storage.logsdb.rows import Beginnings, PartitionId, Share, runs
 from loomlog.storage.rocks import Cursor
 from loomlog.types import Buffer, LogId
 
@@ -97,7 +97,7 @@ class LogRows:
         return rows.place_key(rows.HEADS, self._log, lsn)
 
 
-class RocksLog:
+class LogReader:
     """A log as of one commit. Its copies may be newer than that, but none is missing. `open_cursor`
     waits until what is being written is synced."""
 
