@@ -10,9 +10,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from loomlog import columns
-from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
+from loomlog.wire.codec import Codec, FrameWriter
 
 NUMBERS = (0, 1, 2, 3, 7, 255, 1 << 16, (1 << 31) - 1)
 LARGE = ((1 << 31), (1 << 32) - 1, 1 << 32, (1 << 62), (1 << 63) - 1)
@@ -82,7 +81,7 @@ class RandomFrames:
 
     def connection(self, count: int) -> bytes:
         """Return what a peer says on one connection: a greeting, then some frames."""
-        encode = frames.FrameWriter().encode
+        encode = FrameWriter().encode
         role = self._random.choice(("client", "client", "vsn"))
         said = [b"".join(encode(Codec(role).greeting()))]
         said += [b"".join(encode(self.frame(), [self.payload()])) for _ in range(count)]

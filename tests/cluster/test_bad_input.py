@@ -24,10 +24,9 @@ from loomlog.errors import (
 from loomlog.net.address import split_address
 from loomlog.net.endpoints import connect
 from loomlog.testing import LocalCluster
-from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.announcement import signed
-from loomlog.wire.codec import Codec
+from loomlog.wire.codec import Codec, FrameWriter
 from loomlog.wire.link import Connection, Service
 
 
@@ -164,7 +163,7 @@ async def test_garbage_closes_only_its_own_connection(rig: BadInputRig) -> None:
 async def test_a_client_that_leaves_in_the_middle_of_an_append(rig: BadInputRig) -> None:
     stream = (await rig.log.describe()).streams[0]
     payload = columns.encode([bytes(1000)] * 100, timestamps_us=1)
-    encode = frames.FrameWriter().encode
+    encode = FrameWriter().encode
     hello = b"".join(encode(Codec("client").greeting()))
     whole = b"".join(encode(append_to(stream.id, stream.epoch), [payload]))
     _, writer = await asyncio.open_connection(*split_address(stream.replicas[0].address))

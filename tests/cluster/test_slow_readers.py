@@ -12,9 +12,8 @@ from loomlog.client.cluster import Cluster
 from loomlog.metadata.status import StatusView
 from loomlog.net.address import split_address
 from loomlog.testing import LocalCluster
-from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
+from loomlog.wire.codec import Codec, FrameWriter
 from loomlog.wire.link import Connection
 
 PATIENCE_S = 30.0
@@ -36,7 +35,7 @@ async def asks_and_does_not_read(
 ) -> asyncio.StreamWriter:
     reader, writer = await asyncio.open_connection(*split_address(address), limit=1)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
-    encode = frames.FrameWriter().encode
+    encode = FrameWriter().encode
     writer.write(b"".join(encode(Codec("client").greeting())))
     for number, request in enumerate(requests, 1):
         request.id = number

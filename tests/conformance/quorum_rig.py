@@ -6,8 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.member import Configuration, Leader, MemberId
 from loomlog.metadata.rounds.quorum_member import QuorumMember
 from loomlog.metadata.rounds.quorum_round_log import Connect, QuorumRoundLog
 from loomlog.net.endpoints import connect

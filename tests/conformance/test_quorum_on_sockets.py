@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from quorum_rig import QuorumRig
 
-from loomlog.core.quorum.majority import Configuration
+from loomlog.core.quorum.member import Configuration
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
 from loomlog.wire import loomlog_pb2 as pb

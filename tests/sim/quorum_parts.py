@@ -8,11 +8,8 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from loomlog.core.quorum import member as rules
-from loomlog.core.quorum.leader import LeaderLog
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import Leader, MemberState
-from loomlog.core.quorum.progress import Append, Install, Message, Read, Seal
-from loomlog.core.quorum.takeover import Sealed
+from loomlog.core.quorum.leader import Append, Install, LeaderLog, Message, Read, Seal, Sealed
+from loomlog.core.quorum.member import Configuration, Leader, MemberId, MemberState
 from loomlog.errors import LoomError, NotLeader, Unavailable
 
 Stored = int

@@ -18,8 +18,7 @@ from random import Random
 
 from quorum_parts import Channel, LeaderProcess, Member, Request
 
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.member import Configuration, Leader, MemberId
 
 STEPS = 800
 CALM_STEPS = 6000  # within which all must be well when the faults are over

@@ -8,10 +8,9 @@ import pytest
 from run_seeds import Choice, run_seed
 
 from loomlog.core.quorum import leader
-from loomlog.core.quorum.leader import LeaderLog
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.takeover import Choice as Tail
-from loomlog.core.quorum.takeover import Sealed
+from loomlog.core.quorum.leader import Choice as Tail
+from loomlog.core.quorum.leader import LeaderLog, Sealed
+from loomlog.core.quorum.member import Configuration, MemberId
 from loomlog.metadata.rounds.member_disk import MemberDisk
 from loomlog.storage.files import Step
 

@@ -16,11 +16,8 @@ from quorum_world import QuorumWorld, Violation
 
 from loomlog.core.quorum import leader as leading
 from loomlog.core.quorum import member as rules
-from loomlog.core.quorum.leader import LeaderLog
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import NOBODY, MemberState
-from loomlog.core.quorum.progress import Progress
-from loomlog.core.quorum.takeover import Choice, Sealed
+from loomlog.core.quorum.leader import Choice, LeaderLog, Progress, Sealed
+from loomlog.core.quorum.member import NOBODY, Configuration, MemberId, MemberState
 
 SEEDS = 200
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from run_seeds import Choice, run_seed
 
-from loomlog.core.quorum.majority import Configuration, MemberId
+from loomlog.core.quorum.member import Configuration, MemberId
 
 CHUNKS = 100
 QUICK_CHUNKS = 25  # the others are part of `make long`

@@ -84,3 +84,13 @@ def enough(nodes: int) -> int:
     """Return how many of these nodes have to know a run before anything is done in it. Any two such
     groups share a node; of two nodes one is enough, or neither could ever be away."""
     return 1 if nodes == 2 else nodes // 2 + bool(nodes)
+
+
+class Unknowable(NamedTuple):
+    """The reason why metadata cannot be brought up to date with what storage nodes know.
+
+    The nodes do not know everything. An update is safe with what they do know: numbers above all
+    that were ever used, and replicas that are certain to be whole. If anything cannot be decided
+    that way, the update is refused. Nothing is ever removed from a node because of it."""
+
+    why: str

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.member import Configuration, Leader, MemberId
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.rounds.quorum_member import QuorumMember
 from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from loomlog.core.catch_up import Unknowable
 from loomlog.core.chained.chain import Epochs, Replica, first_projection, newest_projection
 from loomlog.core.copyset.log_state import first_state, newest_state, take_epoch
 from loomlog.core.copyset.nodeset import Member
-from loomlog.core.ordered.catch_up import Stream, newest_stream
+from loomlog.core.history import Unknowable
+from loomlog.core.ordered.evidence import Stream, newest_stream
 from loomlog.types import ReplicaState, Report
 
 

@@ -14,9 +14,8 @@ from loomlog.errors import LoomError, Timeout, Unavailable
 from loomlog.net import endpoints
 from loomlog.net.address import split_address
 from loomlog.net.endpoints import connect
-from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
+from loomlog.wire.codec import Codec, FrameWriter
 from loomlog.wire.link import Connection, Server, Service
 
 PATIENCE_S = 20.0
@@ -96,7 +95,7 @@ async def test_a_greeting_that_never_ends_is_cut_off(
 ) -> None:
     monkeypatch.setattr(limits, "GREETING_S", 0.2)
     reader, writer = await raw(server)
-    hello = b"".join(frames.FrameWriter().encode(Codec("client").greeting()))
+    hello = b"".join(FrameWriter().encode(Codec("client").greeting()))
     writer.write(hello[:-1])
     await closed(reader)
     writer.close()
@@ -165,7 +164,7 @@ class DeafServer(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        encode = frames.FrameWriter().encode
+        encode = FrameWriter().encode
         transport.write(b"".join(encode(Codec("vsn").greeting())))
 
 

@@ -21,9 +21,8 @@ from loomlog.errors import (
 )
 from loomlog.net.address import join_address, split_address
 from loomlog.net.endpoints import connect
-from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
+from loomlog.wire.codec import Codec, FrameWriter
 from loomlog.wire.link import Connection, Server, Service
 
 
@@ -145,7 +144,7 @@ async def test_malformed_bytes_close_that_connection_only(echo: tuple[Server, Ec
 async def test_a_client_that_leaves_in_the_middle_of_a_frame(echo: tuple[Server, Echo]) -> None:
     server, service = echo
     _, writer = await asyncio.open_connection(*split_address(server.address))
-    encode = frames.FrameWriter().encode
+    encode = FrameWriter().encode
     hello = b"".join(encode(Codec("client").greeting()))
     whole = b"".join(encode(append(1), [bytes(100_000)]))
     writer.write(hello + whole[:70_000])

@@ -14,8 +14,7 @@ from loomlog.errors import LoomError, NotLeader, Unauthorized
 from loomlog.net.address import split_address
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
-from loomlog.wire.frames import FrameWriter
+from loomlog.wire.codec import Codec, FrameWriter
 from loomlog.wire.link import Connection, Frame, Server, Service
 
 PATIENCE_S = 30.0

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.batch import assign_place, read_header
-from loomlog.core.catch_up import Unknowable
+from loomlog.core.history import Unknowable
 from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Buffer, Glsn, LogId, NodeId, StreamId

@@ -1,4 +1,4 @@
-"""Judge the reports of the replicas of a stream whose rounds are lost. Pure.
+"""Judge the reports of the replicas of a stream whose rounds or metadata are lost or old. Pure.
 
 A stream is certain if nothing is written beyond its last known commit, or if every replica is here
 and remembers every commit it received: then nobody learnt more from the lost rounds, and the rest
@@ -8,10 +8,11 @@ may be decided again. (docs/design/metadata.md)
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from loomlog.core.history import Unknowable
 from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Report, StreamId
 
 
@@ -200,3 +201,27 @@ def _position(commits: Sequence[CommitContext], llsn: Llsn) -> Glsn | None:
     if found < 0 or commits[found].last_llsn < llsn:
         return None
     return commits[found].glsn + llsn - commits[found].llsn
+
+
+class Stream(NamedTuple):
+    """The replicas of a stream, and the epoch that they are in."""
+
+    replicas: tuple[NodeId, ...]
+    epoch: int
+    sealed: bool
+
+
+def newest_stream(known: Stream | None, reports: Mapping[NodeId, Report]) -> Stream | Unknowable:
+    """Return a stream as the nodes know it. A change of its replicas seals it, and a seal raises
+    the epoch of every replica that stays: those of the highest epoch are its replicas."""
+    epoch = max((report.epoch for report in reports.values()), default=0)
+    if known is not None and known.epoch >= epoch and not (known.sealed and known.epoch == epoch):
+        return known
+    there = tuple(node for node, report in reports.items() if report.epoch == epoch)
+    if not there:
+        return known or Unknowable("no node has anything of it")
+    before = known.replicas if known is not None else ()
+    kept = tuple(node for node in before if node in there)
+    replicas = (*kept, *sorted(set(there).difference(kept)))
+    running = any(reports[node].state is ReplicaState.RUNNING for node in there)
+    return Stream(replicas, epoch, not running)

@@ -339,3 +339,48 @@ def concerns_all(
     in_use = [stream for stream in streams if not stream.closed]
     is_concerned = any(node in s.replicas and s.wanted_running for s in in_use)
     return is_concerned and all(map(holds, in_use))
+
+
+class Copying(NamedTuple):
+    """The progress of a copy from one replica to another."""
+
+    source: NodeId
+    destination: NodeId
+    copied_llsn: Llsn
+    last_llsn: Llsn
+    copied_bytes: int
+
+
+def condition(action: Action, copying: Copying | None, trouble: str | None) -> str:
+    """Return why the stream does not run and what is under way; "" if all is well."""
+    words = _words(action, copying)
+    if trouble and words:
+        return f"{words}; {trouble}"
+    return words
+
+
+def _words(action: Action, copying: Copying | None) -> str:
+    match action:
+        case Wait(reason):
+            return reason.removeprefix(RUNNING).removeprefix("; ")
+        case BeginSeal(reason):
+            return f"is being sealed: {reason}"
+        case SendSeal(nodes):
+            return f"sealed: telling node {', '.join(map(str, nodes))}"
+        case Unseal():
+            return "is being unsealed"
+        case Join(node):
+            return f"making a replica on node {node}"
+        case Synchronise(source, destination):
+            return _copy_words(source, destination, copying)
+        case Swap(replicas):
+            return f"goes on with nodes {', '.join(map(str, replicas))}"
+        case DropJoining(node, reason):
+            return f"node {node} does not join: {reason}"
+
+
+def _copy_words(source: NodeId, destination: NodeId, copying: Copying | None) -> str:
+    words = f"copying from node {source} to node {destination}"
+    if copying is None or copying.destination != destination:
+        return words
+    return f"{words}: {copying.copied_llsn} of {copying.last_llsn} entries"

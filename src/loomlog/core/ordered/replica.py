@@ -15,12 +15,46 @@ epoch keeps nothing uncommitted, because the same LLSNs may have been written ag
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 
-from loomlog.core.ordered import states
-from loomlog.core.ordered.states import Event
 from loomlog.errors import DataLoss, InvalidArgument, LoomError, Sealed, Unavailable
 from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Report, StreamId
+
+SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
+
+START = SEALING  # for a new replica and after every restart
+
+
+class Event(StrEnum):
+    """An event that may change the state of a replica."""
+
+    SEALED_WHOLE = "Seal(last committed) when own last committed = that"
+    SEALED_BEHIND = "Seal(last committed) when own last committed < that"
+    SELF_SEALED = "replication or the disk failed"
+    UNSEALED = "Unseal"
+    DAMAGED = "committed entries cannot be read, or nothing can be written"
+
+
+# docs/design/ordered.md shows this table.
+TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
+    (SEALING, Event.SEALED_WHOLE): SEALED,
+    (SEALING, Event.SEALED_BEHIND): SEALING,
+    (SEALING, Event.SELF_SEALED): SEALING,
+    (SEALED, Event.SEALED_WHOLE): SEALED,
+    (SEALED, Event.SELF_SEALED): SEALED,
+    (SEALED, Event.UNSEALED): RUNNING,
+    (RUNNING, Event.SEALED_WHOLE): SEALED,
+    (RUNNING, Event.SEALED_BEHIND): SEALING,
+    (RUNNING, Event.SELF_SEALED): SEALING,
+    (SEALING, Event.DAMAGED): SEALING,
+    (SEALED, Event.DAMAGED): SEALING,
+    (RUNNING, Event.DAMAGED): SEALING,
+}
+
+
+def next_state(state: ReplicaState, event: Event) -> ReplicaState | None:
+    """Return the state after the event, or None if the table refuses it."""
+    return TRANSITIONS.get((state, event))
 
 
 @dataclass(slots=True)
@@ -57,7 +91,7 @@ class Replica:
         self.node_id = node_id
         self.epoch = epoch
         self.context = context
-        self.state = states.START
+        self.state = START
         self.replicas: tuple[NodeId, ...] = ()
         self.damaged = False  # committed entries cannot be read
         self.next_llsn: Llsn = context.uncommitted_llsn_end
@@ -255,7 +289,7 @@ class Replica:
         return linked
 
     def _move(self, event: Event) -> None:
-        state = states.next_state(self.state, event)
+        state = next_state(self.state, event)
         if state is None:
             raise LoomError(
                 f"stream {self.stream_id} on node {self.node_id} is {self.state} in epoch "

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.member import Configuration, Leader, MemberId
 
 
 class Opinion(NamedTuple):

@@ -1,4 +1,7 @@
-"""Decide what a member of the round log takes and what it refuses. Pure.
+"""Members of the round log: which majorities must agree, and what a member takes. Pure.
+
+While members change, the old and the new members count separately: a decision needs a majority of
+both, so a later leader finds it whichever of the two it asks.
 
 A member has a promise (the newest leader that sealed it) and one file: the epoch of the leader
 that installed it, and the records up to an index. Each function returns the state after a request;
@@ -11,10 +14,40 @@ it must be durable before the request is answered.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, TypeAlias
 
-from loomlog.core.quorum.majority import MemberId
 from loomlog.errors import NotLeader, Unavailable
+
+MemberId: TypeAlias = int
+
+
+class Configuration(NamedTuple):
+    """The members of a round log; `previous` only while they change."""
+
+    members: frozenset[MemberId]
+    previous: frozenset[MemberId] = frozenset()
+
+    @property
+    def everybody(self) -> list[MemberId]:
+        return sorted(self.members | self.previous)
+
+    def has_majority(self, agreeing: Collection[MemberId]) -> bool:
+        return all(
+            2 * len(voters.intersection(agreeing)) > len(voters) for voters in self._voters()
+        )
+
+    def agreed(self, reached: Mapping[MemberId, int]) -> int:
+        """Return how far a majority has come, given how far each has; else 0."""
+        return min(_reached_by_majority(voters, reached) for voters in self._voters())
+
+    def _voters(self) -> list[frozenset[MemberId]]:
+        return [self.members, self.previous] if self.previous else [self.members]
+
+
+def _reached_by_majority(voters: frozenset[MemberId], reached: Mapping[MemberId, int]) -> int:
+    ranked = sorted((reached.get(member, 0) for member in voters), reverse=True)
+    return ranked[len(voters) // 2]
 
 
 class Leader(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
-from loomlog.core.catch_up import Unknowable
 from loomlog.core.chained.chain import Epochs, Projection, Replica, newest_projection
+from loomlog.core.history import Unknowable
 from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.offline.collector import Caller

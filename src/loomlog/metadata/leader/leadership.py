@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from loomlog.config import MetadataSettings
 from loomlog.core.quorum import election
-from loomlog.core.quorum.majority import MemberId
-from loomlog.core.quorum.member import NOBODY, Leader
+from loomlog.core.quorum.member import NOBODY, Leader, MemberId
 from loomlog.errors import (
     Busy,
     Conflict,

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import NOBODY, Leader
+from loomlog.core.quorum.member import NOBODY, Configuration, Leader, MemberId
 from loomlog.errors import (
     AlreadyExists,
     Busy,

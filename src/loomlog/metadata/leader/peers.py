@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from loomlog.core.quorum.election import Opinion
-from loomlog.core.quorum.majority import MemberId
-from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.member import Leader, MemberId
 from loomlog.errors import LoomError
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb

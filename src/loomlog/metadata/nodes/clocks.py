@@ -1,6 +1,6 @@
 """The time by which the metadata repository deletes, and conditions about wrong clocks.
 
-Nodes send their time with every report. core/clocks.py decides.
+Nodes send their time with every report. core/retention.py decides.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
-from loomlog.core.clocks import Skews, SteadyTime, cluster_time, skews
+from loomlog.core.retention import Skews, SteadyTime, cluster_time, skews
 from loomlog.errors import Unavailable
 from loomlog.metadata.nodes.connected_nodes import MICROSECONDS, ConnectedNodes
 from loomlog.types import NodeId

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.clocks import Reading
+from loomlog.core.retention import Reading
 from loomlog.errors import LoomError, Unavailable
 from loomlog.types import Buffer, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb

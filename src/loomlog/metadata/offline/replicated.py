@@ -11,9 +11,8 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Final
 
 from loomlog.config import EtcdSettings
-from loomlog.core.quorum.majority import MemberId
-from loomlog.core.quorum.member import NOBODY
-from loomlog.core.quorum.takeover import Sealed, choose
+from loomlog.core.quorum.leader import Sealed, choose
+from loomlog.core.quorum.member import NOBODY, MemberId
 from loomlog.errors import Corrupt, InvalidArgument, NotFound, Unavailable
 from loomlog.metadata.leader import membership
 from loomlog.metadata.leader.membership import Membership

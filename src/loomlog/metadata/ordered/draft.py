@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from loomlog.core.catch_up import Unknowable
-from loomlog.core.ordered.catch_up import Stream, newest_stream
+from loomlog.core.history import Unknowable
+from loomlog.core.ordered.evidence import Stream, newest_stream
 from loomlog.metadata.catalog.records import LogRecord, StreamRecord, log_key, stream_key
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.rollback.draft import Draft, ProtocolDraft

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.ordered import states
+from loomlog.core.ordered.replica import START
 from loomlog.errors import Conflict, LoomError, NotFound, NotLeader
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
@@ -93,7 +93,7 @@ class Orders:
         await self._order(node, pb.Frame(add_log_stream=order))
         stream = self._committer.stream(stream_id)
         if stream is not None and node not in stream.reports:  # its own report may be on the way
-            empty = Report(stream_id, 1, 0, 0, 0, states.START, 0, False)
+            empty = Report(stream_id, 1, 0, 0, 0, START, 0, False)
             self._committer.report(node, empty)
 
     # ---- trim

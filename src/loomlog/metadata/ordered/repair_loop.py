@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from loomlog.core.ordered import repair
-from loomlog.core.ordered.conditions import condition
+from loomlog.core.ordered.repair import condition
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError, NotFound
 from loomlog.metadata.background import (

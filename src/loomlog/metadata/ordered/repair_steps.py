@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from loomlog.core.ordered import repair
-from loomlog.core.ordered.conditions import Copying
+from loomlog.core.ordered.repair import Copying
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import DataLoss, InvalidArgument, LoomError, NotFound, Retryable, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog

@@ -19,8 +19,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from loomlog.core.quorum.majority import MemberId
-from loomlog.core.quorum.member import NOBODY, Leader, MemberState
+from loomlog.core.quorum.member import NOBODY, Leader, MemberId, MemberState
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.metadata.rounds.round_files import (
     Record,

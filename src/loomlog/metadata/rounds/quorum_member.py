@@ -16,9 +16,8 @@ from typing import Any, NamedTuple, TypedDict
 from crc32c import crc32c
 
 from loomlog.core.quorum import member as rules
-from loomlog.core.quorum.majority import MemberId
-from loomlog.core.quorum.member import Leader, MemberState
-from loomlog.core.quorum.progress import Append, Install, Message, Read, Seal
+from loomlog.core.quorum.leader import Append, Install, Message, Read, Seal
+from loomlog.core.quorum.member import Leader, MemberId, MemberState
 from loomlog.errors import Corrupt, InvalidArgument, LoomError, Unavailable
 from loomlog.metadata.rounds.member_disk import MemberDisk
 from loomlog.metadata.rounds.round_files import FILE_BYTES

@@ -14,10 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from loomlog.core.quorum.leader import LeaderLog
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import Leader
-from loomlog.core.quorum.takeover import Sealed
+from loomlog.core.quorum.leader import LeaderLog, Sealed
+from loomlog.core.quorum.member import Configuration, Leader, MemberId
 from loomlog.errors import Corrupt, LoomError, NotLeader, Unavailable
 from loomlog.metadata.rounds import Done, Snapshot
 from loomlog.metadata.rounds.quorum_member import QuorumMember, frame_of, records_in

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loomlog.core.quorum.election import Follow, Opinion, Stand, Wait, decide, rank
-from loomlog.core.quorum.majority import Configuration
-from loomlog.core.quorum.member import NOBODY, Leader
+from loomlog.core.quorum.member import NOBODY, Configuration, Leader
 
 THREE = Configuration(frozenset({1, 2, 3}))
 MISSED = Leader(4, 1, "one:1")

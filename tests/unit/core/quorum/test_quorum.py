@@ -5,11 +5,19 @@ from __future__ import annotations
 import pytest
 
 from loomlog.core.quorum import member as rules
-from loomlog.core.quorum.leader import IN_FLIGHT_MAX, LeaderLog
-from loomlog.core.quorum.majority import Configuration, MemberId
-from loomlog.core.quorum.member import Leader, MemberState
-from loomlog.core.quorum.progress import Append, Install, Message, Read, Seal
-from loomlog.core.quorum.takeover import Choice, Sealed, choose
+from loomlog.core.quorum.leader import (
+    IN_FLIGHT_MAX,
+    Append,
+    Choice,
+    Install,
+    LeaderLog,
+    Message,
+    Read,
+    Seal,
+    Sealed,
+    choose,
+)
+from loomlog.core.quorum.member import Configuration, Leader, MemberId, MemberState
 from loomlog.errors import NotLeader, Unavailable
 
 THREE = Configuration(frozenset({1, 2, 3}))

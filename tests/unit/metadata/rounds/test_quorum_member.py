@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hand_worker import HandWorker
 
+from loomlog.core.quorum.leader import Append, Install, Message, Read, Seal
 from loomlog.core.quorum.member import NOBODY, Leader
-from loomlog.core.quorum.progress import Append, Install, Message, Read, Seal
 from loomlog.errors import (
     Corrupt,
     InvalidArgument,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from loomlog.core.clocks import JUMPS_MAX, SKEW_MAX_S, Reading, SteadyTime, cluster_time, skews
+from loomlog.core.retention import JUMPS_MAX, SKEW_MAX_S, Reading, SteadyTime, cluster_time, skews
 
 DAY_S = 86_400.0
 NOON_S = 1_800_000_000.0

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from loomlog import limits
 from loomlog.errors import Corrupt
-from loomlog.wire import frames
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import _CHECKSUMS, _PREFIX, _SIZES, MAGIC, FrameReader, FrameWriter
 
 
 def frame_of(number: int) -> pb.Frame:
@@ -19,20 +19,20 @@ def frame_of(number: int) -> pb.Frame:
 
 def encoded(*contents: bytes) -> list[bytes]:
     """The frames of a connection, numbered from 0, each as bytes."""
-    encode = frames.FrameWriter().encode
+    encode = FrameWriter().encode
     return [
         b"".join(encode(frame_of(number), [content] if content else []))
         for number, content in enumerate(contents)
     ]
 
 
-def greeted() -> frames.FrameReader:
-    reader = frames.FrameReader()
+def greeted() -> FrameReader:
+    reader = FrameReader()
     reader.accept_all()
     return reader
 
 
-def feed(reader: frames.FrameReader, data: bytes, step: int) -> list[tuple[int, bytes]]:
+def feed(reader: FrameReader, data: bytes, step: int) -> list[tuple[int, bytes]]:
     found = []
     while data:
         room = reader.writable()
@@ -78,7 +78,7 @@ def test_everything_on_the_wire_is_aligned() -> None:
 def test_every_flipped_bit_of_the_head_is_found_at_once() -> None:
     """A size that is too large must not make the reader wait for bytes that never come."""
     (good,) = encoded(bytes(100))
-    for bit in range(8 * (frames._PREFIX.size + len(frame_of(0).SerializeToString()))):
+    for bit in range(8 * (_PREFIX.size + len(frame_of(0).SerializeToString()))):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Corrupt):
@@ -87,7 +87,7 @@ def test_every_flipped_bit_of_the_head_is_found_at_once() -> None:
 
 def test_the_prefix_is_checked_before_the_rest_arrives() -> None:
     (good,) = encoded(bytes(100_000))
-    bad = bytearray(good[: frames._PREFIX.size])
+    bad = bytearray(good[: _PREFIX.size])
     bad[9] ^= 1
     with pytest.raises(Corrupt):
         feed(greeted(), bytes(bad), len(bad))
@@ -101,8 +101,8 @@ def test_frames_that_are_lost_doubled_or_swapped_are_found() -> None:
 
 
 def test_an_oversize_frame_is_refused_before_it_is_read() -> None:
-    sizes = frames._SIZES.pack(frames.MAGIC, 10, limits.FRAME_PAYLOAD_BYTES_MAX + 1)
-    head = sizes + frames._CHECKSUMS.pack(crc32c(sizes, 0), 0)
+    sizes = _SIZES.pack(MAGIC, 10, limits.FRAME_PAYLOAD_BYTES_MAX + 1)
+    head = sizes + _CHECKSUMS.pack(crc32c(sizes, 0), 0)
     with pytest.raises(Corrupt, match="over the limit"):
         feed(greeted(), head, len(head))
 
@@ -110,13 +110,13 @@ def test_an_oversize_frame_is_refused_before_it_is_read() -> None:
 def test_before_the_greeting_only_a_small_frame_is_taken() -> None:
     (payload,) = encoded(b"x")
     with pytest.raises(Corrupt, match="over the limit"):
-        feed(frames.FrameReader(), payload, len(payload))
-    large = b"".join(frames.FrameWriter().encode(pb.Frame(hello=pb.Hello(software="x" * 3000))))
+        feed(FrameReader(), payload, len(payload))
+    large = b"".join(FrameWriter().encode(pb.Frame(hello=pb.Hello(software="x" * 3000))))
     with pytest.raises(Corrupt, match="over the limit"):
-        feed(frames.FrameReader(), large, 64)
+        feed(FrameReader(), large, 64)
     (hello,) = encoded(b"")
-    assert feed(frames.FrameReader(), hello, 7) == [(0, b"")]
-    assert len(frames.FrameReader().writable()) <= 4 * limits.KIB
+    assert feed(FrameReader(), hello, 7) == [(0, b"")]
+    assert len(FrameReader().writable()) <= 4 * limits.KIB
 
 
 def test_the_room_of_a_large_frame_grows_as_its_bytes_arrive() -> None:
