@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loomlog.cli.bench import measure
+from loomlog.cli.bench import measurements
 from loomlog.cli.bench.machine import fdatasync_ms
-from loomlog.cli.bench.measure import Window, percentile_ms
+from loomlog.cli.bench.measurements import Window, percentile_ms
 
 TINY = ("--seconds", "0.2", "--sizes", "128", "--batch", "1,50", "--concurrency", "16")
 SCENARIOS = {
@@ -88,7 +88,7 @@ def test_percentiles() -> None:
 
 
 def test_a_window_counts_only_what_ends_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "perf_counter", lambda: 100.0)
+    monkeypatch.setattr(measurements, "perf_counter", lambda: 100.0)
     window = Window(10)
     assert (window.begin, window.end) == (101, 111)
     for ended in (100.5, 101.5, 110.5, 111.5):

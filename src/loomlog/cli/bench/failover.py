@@ -16,7 +16,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from loomlog.cli.bench import appends
+from loomlog.cli.bench.measurements import fill
 from loomlog.cli.bench.run import Progress, Target, private_cluster
 from loomlog.cli.bench.steady_writer import RECORD_BYTES, SteadyWriter
 from loomlog.cli.processes.local_processes import LocalProcesses
@@ -221,7 +221,7 @@ def _is_recovered(stream: StreamInfo) -> bool:
 
 async def _fill(log: Log, wanted_bytes: float) -> int:
     batches = round(wanted_bytes / (RECORD_BYTES * FILL_RECORDS))
-    return await appends.fill(log, RECORD_BYTES, FILL_RECORDS, batches, FILLS_IN_FLIGHT)
+    return await fill(log, RECORD_BYTES, FILL_RECORDS, batches, FILLS_IN_FLIGHT)
 
 
 class _RepairWatch:

@@ -15,7 +15,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from loomlog.cli.bench.machine import cpu_s, disk_mb, memory_mb
-from loomlog.cli.bench.measure import percentile_ms
+from loomlog.cli.bench.measurements import percentile_ms
 from loomlog.cli.bench.run import Progress, Target, private_cluster
 from loomlog.cli.processes.local_processes import LocalProcesses
 from loomlog.errors import LoomError

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from loomlog.cli.bench.machine import cpu_s
-from loomlog.cli.bench.measure import percentile_ms
+from loomlog.cli.bench.measurements import percentile_ms
 from loomlog.cli.bench.run import Target, private_cluster
 from loomlog.cli.processes.local_processes import CLUSTER_ID
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loomlog.cli.bench import failover, many_logs, spark_rates, steady_writer, switches, takeovers
 from loomlog.cli.bench.machine import describe
-from loomlog.cli.bench.measure import Result
+from loomlog.cli.bench.measurements import Result
 from loomlog.cli.bench.run import Progress, Report
 from loomlog.cli.bench.start import Start
 from loomlog.cli.console.output import console, new_table

@@ -12,9 +12,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeAlias
 
 from loomlog import limits
-from loomlog.cli.bench import appends, reads, subscriptions
 from loomlog.cli.bench.machine import Idle, fdatasync_ms, idle, memory_mb
-from loomlog.cli.bench.measure import Result
+from loomlog.cli.bench.measurements import (
+    Result,
+    append_concurrently,
+    append_many,
+    append_one_at_a_time,
+    append_to_subscriber,
+    read_one_at_a_time,
+    subscribe,
+    subscribe_arrow,
+)
 from loomlog.cli.console.command import connected
 from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
 from loomlog.types import Glsn, SyncMode
@@ -151,21 +159,21 @@ async def _measure_size(
 
 
 def _scenarios(size: int, settings: Settings) -> Iterator[tuple[str, Scenario]]:
-    seconds, callers = settings.seconds, settings.concurrency
-    yield "append, one at a time", lambda log, _: appends.one_at_a_time(log, size, seconds)
-    yield "read, one at a time", lambda log, first: reads.one_at_a_time(log, size, seconds, first)
+    s, callers = settings.seconds, settings.concurrency
+    yield "append, one at a time", lambda log, _: append_one_at_a_time(log, size, s)
+    yield "read, one at a time", lambda log, first: read_one_at_a_time(log, size, s, first)
     for batch in settings.batches:
         if batch == 1:
-            yield "append", lambda log, _: appends.concurrent(log, size, seconds, callers)
+            yield "append", lambda log, _: append_concurrently(log, size, s, callers)
         else:
-            yield f"append_many {batch}", _many(size, seconds, batch)
-    yield "subscribe", lambda log, first: subscriptions.entries(log, size, seconds, first)
-    yield "subscribe_arrow", lambda log, first: subscriptions.arrow(log, size, seconds, first)
-    yield "append to subscriber", lambda log, _: subscriptions.end_to_end(log, size, seconds)
+            yield f"append_many {batch}", _many(size, s, batch)
+    yield "subscribe", lambda log, first: subscribe(log, size, s, first)
+    yield "subscribe_arrow", lambda log, first: subscribe_arrow(log, size, s, first)
+    yield "append to subscriber", lambda log, _: append_to_subscriber(log, size, s)
 
 
 def _many(size: int, seconds: float, batch: int) -> Scenario:
-    return lambda log, _: appends.many(log, size, seconds, batch)
+    return lambda log, _: append_many(log, size, seconds, batch)
 
 
 @asynccontextmanager

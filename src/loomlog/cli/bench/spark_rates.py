@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.cli.bench.measure import percentile_ms
+from loomlog.cli.bench.measurements import percentile_ms
 from loomlog.cli.bench.run import Progress, Target
 from loomlog.cli.console.command import connected
 from loomlog.cli.processes.local_processes import Plan, running

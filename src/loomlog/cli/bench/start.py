@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from loomlog.cli.bench import appends
+from loomlog.cli.bench.measurements import fill
 from loomlog.cli.bench.run import Progress, Target
 from loomlog.cli.console.command import connected
 from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
@@ -106,7 +106,7 @@ async def _runs(log: Log) -> None:
 async def _fill(log: Log, wanted_bytes: float) -> int:
     """Append `wanted_bytes` in big batches and return the bytes appended."""
     batches = max(1, round(wanted_bytes / (RECORD_BYTES * BATCH_RECORDS)))
-    return await appends.fill(log, RECORD_BYTES, BATCH_RECORDS, batches, BATCHES_IN_FLIGHT)
+    return await fill(log, RECORD_BYTES, BATCH_RECORDS, batches, BATCHES_IN_FLIGHT)
 
 
 def _forget_pages(directory: Path) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.cli.bench.measure import percentile_ms
+from loomlog.cli.bench.measurements import percentile_ms
 
 if TYPE_CHECKING:
     from loomlog import Log

@@ -12,7 +12,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from loomlog.cli.bench import appends
+from loomlog.cli.bench.measurements import fill
 from loomlog.cli.bench.run import Progress, Target, private_cluster
 from loomlog.cli.bench.steady_writer import SteadyWriter
 
@@ -67,7 +67,7 @@ async def _fill(log: Log, entries: int) -> int:
     """Append `entries` records and return their number."""
     batch = min(entries, BATCH_RECORDS)
     batches = -(-entries // batch)
-    return await appends.fill(log, RECORD_BYTES, batch, batches, BATCHES_IN_FLIGHT) // RECORD_BYTES
+    return await fill(log, RECORD_BYTES, batch, batches, BATCHES_IN_FLIGHT) // RECORD_BYTES
 
 
 async def _switch(

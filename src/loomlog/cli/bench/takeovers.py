@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from loomlog.cli.bench import appends, many_streams
+from loomlog.cli.bench import many_streams
 from loomlog.cli.bench.many_streams import RoundRate
-from loomlog.cli.bench.measure import Result
+from loomlog.cli.bench.measurements import Result, append_concurrently, append_one_at_a_time
 from loomlog.cli.bench.run import Progress, Target, private_cluster
 from loomlog.cli.bench.steady_writer import SteadyWriter
 from loomlog.cli.processes.local_processes import LocalProcesses
@@ -96,9 +96,9 @@ async def _appends(
     log: Log, metadata: int, seconds: float, report: Report, progress: Progress
 ) -> None:
     progress(f"append, one at a time, {metadata} vmr", seconds)
-    report.alone[metadata] = await appends.one_at_a_time(log, RECORD_BYTES, seconds)
+    report.alone[metadata] = await append_one_at_a_time(log, RECORD_BYTES, seconds)
     progress(f"append, {CALLERS} callers, {metadata} vmr", seconds)
-    report.together[metadata] = await appends.concurrent(log, RECORD_BYTES, seconds, CALLERS)
+    report.together[metadata] = await append_concurrently(log, RECORD_BYTES, seconds, CALLERS)
 
 
 async def _takeovers(place: _Place, repeats: int, report: Report, progress: Progress) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -16,9 +16,9 @@ from loomlog.cli.console.output import print_json
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
-    from loomlog.cli.bench.run import Progress, Settings, Target
+    from loomlog.cli.bench.run import Progress
 
-T = TypeVar("T")
+Measure: TypeAlias = Callable[["Progress"], Coroutine[Any, Any, Any]]
 
 Up = Annotated[
     int | None,
@@ -89,6 +89,7 @@ Entries = Annotated[
 ManyLogs = Annotated[
     int | None,
     typer.Option(
+        "--many-logs",
         min=1,
         metavar="N",
         help="Instead: N logs of --protocol that get an append a second each. Private cluster.",
@@ -99,6 +100,15 @@ Spark = Annotated[
     typer.Option("--spark", help="Instead: reading and writing with Spark. Private cluster."),
 ]
 Rows = Annotated[int, typer.Option(min=1, metavar="N", help="With --spark: rows of the log.")]
+
+
+class Job(NamedTuple):
+    """A measurement, and how to show its report to people and to programs."""
+
+    scenarios: int
+    measure: Measure
+    show: Callable[[Any], None]
+    fields: Callable[[Any], Any]
 
 
 def bench(
@@ -115,27 +125,37 @@ def bench(
     streams: OfFreshLog = 1,
     replicas: OfFreshLog = 3,
     start_gigabytes: StartGigabytes = None,
-    failover: Failover = False,
+    kill_nodes: Failover = False,
     fill_megabytes: FillMegabytes = 400.0,
     takeover: Takeover = False,
     round_streams: RoundStreams = 10_000,
     switch: Switch = False,
     entries: Entries = 1_000_000,
-    many_logs: ManyLogs = None,
+    log_count: ManyLogs = None,
     spark: Spark = False,
     rows: Rows = 4_000_000,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
     """Measure appends, subscriptions, latency and idle cost."""
+    from loomlog.cli.bench import (
+        failover,
+        many_logs,
+        reports,
+        run,
+        spark_rates,
+        start,
+        switches,
+        takeovers,
+    )
     from loomlog.cli.bench.run import Settings, Target
 
     instead = _only_one(
         start_gigabytes=start_gigabytes is not None,
-        failover=failover,
+        failover=kill_nodes,
         takeover=takeover,
         switch=switch,
-        many_logs=many_logs is not None,
+        many_logs=log_count is not None,
         spark=spark,
     )
     if sync is not None and up is None and not instead:
@@ -146,17 +166,24 @@ def bench(
         raise typer.BadParameter("only with fresh logs, not with --log", param_hint="--against")
     target = Target(address=cluster, up=up, sync=sync or SyncMode.ALWAYS, data=data)
     if start_gigabytes is not None:
-        job = _starts(target, start_gigabytes)
-    elif failover:
-        job = _failover(target, protocol, seconds, fill_megabytes)
+        measure: Measure = partial(start.starts, start_gigabytes, target)
+        job = Job(start.SCENARIOS, measure, reports.print_starts, reports.start_fields)
+    elif kill_nodes:
+        measure = partial(failover.failover, target, protocol, seconds, fill_megabytes)
+        job = Job(failover.SCENARIOS, measure, reports.print_failover, reports.failover_fields)
     elif takeover:
-        job = _takeover(target, seconds, round_streams)
+        measure = partial(takeovers.measure, target, seconds, round_streams)
+        scenarios = takeovers.scenario_count(seconds)
+        job = Job(scenarios, measure, reports.print_takeovers, reports.takeover_fields)
     elif switch:
-        job = _switch(target, entries, seconds)
-    elif many_logs is not None:
-        job = _many_logs(target, protocol, replicas, many_logs, seconds)
+        measure = partial(switches.measure, target, entries, seconds)
+        job = Job(switches.SCENARIOS, measure, reports.print_switches, asdict)
+    elif log_count is not None:
+        measure = partial(many_logs.measure, target, protocol, replicas, log_count, seconds)
+        job = Job(many_logs.SCENARIOS, measure, reports.print_many_logs, asdict)
     elif spark:
-        job = _spark(target, rows, seconds)
+        measure = partial(spark_rates.measure, target, rows, seconds)
+        job = Job(spark_rates.SCENARIOS, measure, reports.print_spark, reports.spark_fields)
     else:
         settings = Settings(
             log=log,
@@ -169,89 +196,29 @@ def bench(
             replicas=replicas,
             against=against,
         )
-        job = _appends_and_reads(target, settings)
+        measure = partial(run.bench, settings, target)
+        scenarios = run.scenario_count(settings, target)
+        job = Job(scenarios, measure, reports.print_report, reports.as_fields)
     _run(job, as_json=as_json)
 
 
 def _only_one(**given: bool) -> bool:
-    """Whether something else is to be measured."""
+    """Return whether something else is to be measured."""
     chosen = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if len(chosen) > 1:
         raise typer.BadParameter("give one of them at a time", param_hint=" and ".join(chosen))
     return bool(chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job(Generic[T]):
-    """A measurement, and how to show its result."""
+def _run(job: Job, *, as_json: bool) -> None:
+    from loomlog.cli.bench.reports import progress_bar
 
-    scenarios: int
-    measure: Callable[[Progress], Coroutine[Any, Any, T]]
-    show: Callable[[T], None]
-    fields: Callable[[T], Any]
-
-
-def _run(job: _Job[T], *, as_json: bool) -> None:
-    from loomlog.cli.bench import reports
-
-    with reports.progress_bar(job.scenarios) as progress:
+    with progress_bar(job.scenarios) as progress:
         report = run_async(job.measure(progress))
     if as_json:
         print_json(job.fields(report))
     else:
         job.show(report)
-
-
-def _appends_and_reads(target: Target, settings: Settings) -> _Job[Any]:
-    from loomlog.cli.bench import reports, run
-
-    scenarios, measure = run.scenario_count(settings, target), partial(run.bench, settings, target)
-    return _Job(scenarios, measure, reports.print_report, reports.as_fields)
-
-
-def _starts(target: Target, gigabytes: float) -> _Job[Any]:
-    from loomlog.cli.bench import reports, start
-
-    measure = partial(start.starts, gigabytes, target)
-    return _Job(start.SCENARIOS, measure, reports.print_starts, reports.start_fields)
-
-
-def _failover(target: Target, protocol: str, seconds: float, fill_mb: float) -> _Job[Any]:
-    from loomlog.cli.bench import failover, reports
-
-    measure = partial(failover.failover, target, protocol, seconds, fill_mb)
-    return _Job(failover.SCENARIOS, measure, reports.print_failover, reports.failover_fields)
-
-
-def _takeover(target: Target, seconds: float, streams: int) -> _Job[Any]:
-    from loomlog.cli.bench import reports, takeovers
-
-    scenarios = takeovers.scenario_count(seconds)
-    measure = partial(takeovers.measure, target, seconds, streams)
-    return _Job(scenarios, measure, reports.print_takeovers, reports.takeover_fields)
-
-
-def _switch(target: Target, entries: int, seconds: float) -> _Job[Any]:
-    from loomlog.cli.bench import reports, switches
-
-    measure = partial(switches.measure, target, entries, seconds)
-    return _Job(switches.SCENARIOS, measure, reports.print_switches, asdict)
-
-
-def _many_logs(
-    target: Target, protocol: str, replicas: int, count: int, seconds: float
-) -> _Job[Any]:
-    from loomlog.cli.bench import many_logs, reports
-
-    measure = partial(many_logs.measure, target, protocol, replicas, count, seconds)
-    return _Job(many_logs.SCENARIOS, measure, reports.print_many_logs, asdict)
-
-
-def _spark(target: Target, rows: int, seconds: float) -> _Job[Any]:
-    from loomlog.cli.bench import reports, spark_rates
-
-    measure = partial(spark_rates.measure, target, rows, seconds)
-    return _Job(spark_rates.SCENARIOS, measure, reports.print_spark, reports.spark_fields)
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:

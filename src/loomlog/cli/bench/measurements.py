@@ -1,0 +1,210 @@
+"""The elementary measurements: appends, single reads and subscriptions, in a window of time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from array import array
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from random import Random
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from loomlog import Log
+
+WARM_UP_SHARE: Final = 0.2  # of a window, before it: connections, caches, batch sizes settle
+WARM_UP_S_MAX: Final = 1.0
+BATCHES_IN_FLIGHT: Final = 16  # of append_many: enough to hide the round trip
+PAUSE_S: Final = 0.002  # between two appends of the end-to-end run: no queue builds up
+_STAMP = struct.Struct("<d")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the report. Latencies are of one call, in milliseconds; None: not measured."""
+
+    scenario: str
+    record_bytes: int
+    batch: int
+    records: int
+    seconds: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.seconds if self.seconds else 0.0
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.records_per_s * self.record_bytes / 1e6
+
+
+class Window:
+    """Counts what ends inside [begin, end); calls go on until `end`, also before `begin`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.begin = perf_counter() + min(WARM_UP_S_MAX, seconds * WARM_UP_SHARE)
+        self.end = self.begin + seconds
+        self._records = 0
+        self._latencies_s = array("d")
+
+    def add(self, started: float, ended: float, records: int) -> None:
+        if self.begin <= ended < self.end:
+            self._records += records
+            self._latencies_s.append(ended - started)
+
+    def result(self, scenario: str, record_bytes: int, batch: int) -> Result:
+        ordered = sorted(self._latencies_s)
+        return Result(
+            scenario=scenario,
+            record_bytes=record_bytes,
+            batch=batch,
+            records=self._records,
+            seconds=self.end - self.begin,
+            p50_ms=percentile_ms(ordered, 0.50),
+            p99_ms=percentile_ms(ordered, 0.99),
+        )
+
+
+def percentile_ms(ordered_s: list[float], share: float) -> float | None:
+    """Return a percentile, in ms, of sorted seconds."""
+    if not ordered_s:
+        return None
+    return ordered_s[min(len(ordered_s) - 1, int(len(ordered_s) * share))] * 1e3
+
+
+# ---- appends
+
+
+async def append_concurrently(log: Log, record_bytes: int, seconds: float, callers: int) -> Result:
+    """Measure many callers, each with one `append` under way."""
+    value = os.urandom(record_bytes)
+    window = await _keep_calling(lambda: log.append(value), 1, seconds, callers)
+    return window.result(f"append, {callers} callers", record_bytes, 1)
+
+
+async def append_many(log: Log, record_bytes: int, seconds: float, batch: int) -> Result:
+    """Measure `append_many`, with some under way."""
+    values = [os.urandom(record_bytes) for _ in range(batch)]
+    window = await _keep_calling(lambda: log.append_many(values), batch, seconds, BATCHES_IN_FLIGHT)
+    return window.result(f"append_many, {BATCHES_IN_FLIGHT} callers", record_bytes, batch)
+
+
+async def append_one_at_a_time(log: Log, record_bytes: int, seconds: float) -> Result:
+    """Measure appends that wait for the one before: what a lone writer feels."""
+    value = os.urandom(record_bytes)
+    window = await _keep_calling(lambda: log.append(value), 1, seconds, 1)
+    return window.result("append, one at a time", record_bytes, 1)
+
+
+async def fill(log: Log, record_bytes: int, batch: int, batches: int, callers: int) -> int:
+    """Append `batches` without measuring, and return their bytes."""
+    values = [os.urandom(record_bytes) for _ in range(batch)]
+    left = iter(range(batches))
+    appended = 0
+
+    async def caller() -> None:
+        nonlocal appended
+        for _ in left:
+            await log.append_many(values)
+            appended += record_bytes * batch
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(callers):
+            group.create_task(caller())
+    return appended
+
+
+async def _keep_calling(
+    call: Callable[[], Awaitable[object]], records: int, seconds: float, callers: int
+) -> Window:
+    await call()  # the first in a process loads Arrow and connects: that is no append's latency
+    window = Window(seconds)
+
+    async def caller() -> None:
+        while (started := perf_counter()) < window.end:
+            await call()
+            window.add(started, perf_counter(), records)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(callers):
+            group.create_task(caller())
+    return window
+
+
+# ---- reads
+
+
+async def read_one_at_a_time(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
+    """Measure one `read` after the other, of entries from `first` on in no order. What costs is the
+    batch that an entry is in: so this comes when a lone writer has appended, one entry in each."""
+    positions, random = await _positions(log, first), Random(0)
+    await log.read(positions[0])  # the first one connects
+    window = Window(seconds)
+    while (started := perf_counter()) < window.end:
+        await log.read(random.choice(positions))
+        window.add(started, perf_counter(), 1)
+    return window.result("read, one at a time", record_bytes, 1)
+
+
+async def _positions(log: Log, first: int) -> list[int]:
+    """Return positions of entries: logs have gaps, some of them huge."""
+    last = await log.tail()
+    async with aclosing(log.subscribe(start=first, stop=last, payloads=False)) as entries:
+        return [entry.position async for entry in entries]
+
+
+# ---- subscriptions
+
+
+async def subscribe(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
+    """Read what is there from `first` on, as Python entries."""
+    last = await log.tail()
+    count, started = 0, perf_counter()
+    async with aclosing(log.subscribe(start=first, stop=last)) as subscription:
+        async for _ in subscription:
+            count += 1
+            if not count % 1024 and perf_counter() > started + seconds:
+                break
+    return Result("subscribe", record_bytes, 1, count, perf_counter() - started)
+
+
+async def subscribe_arrow(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
+    """Read what is there from `first` on, as Arrow record batches."""
+    last = await log.tail()
+    count, started = 0, perf_counter()
+    async with aclosing(log.subscribe_arrow(start=first, stop=last)) as subscription:
+        async for batch in subscription:
+            count += batch.num_rows
+            if perf_counter() > started + seconds:
+                break
+    return Result("subscribe_arrow", record_bytes, 1, count, perf_counter() - started)
+
+
+async def append_to_subscriber(log: Log, record_bytes: int, seconds: float) -> Result:
+    """Measure the time from the call of `append` until a subscriber has the entry."""
+    window = Window(seconds)
+    following = asyncio.ensure_future(_follow(log, await log.tail() + 1, window))
+    padding = bytes(max(0, record_bytes - _STAMP.size))
+    try:
+        while perf_counter() < window.end and not following.done():
+            await log.append(_STAMP.pack(perf_counter()) + padding)
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        following.cancel()
+        await asyncio.wait({following})
+    if not following.cancelled():
+        following.result()
+    return window.result("append to subscriber", _STAMP.size + len(padding), 1)
+
+
+async def _follow(log: Log, first: int, window: Window) -> None:
+    async with aclosing(log.subscribe(start=first)) as subscription:
+        async for entry in subscription:
+            (started,) = _STAMP.unpack_from(entry.value)
+            window.add(started, perf_counter(), 1)
