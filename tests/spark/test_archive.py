@@ -13,11 +13,11 @@ from spark_rig import SparkRig
 
 from loomlog.errors import DataLoss, LoomError, NotFound, Trimmed, Unavailable
 from loomlog.spark import archive_job
-from loomlog.spark.archive import tasks_on
 from loomlog.spark.archive_job import Outcome
-from loomlog.spark.batch_reader import BatchReader, FilteringReader
+from loomlog.spark.archive_tasks import tasks_on
 from loomlog.spark.options import read_options
 from loomlog.spark.ranges import PositionRange, StreamRange
+from loomlog.spark.readers import BatchReader, FilteringReader
 from loomlog.spark.source import COLUMNS
 
 Archive = Callable[..., Outcome]

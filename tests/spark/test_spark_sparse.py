@@ -10,8 +10,8 @@ from loomlog.client.blocking import BlockingLog
 from loomlog.columns import SCHEMA
 from loomlog.spark.options import ReadOptions, read_options
 from loomlog.spark.ranges import TaskRange, plan
+from loomlog.spark.readers import StreamReader
 from loomlog.spark.source import COLUMNS
-from loomlog.spark.stream_reader import StreamReader
 from loomlog.spark.tasks import read_range
 
 

@@ -12,10 +12,10 @@ from spark_rig import SparkRig
 
 from loomlog.columns import SCHEMA
 from loomlog.errors import NotYetWritten, Timeout, Trimmed
-from loomlog.spark.batch_reader import FilteringReader
 from loomlog.spark.filters import Narrowing, narrowing
 from loomlog.spark.options import ReadOptions, read_options
 from loomlog.spark.ranges import TaskRange, plan
+from loomlog.spark.readers import FilteringReader
 from loomlog.spark.source import COLUMNS
 from loomlog.spark.tasks import ROWS_MAX, ROWS_MIN, read_range, sized
 

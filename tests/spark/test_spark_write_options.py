@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from loomlog.errors import InvalidArgument
-from loomlog.spark.write_options import require_writable, write_options
+from loomlog.spark.writers import require_writable, write_options
 
 PLACE = {"cluster": "127.0.0.1:7400", "log": "events"}
 

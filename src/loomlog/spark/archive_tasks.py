@@ -1,23 +1,36 @@
-"""The tasks of an archive run, anywhere in the Spark cluster: write a range file, or verify
-one. Both read the log itself, from its nodes, and never its archive.
+"""The tasks of an archive run: write a range file, or verify one; and how Spark runs them.
+
+Tasks run anywhere in the Spark cluster. They read the log itself, from its nodes, and never its
+archive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from loomlog.archive import range_file
 from loomlog.archive.location import Location
 from loomlog.archive.manifest import RangeFile
 from loomlog.client.blocking import BlockingLog, connect_sync
 from loomlog.client.read.cuts import is_dense
-from loomlog.errors import Corrupt, DataLoss
+from loomlog.errors import Corrupt, DataLoss, LoomError, Retryable
 from loomlog.types import Glsn
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loomlog.spark.archive_job import RunTasks
+
+T = TypeVar("T")
+R = TypeVar("R")
+
 SILENCE_S: Final = 60.0  # a task that receives nothing for this long fails and is retried
+LOOK_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +116,85 @@ def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
     with closing(cast("Any", found)):
         rows = next(found, None)
         return last if rows is None else int(rows.column("position")[0].as_py())
+
+
+# ---- on Spark
+
+
+class _Failed(NamedTuple):
+    """The error of a task that a retry does not mend."""
+
+    error: LoomError
+
+
+def tasks_on(spark: SparkSession) -> RunTasks:
+    """Run the tasks of an archive job on Spark, which retries those that fail."""
+    context = spark.sparkContext
+
+    def run(work: Callable[[T], R], tasks: Sequence[T], finished: Callable[[int], None]) -> list[R]:
+        group = f"loomlog-archive-{secrets.token_hex(4)}"
+        context.setJobGroup(group, "loomlog archive")
+        job = context.parallelize(list(tasks), len(tasks)).map(_Careful(work))
+        with _Watched(context.statusTracker(), group, finished):
+            try:
+                found = job.collect()
+            except Exception as error:
+                raise LoomError(f"a task of the archive job fails: {_why(error)}") from error
+        for result in found:
+            if isinstance(result, _Failed):
+                raise result.error
+        return found
+
+    return run
+
+
+class _Careful:
+    """Does the work of a task; returns an error that a retry does not mend."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def __call__(self, task: Any) -> Any:
+        try:
+            return self._work(task)
+        except Retryable:
+            raise
+        except LoomError as error:
+            return _Failed(error)
+
+
+class _Watched:
+    """Reports how many tasks of a job group are finished, while it is entered."""
+
+    def __init__(self, tracker: Any, group: str, finished: Callable[[int], None]) -> None:
+        self._tracker = tracker
+        self._group = group
+        self._finished = finished
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_S):
+            self._finished(sum(map(self._completed, self._stages())))
+
+    def _stages(self) -> list[int]:
+        jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
+        return [stage for job in jobs if job is not None for stage in job.stageIds]
+
+    def _completed(self, stage: int) -> int:
+        info = self._tracker.getStageInfo(stage)
+        return 0 if info is None else int(info.numCompletedTasks)
+
+
+def _why(error: Exception) -> str:
+    """Return the line that says something: Spark's own message is a whole page."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if "Error: " in line or line.startswith("loomlog.errors.")]
+    return (said or lines or [type(error).__name__])[0]

@@ -19,11 +19,9 @@ from pyspark.sql.types import (
 )
 
 from loomlog.errors import InvalidArgument
-from loomlog.spark.batch_reader import BatchReader, FilteringReader
 from loomlog.spark.options import read_options
-from loomlog.spark.stream_reader import StreamReader
-from loomlog.spark.write_options import require_writable, write_options
-from loomlog.spark.writers import BatchWriter, StreamWriter
+from loomlog.spark.readers import BatchReader, FilteringReader, StreamReader
+from loomlog.spark.writers import BatchWriter, StreamWriter, require_writable, write_options
 
 COLUMNS: Final = StructType(
     [

@@ -242,7 +242,7 @@ def _reported() -> Iterator[Report]:
 @contextmanager
 def _tasks(master: str) -> Iterator[RunTasks]:
     """Tasks on Spark, which is started with the first ones and runs until the command ends."""
-    from loomlog.spark.archive import tasks_on
+    from loomlog.spark.archive_tasks import tasks_on
 
     sessions: list[SparkSession] = []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loomlog.errors import LoomError
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.parquet_files import DataFile, write_files
+from loomlog.spark.pipelines.parquet_table import DataFile, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,7 +19,7 @@ from loomlog.client.blocking import connect_sync
 from loomlog.client.publish.stager import Staged
 from loomlog.errors import AlreadyExists, Trimmed
 from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
-from loomlog.spark.write_options import require_writable
+from loomlog.spark.writers import require_writable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,17 +17,20 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from loomlog.errors import Corrupt, NotFound
+import pyarrow.parquet as pq
+
+from loomlog.errors import Corrupt, InvalidArgument, NotFound
 from loomlog.spark.pipelines.outputs import UnitId, versioned
-from loomlog.spark.pipelines.parquet_files import make_durable, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+DATA: Final = "data"
 MANIFESTS: Final = "manifests"
 FOLD_AT: Final = 100  # manifests, or a tenth of what the snapshot has: folding stays cheap
+_FILES_MAX: Final = 2_000  # their names are recorded with the unit, in a register
 _END: Final = "end\n"  # of a complete file
 _LOOKS: Final = 20  # at a directory in which others fold, before we give up
 
@@ -181,3 +184,47 @@ def _put(directory: Path, name: str, lines: Iterator[str]) -> bool:
         draft.unlink()
     make_durable(directory)
     return True
+
+
+# ---- the files of a unit, under a name that nobody else has: also those of Delta tables
+
+
+class DataFile(TypedDict):
+    """A file of the table; `path` is relative to it."""
+
+    path: str
+    bytes: int
+    rows: int
+
+
+def write_files(frame: DataFrame, table: Path, unit: UnitId) -> list[DataFile]:
+    """Write the rows below `table` and see to it that they outlive a power loss."""
+    # Not the 96-bit timestamps of old, which only Spark writes.
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    place = Path(DATA) / f"{unit.pipeline}-{unit.number:08d}-{uuid.uuid4().hex[:12]}"
+    frame.write.mode("error").parquet(str((table / place).absolute()))
+    found = [_described(table, path) for path in sorted((table / place).glob("*.parquet"))]
+    if len(found) > _FILES_MAX:
+        raise InvalidArgument(
+            f"a unit of pipeline {unit.pipeline!r} made {len(found)} files, {_FILES_MAX} is the "
+            "most: end its function with .coalesce(N), or make its units smaller"
+        )
+    for file in found:
+        make_durable(table / file["path"])
+    make_durable(table / place)
+    make_durable(table / DATA)
+    return [file for file in found if file["rows"]]
+
+
+def make_durable(path: Path) -> None:
+    """Force a file, or the names in a directory, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _described(table: Path, path: Path) -> DataFile:
+    rows = pq.read_metadata(path).num_rows
+    return {"path": str(path.relative_to(table)), "bytes": path.stat().st_size, "rows": rows}

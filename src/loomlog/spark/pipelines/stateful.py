@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from loomlog.errors import Corrupt
 from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.failures import PipelineError
-from loomlog.spark.pipelines.publication import Work
 from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
+from loomlog.spark.pipelines.work import Work
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:

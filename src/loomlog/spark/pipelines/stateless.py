@@ -14,8 +14,8 @@ from loomlog.errors import Busy
 from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.failures import Fault, fault_of, reason_of
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.publication import Work
 from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
+from loomlog.spark.pipelines.work import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

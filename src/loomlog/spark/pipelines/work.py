@@ -1,20 +1,72 @@
-"""The DataFrames of a pipeline: its sources, read and decoded, and what its function returns."""
+"""The work that pipelines with and without state share: DataFrames in, publications out.
+
+`Frames` reads and decodes the sources and calls the pipeline's function. `Publication` is all that
+a unit puts out, committed together: its rows, and letters of records that are lost.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.errors import LoomError
-from loomlog.spark.pipelines import dead_letters, decoder
+from loomlog.errors import Busy, LoomError
+from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.definition import ROWS, Pipeline
 from loomlog.spark.pipelines.failures import FunctionError, reason_of
-from loomlog.spark.pipelines.units import Range
+from loomlog.spark.pipelines.log_output import LogOutput
+from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
+from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.units import Progress, Range, Unit
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_TASK: Final = 50_000  # fewer are not worth another task
+
+
+class Work:
+    """How the units of a pipeline are identified and published."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        cluster: str,
+        spark: SparkSession,
+        store: ProgressStore,
+        committed: Callable[[Unit, Progress], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._pipeline = pipeline
+        self._cluster = cluster
+        self._spark = spark
+        self._frames = Frames(spark, pipeline, cluster)
+        self._store = store
+        self._publication = Publication(pipeline)
+        self._committed = committed
+        self._stopping = stopping
+
+    def _publish(self, progress: Progress, unit: Unit) -> None:
+        """Publish what is decided and fold the unit into the progress. Raises Busy if the unit has
+        to be computed again."""
+        staged = unit.staged or {}
+        try:
+            self._publication.publish(self._id(progress, unit), staged)
+        except StagedLostError as error:
+            self._store.change(lambda now: units.undecided(now, unit.number))
+            raise Busy(f"unit {unit.number} is computed again: {error}") from error
+        lost = _letters_in(staged)
+        after = self._store.change(lambda now: units.committed(now, unit.number, time.time(), lost))
+        self._committed(unit, after)
+
+    def _parsed(self, log: str, wanted: Range) -> DataFrame:
+        return self._frames.parsed(log, self._frames.records(log, wanted))
+
+    def _id(self, progress: Progress, unit: Unit) -> UnitId:
+        name, version = self._pipeline.name, progress.version
+        return UnitId(self._cluster, name, unit.number, version, progress.life)
 
 
 class Frames:
@@ -26,7 +78,7 @@ class Frames:
         self._cluster = cluster
 
     def records(self, log: str, wanted: Range) -> DataFrame:
-        """The records of a range, as they are in the log."""
+        """Return the records of a range, as they are in the log."""
         tasks = min(self._spark.sparkContext.defaultParallelism, wanted.records // _ROWS_PER_TASK)
         options: dict[str, Any] = {
             "startingPosition": wanted.first,
@@ -95,3 +147,39 @@ class Frames:
         given = {"cluster": self._cluster, "log": log, **options}
         frame: DataFrame = reader.format("loomlog").options(**given).load()
         return dead_letters.opened(frame, rerun.letters) if rerun.letters else frame
+
+
+class Publication:
+    """The outputs of a pipeline."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._output = pipeline.output
+        self._dead_letters = LogOutput(pipeline.dead_letters)
+
+    def stage(
+        self, unit: UnitId, rows: DataFrame | None, lost: DataFrame | None = None
+    ) -> dict[str, Any]:
+        """Stage the rows and return, as JSON, what `publish` needs."""
+        staged: dict[str, Any] = {}
+        if rows is not None:
+            staged["output"] = self._output.stage(rows, unit)
+        if lost is not None:
+            staged["dead_letters"] = self._dead_letters.stage(lost, _unversioned(unit))
+        return staged
+
+    def publish(self, unit: UnitId, staged: Mapping[str, Any]) -> None:
+        """Make it visible; may be called again."""
+        if staged.get("output") is not None:
+            self._output.publish(unit, staged["output"])
+        if staged.get("dead_letters") is not None:
+            self._dead_letters.publish(_unversioned(unit), staged["dead_letters"])
+
+
+def _letters_in(staged: Mapping[str, Any]) -> int:
+    """Return the number of dead letters."""
+    found = staged.get("dead_letters")
+    return found["rows"] if found else 0
+
+
+def _unversioned(unit: UnitId) -> UnitId:
+    return replace(unit, version=1)

@@ -1,16 +1,24 @@
-"""`spark.readStream`: the log as micro-batches.
+"""`spark.read` and `spark.readStream`: a range of positions, and the log as micro-batches.
 
-An offset is `{"log": NAME, "position": N}`: all positions of that log up to and with N are read. A
-micro-batch is the range above its start, to its end inclusive, whatever became of the log's streams
-meanwhile.
+A batch is planned once and read by many tasks. Of a stream, an offset is `{"log": NAME, "position":
+N}`: all positions of that log up to and with N are read. A micro-batch is the range above its
+start, to its end inclusive, whatever became of the log's streams meanwhile.
+
+A reader travels from the planner to the tasks: it holds options, never an open connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -22,14 +30,61 @@ from pyspark.sql.types import StructType
 
 from loomlog.client.blocking import BlockingCluster, BlockingLog
 from loomlog.client.read.cuts import is_dense
-from loomlog.errors import DataLoss
-from loomlog.spark.options import ReadOptions
-from loomlog.spark.positions import first_position
+from loomlog.errors import DataLoss, NotFound, NotYetWritten
+from loomlog.spark.filters import Narrowing, narrowing
+from loomlog.spark.options import Committed, ReadOptions, Start
+from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.ranges import PositionRange, StreamRange, plan
 from loomlog.spark.tasks import connect, read_range
 from loomlog.types import Glsn
 
 Offset: TypeAlias = dict[str, Any]
+
+
+class BatchReader(DataSourceReader):
+    """Reads the positions that the options name."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        with connect(self._options) as cluster:
+            log = cluster.log(self._options.log)
+            first, last = self._positions(cluster, log)
+            return list(plan(log, self._options, first, last, self._narrowing.streams))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, StreamRange | PositionRange):
+            return iter(())  # Spark's own partition, when there was nothing to plan
+        return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def _positions(self, cluster: BlockingCluster, log: BlockingLog) -> tuple[Glsn, Glsn]:
+        options, narrow = self._options, self._narrowing
+        tail = log.tail()
+        first = _first_position(cluster, log, options.start)
+        last = tail if options.end == "latest" else options.end
+        if last > tail:
+            raise NotYetWritten(
+                f"endingPosition {last} of log {log.name!r} is not written yet; the last is {tail}"
+            )
+        last = last if narrow.last is None else min(last, narrow.last)
+        return max(first, narrow.first or 1), last
+
+
+class FilteringReader(BatchReader):
+    """A BatchReader for versions of Spark that push filters down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        found = self._narrowing = narrowing(filters)
+        options = self._options
+        times = [t for t in (options.from_time, found.from_time) if t is not None]
+        ends = [t for t in (options.to_time, found.to_time) if t is not None]
+        self._options = replace(
+            options, from_time=max(times, default=None), to_time=min(ends, default=None)
+        )
+        return filters
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -45,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         log = self._log()
         assert self._cluster is not None
-        return self._offset(first_position(self._cluster, log, self._options.start) - 1)
+        return self._offset(_first_position(self._cluster, log, self._options.start) - 1)
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Offset, limit: ReadLimit
@@ -104,3 +159,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _position(offset: Offset) -> Glsn:
     return int(offset["position"])
+
+
+def _first_position(cluster: BlockingCluster, log: BlockingLog, start: Start) -> Glsn:
+    """Return the first position to read; above the tail if only what comes is wanted."""
+    if start == "earliest":
+        return log.earliest()
+    if start == "latest":
+        return log.tail() + 1
+    if isinstance(start, Committed):
+        return _committed_position(cluster, start.pipeline, log.name) + 1
+    return start
+
+
+def _committed_position(cluster: BlockingCluster, pipeline: str, log: str) -> Glsn:
+    """Return the last position of `log` that the pipeline has committed."""
+    positions = ProgressStore(cluster, pipeline).load().positions
+    if log not in positions:
+        raise NotFound(f"pipeline {pipeline!r} does not read log {log!r}: {', '.join(positions)}")
+    return positions[log]
