@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from node_services import chained_on
 
 import loomlog
 from loomlog.client.append.carriers import Carrier
@@ -17,7 +18,6 @@ from loomlog.errors import Timeout, Unavailable
 from loomlog.node import StorageNode
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.testing import LocalCluster
-from loomlog.testing.services import chained_on
 
 FOREVER_S = 1000.0
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from node_services import chained_on, copyset_on, ordered_on
 
 from loomlog.client.cluster import Cluster
 from loomlog.core.backoff import Backoff
@@ -22,7 +23,6 @@ from loomlog.metadata.ordered import relief
 from loomlog.metadata.rollback.gate import Gate
 from loomlog.node import StorageNode
 from loomlog.testing import LocalCluster
-from loomlog.testing.services import chained_on, copyset_on, ordered_on
 
 ENTRIES = [b"entry %d" % n for n in range(100)]
 DETECTION_S = 0.5

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from node_services import ordered_on
 from proxy import Proxy
 
 from loomlog import columns, connect
@@ -23,7 +24,6 @@ from loomlog.limits import APPENDS_IN_FLIGHT_MAX
 from loomlog.metadata import MetadataRepository
 from loomlog.net import endpoints
 from loomlog.node import StorageNode
-from loomlog.testing.services import ordered_on
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec

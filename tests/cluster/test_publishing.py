@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dying_writers import Crash, Dying, own_loglet
+from node_services import ordered_on
 
 from loomlog import connect, connect_sync
 from loomlog.client.cluster import Cluster
@@ -24,7 +25,6 @@ from loomlog.client.publish.writer import Published, Writer
 from loomlog.errors import DataLoss, Fenced, InvalidArgument, NotFound, Trimmed, Unavailable
 from loomlog.node.ordered.producers import ProducerTable
 from loomlog.testing import LocalCluster
-from loomlog.testing.services import ordered_on
 from loomlog.types import Entry
 
 WAIT_S = 20.0

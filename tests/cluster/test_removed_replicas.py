@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from node_services import ordered_on
 
 from loomlog.config import StorageSettings
 from loomlog.storage.ordered.journal import Channel
 from loomlog.testing import LocalCluster
-from loomlog.testing.services import ordered_on
 
 
 async def test_a_volume_does_not_fail_when_a_replica_is_removed_before_it_is_synced(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from node_services import copyset_on
 
 from loomlog import Log, errors
 from loomlog.archive.record import ArchiveInfo, register_name
@@ -21,7 +22,6 @@ from loomlog.node.copyset import logs_volume
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.rows import PartitionSettings
 from loomlog.testing import LocalCluster
-from loomlog.testing.services import copyset_on
 
 PATIENCE_S = 20.0
 SMALL = StorageSettings(data_file_bytes=16 * KIB, commit_file_bytes=16 * KIB)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
+from copyset_node import CopysetNode
+
 from loomlog.core.copyset.log_state import set_clean
 from loomlog.core.copyset.messages import (
     EpochStoreRequest,
@@ -19,7 +21,6 @@ from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round, Steps
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.copyset.recovery import Ending, Recovery
 from loomlog.core.requests import Lost
-from loomlog.testing.copyset_node import CopysetNode
 from loomlog.types import NodeId
 
 LOG = 1

@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from node_services import chained_on
 from scripted_node import PATIENCE_S
 
 from loomlog.config import NodeSettings
 from loomlog.node import StorageNode
 from loomlog.storage.chained.block_table import BlockTable
-from loomlog.testing.services import chained_on
 from loomlog.wire import loomlog_pb2 as pb
 
 

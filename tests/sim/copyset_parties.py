@@ -10,6 +10,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from copyset_node import CopysetNode, MemoryRecords
+
 from loomlog.core.copyset import log_state
 from loomlog.core.copyset.effects import (
     AskNode,
@@ -46,7 +48,6 @@ from loomlog.core.copyset.record import Epoch, Lsn, Record, skip_zero
 from loomlog.core.copyset.recovery import Recovery
 from loomlog.core.copyset.sequencer import Sequencer
 from loomlog.core.requests import Lost, Service
-from loomlog.testing.copyset_node import CopysetNode, MemoryRecords
 from loomlog.types import NodeId
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.log import Log
 from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, RolledBack, Trimmed
 from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.node.ordered.service import OrderedService
 from loomlog.testing.history import History
-from loomlog.testing.services import ordered_on
 from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
@@ -193,7 +193,9 @@ class Run:
             f"{log.name} is switched: {log.switching}" for log in status.logs if log.switching
         ]
         for name, node in self.servers.nodes.items():
-            number, held = int(name.removeprefix("vsn-")), set(ordered_on(node).held)
+            ordered = node.protocols["ordered"]
+            assert isinstance(ordered, OrderedService)
+            number, held = int(name.removeprefix("vsn-")), set(ordered.held)
             wanted = {
                 s.id
                 for s in streams

@@ -16,15 +16,17 @@ The same seed gives the same run, event by event: compare `sim.world.fingerprint
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
 from loomlog.testing.sim.determinism import deterministic, silence
 from loomlog.testing.sim.host import Host
-from loomlog.testing.sim.logs import watched_logs
+from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.net import Network
 from loomlog.testing.sim.world import STEPS_MAX, SimulationError, Trace, World
 
@@ -65,7 +67,7 @@ class Simulation:
 
     def __enter__(self) -> Simulation:
         self._cleanup.enter_context(deterministic(self.world))
-        self._cleanup.enter_context(watched_logs(self.world, self._may_complain))
+        self._cleanup.enter_context(_watched_logs(self.world, self._may_complain))
         return self
 
     def _may_complain(self, host: str) -> bool:
@@ -114,3 +116,42 @@ def _waits(awaited: Any) -> Iterator[str]:
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
         yield f"{frame.f_code.co_qualname}:{frame.f_lineno}"
         awaited = awaited.cr_await
+
+
+class _ToWorld(logging.Handler):
+    def __init__(self, world: World, excused: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._world = world
+        self._excused = excused
+
+    def emit(self, record: logging.LogRecord) -> None:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, SimLoop) and loop.killed:
+            return
+        who = loop.host if isinstance(loop, SimLoop) else "?"
+        self._world.tell(who, f"{record.levelname}: {record.getMessage()}")
+        if record.levelno >= logging.ERROR and not self._excused(who):
+            cause = record.exc_info[1] if record.exc_info else None
+            self._world.fail(who, f"logged: {record.getMessage()}", cause)
+
+
+@contextmanager
+def _watched_logs(world: World, excused: Callable[[str], bool]) -> Iterator[None]:
+    """Copy log lines of simulated servers to the trace; an error fails the simulation.
+
+    Servers answer an exception that they did not expect with an error frame and a line in their
+    log; a test that only looked at answers would miss such a bug. Only `excused` hosts, e.g. those
+    whose disk failed, may log errors.
+    """
+    logger = logging.getLogger("loomlog")
+    before = logger.level, logger.propagate
+    handler = _ToWorld(world, excused)
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if world.traced else logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from copyset_node import CopysetNode
+
 from loomlog.core.copyset.messages import LogState, Preempted, Seal, Store
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Fenced, fence
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.requests import Lost
-from loomlog.testing.copyset_node import CopysetNode
 
 LOG = 1
 OLD = EpochMetadata(1, tuple(Member(node) for node in (1, 2, 3, 4, 5)), 3)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
+from copyset_node import CopysetNode
 
 from loomlog.core.copyset.messages import (
     Clean,
@@ -29,7 +30,6 @@ from loomlog.core.copyset.procedures import (
 )
 from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.core.requests import Lost, Service
-from loomlog.testing.copyset_node import CopysetNode
 
 LOG = 1
 METADATA = EpochMetadata(1, tuple(Member(node) for node in (1, 2, 3, 4, 5)), 3)

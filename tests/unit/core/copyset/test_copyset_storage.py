@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
+from copyset_node import CopysetNode
 
 from loomlog.core.copyset.messages import (
     Amend,
@@ -30,7 +31,6 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Lsn, Record, make
 from loomlog.core.copyset.storage import SCAN_RECORDS_MAX, LogStanding, epoch_to_purge
-from loomlog.testing.copyset_node import CopysetNode
 
 LOG = 1
 ME = 2

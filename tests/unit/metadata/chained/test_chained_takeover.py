@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cluster_requests import chained, is_whole
+from node_services import chained_on
 from real_nodes import until
 from small_cluster import QUICK, SmallCluster
 
@@ -20,7 +21,6 @@ from loomlog.metadata.chained import keeper
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.keeper import ChainedKeeper
-from loomlog.testing.services import chained_on
 from loomlog.wire import loomlog_pb2 as pb
 
 Hang = Callable[..., None]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from cluster_requests import chained, is_whole, nodes_of
+from node_services import chained_on
 from small_cluster import QUICK, SmallCluster
 
 from loomlog import limits
 from loomlog.metadata.nodes.connected_nodes import conditions_of
-from loomlog.testing.services import chained_on
 from loomlog.wire import loomlog_pb2 as pb
 
 

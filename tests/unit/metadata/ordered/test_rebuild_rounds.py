@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from node_services import ordered_on
 
 import loomlog
 from loomlog.errors import Corrupt
@@ -16,7 +17,6 @@ from loomlog.metadata.offline import embedded
 from loomlog.metadata.ordered.rebuild import Findings, give_up, rebuilding
 from loomlog.metadata.store.contract import Versioned
 from loomlog.testing import LocalCluster
-from loomlog.testing.services import ordered_on
 from loomlog.types import NodeId, Position
 
 PATIENCE_S = 30.0  # never waited for in full, unless something is broken

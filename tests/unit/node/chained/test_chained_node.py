@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from chained_node_rig import EPOCH, LOGLET, ChainNodes, block, replica
 from node_rig import PATIENCE_S
+from node_services import chained_on
 
 from loomlog import limits
 from loomlog.config import StorageSettings
@@ -43,7 +44,6 @@ from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized
 from loomlog.limits import MIB
 from loomlog.storage.chained.write_once import DAMAGED
-from loomlog.testing.services import chained_on
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import request_to_wire

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from copyset_rig import LOG, PATIENCE_S, STAMP, CopysetRig
+from node_services import copyset_on
 
 from loomlog.core.copyset.messages import Forget
 from loomlog.core.copyset.record import make
 from loomlog.errors import NotLeader, Sealed
-from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import request_to_wire
 

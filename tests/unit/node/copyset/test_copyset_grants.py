@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from copyset_rig import LOG, STAMP, CopysetRig
+from node_services import copyset_on
 
 from loomlog import columns
 from loomlog.batch import assign_llsn, assign_position
@@ -13,7 +14,6 @@ from loomlog.core.copyset.messages import Clean, EpochEnd, NodeRequest, Release,
 from loomlog.core.copyset.record import EPOCH_MAX, LSN_MAX, Kind, Record, make
 from loomlog.errors import LoomError, Unavailable
 from loomlog.net.endpoints import connect
-from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import request_to_wire

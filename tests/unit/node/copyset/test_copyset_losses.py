@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from copyset_rig import LOG, CopysetRig
+from node_services import copyset_on
 
 from loomlog.core.copyset.messages import Preempted, Refused, Seal, SealedAt, Store
 from loomlog.core.copyset.record import Kind, Record, make
-from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb
 
 

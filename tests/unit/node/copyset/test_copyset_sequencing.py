@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from copyset_rig import LOG, STREAM, CopysetRig, a_batch
+from node_services import copyset_on
 
 from loomlog.batch import read_header
 from loomlog.core.copyset.messages import Delivered, Read
 from loomlog.core.copyset.record import make
 from loomlog.errors import AppendUnknown, NotLeader, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.epoch_store import Known
-from loomlog.testing.services import copyset_on
 from loomlog.wire import loomlog_pb2 as pb
 
 pytestmark = pytest.mark.timeout(60)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from node_rig import BIRTH, PATIENCE_S, STAMP, STREAM, Nodes
+from node_services import ordered_on
 
 from loomlog import limits
 from loomlog.errors import AlreadyExists, Conflict, Corrupt, InvalidArgument, LoomError
 from loomlog.node.volume import Volume
 from loomlog.storage.ordered.stream_store import StreamStore
-from loomlog.testing.services import ordered_on
 from loomlog.wire import loomlog_pb2 as pb
 
 

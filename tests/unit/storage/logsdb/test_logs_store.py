@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from copyset_node import CopysetNode
 from logsdb_rig import COPYSET, LOG, ME, OTHER, SMALL, LogsRig, record
 
 from loomlog.batch import build
@@ -47,7 +48,6 @@ from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB
 from loomlog.storage.logsdb.recent import Batch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.table import LogsTable, MemoryLogs, StoredLog
-from loomlog.testing.copyset_node import CopysetNode
 
 
 @pytest.fixture(params=["rocks", "memory"])
