@@ -41,7 +41,7 @@ def start(
     advertise: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDR", show_default="listen", help="What others are told to connect to."
+            metavar="ADDR", show_default="listen", help="The address that others connect to."
         ),
     ] = None,
     location: Annotated[

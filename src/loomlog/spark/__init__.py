@@ -1,8 +1,8 @@
 """loomlog in Spark: `spark.read.format("loomlog")` and `spark.readStream.format("loomlog")`.
 
-Installed beside PySpark (`pip install loomlog[spark]`) the source is found by itself; `register` is
-for sessions that look nowhere. This module loads without PySpark and says what is missing when it
-is used.
+Spark finds the source by itself if both are installed (`pip install loomlog[spark]`); `register` is
+for sessions that do not search for it. This module loads without PySpark and says what is missing
+when it is used.
 """
 
 from __future__ import annotations

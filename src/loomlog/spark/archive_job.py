@@ -149,7 +149,7 @@ def existing(cluster: BlockingCluster, log: str) -> ArchiveInfo:
 
 
 def older_than(cluster: BlockingCluster, log: str, age_s: float) -> Glsn:
-    """The last position before which everything is so old, by the writers' clocks."""
+    """Return the last position of entries that are at least this old, by the writers' clocks."""
     return cluster.log(log).find_time(time.time() - age_s) - 1
 
 
@@ -256,7 +256,7 @@ class _Job:
                 f"{', '.join(file.name for file in lost)} any more: bring it back from a copy"
             )
         return Corrupt(
-            f"{problems}. It was written anew and nothing was trimmed: run again, and see to the "
+            f"{problems}. It was written again and nothing was trimmed: run again, and see to the "
             "disk"
         )
 

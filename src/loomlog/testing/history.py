@@ -47,7 +47,7 @@ class Rule(StrEnum):
     FAILED_SEEN = "an append that failed for certain is never seen"
     ACKED_PLACE = "an acknowledged value is seen where it was acknowledged"
     ACKED_LOST = "every acknowledged value is seen"
-    NO_LOSS = "nothing is told to be lost"
+    NO_LOSS = "no entry is reported as lost"
     WHOLE = "the values of one append are seen together, in order, or not at all"
     STREAM_ORDER = "in a stream, LLSNs grow one by one with the position, or are positions"
     COMPLETE = "a final read goes from the head of the log to its last acknowledged position"
@@ -146,7 +146,7 @@ class History:
         self._events.append(["see", reader, position, stream, llsn, value.hex()])
 
     def see_gap(self, reader: str, first: Glsn, last: Glsn, kind: str) -> None:
-        """The reader was told that no entry stands there."""
+        """Note that the reader got a gap: no entry stands there."""
         self.readers[reader].gaps.append(Gap(first, last, kind))
         self.readers[reader].passed.append((first, last))
         self._events.append(["see_gap", reader, first, last, kind])

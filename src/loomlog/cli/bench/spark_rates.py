@@ -20,6 +20,7 @@ from loomlog.cli.bench.measurements import percentile_ms
 from loomlog.cli.bench.run import Progress, Target
 from loomlog.cli.console.command import connected
 from loomlog.cli.processes.local_processes import Plan, running
+from loomlog.cli.processes.spark_session import LOOPBACK, QUIET
 from loomlog.errors import Timeout
 
 if TYPE_CHECKING:
@@ -79,14 +80,7 @@ async def measure(target: Target, rows: int, seconds: float, progress: Progress)
         plan = Plan(directory=directory / "cluster", nodes=NODES, sync=target.sync)
         async with running(plan) as processes, connected(processes.address) as cluster:
             progress("Spark starts", 15)
-            config = {
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.sql.shuffle.partitions": "2",
-                "spark.log.level": "OFF",
-            }
+            config = QUIET | LOOPBACK | {"spark.sql.shuffle.partitions": "2"}
             spark = await asyncio.to_thread(
                 lambda: spark_source.session("loom bench", "local[2,4]", config)
             )

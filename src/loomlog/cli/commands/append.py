@@ -59,7 +59,7 @@ async def append(
             metavar="TEXT", show_default="no keys", help="Lines are KEY, this text, VALUE."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="At most so many lines at once.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, help="At most this many lines at once.")] = 1000,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:

@@ -25,12 +25,13 @@ from loomlog.cli.console.options import (
     read_position,
 )
 from loomlog.cli.console.output import (
-    print_epochs,
+    console,
+    epoch_table,
+    log_table,
     print_json,
-    print_logs,
-    print_segments,
-    print_streams,
     say,
+    segment_table,
+    stream_table,
 )
 from loomlog.errors import Unavailable
 
@@ -78,7 +79,7 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(info) for info in logs])
     elif logs:
-        print_logs(logs)
+        console().print(log_table(logs))
     else:
         print("no logs yet: make one with `loom log create NAME`")
 
@@ -91,10 +92,9 @@ def describe(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) ->
     if as_json:
         print_json(asdict(info) | {"archive": archive and asdict(archive)})
         return
-    print_logs([info])
-    print_segments(info)
-    print_streams([info])
-    print_epochs(info)
+    console().print(log_table([info]), segment_table(info), stream_table([info]))
+    if (epochs := epoch_table(info)).row_count:
+        console().print(epochs)
     if archive is not None:
         print_archives({log: archive})
 

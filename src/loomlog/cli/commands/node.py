@@ -11,7 +11,7 @@ from loomlog.cli.console import changes
 from loomlog.cli.console.changes import Progress
 from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, Node, Yes
-from loomlog.cli.console.output import copied, print_json, print_nodes
+from loomlog.cli.console.output import console, copied, node_conditions, node_table, print_json
 from loomlog.errors import NotFound
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(node) for node in nodes])
     elif nodes:
-        print_nodes(nodes)
+        console().print(node_table(nodes), *node_conditions(nodes))
     else:
         print("no nodes yet: start one with `vsn start`")
 
@@ -108,7 +108,7 @@ def _remove_question(status: ClusterStatus, node: NodeId, *, force: bool) -> str
     info = _node(status, node)
     lives = "alive" if info.alive else "dead"
     lost = (
-        " Its replicas count as lost and are made anew on other nodes."
+        " Its replicas count as lost and are rebuilt on other nodes."
         if force and info.replicas
         else ""
     )

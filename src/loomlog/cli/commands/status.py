@@ -18,7 +18,6 @@ from loomlog.cli.console.output import (
     console,
     plain,
     print_json,
-    print_status,
     status_view,
 )
 from loomlog.errors import Retryable
@@ -53,7 +52,7 @@ async def status(
     if as_json:
         print_json(asdict(info))
     else:
-        print_status(info)
+        console().print(status_view(info))
 
 
 async def _watch(address: str, every_s: float, *, as_json: bool) -> None:

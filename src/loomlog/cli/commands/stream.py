@@ -12,7 +12,7 @@ from loomlog.cli.console import changes
 from loomlog.cli.console.changes import Look, Progress, until_finished
 from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Stream, Yes
-from loomlog.cli.console.output import copied, print_json, print_scrubs, print_streams
+from loomlog.cli.console.output import console, copied, print_json, print_scrubs, stream_table
 from loomlog.errors import DataLoss, NotFound
 from loomlog.types import ReplicaState
 
@@ -38,7 +38,7 @@ def list_all(
     if as_json:
         print_json([{"log": info.name} | asdict(s) for info in logs for s in info.streams])
     elif logs:
-        print_streams(logs)
+        console().print(stream_table(logs))
     else:
         print("no streams yet: make a log with `loom log create NAME`")
 

@@ -42,7 +42,7 @@ async def tail(
         bool, typer.Option("--follow", "-f", help="Go on with new entries, until Ctrl-C.")
     ] = False,
     count_max: Annotated[
-        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="At most so many.")
+        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="At most this many.")
     ] = None,
     positions: Annotated[
         bool, typer.Option("--positions", "-p", help="Begin each line with the position.")
@@ -51,7 +51,7 @@ async def tail(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Go on behind this checkpoint, and move it on. After a crash the last lines may "
+            help="Continue after this checkpoint, and move it on. After a crash the last lines may "
             "come again; none is missed.",
         ),
     ] = None,
@@ -59,7 +59,7 @@ async def tail(
         bool,
         typer.Option(
             "--gaps",
-            help="Tell of positions without entry, too (on stderr, or as JSON), and go on behind "
+            help="Report positions without an entry, too (on stderr, or as JSON), and go on after "
             "entries that were lost.",
         ),
     ] = False,

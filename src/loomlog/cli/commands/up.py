@@ -58,7 +58,7 @@ async def up(
         typer.Option(
             min=0,
             show_default="each is in one of its own",
-            help="As if the nodes were in so many racks, in turn.",
+            help="Spread the nodes over this many racks, in turn.",
         ),
     ] = 0,
     sync: Sync = SyncMode.ALWAYS,

@@ -38,7 +38,7 @@ def confirm(question: Callable[[], str | None], *, yes: bool) -> None:
     if text is None:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{text} Nobody is there to ask: give --yes to do it")
+        raise UsageError(f"{text} There is no terminal to ask on: give --yes to do it")
     import typer
 
     if not typer.confirm(text, err=True):

@@ -43,7 +43,7 @@ WaitMax = Annotated[
         min=0,
         metavar="S",
         show_default="never",
-        help="With --wait: fail after so long.",
+        help="With --wait: fail after this long.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -53,7 +53,7 @@ Nodeset = Annotated[
     typer.Option(
         min=1,
         show_default="up to 20",
-        help="Of copyset: entries lie on any nodes of so many.",
+        help="Of copyset: number of nodes that hold the log.",
     ),
 ]
 Retention = Annotated[
@@ -61,7 +61,7 @@ Retention = Annotated[
     typer.Option(
         metavar="TIME",
         show_default="for ever",
-        help="Entries go when they are so old, by the writers' clocks: 12h, 7d.",
+        help="Trim entries older than this, by the writers' clocks: 12h, 7d.",
     ),
 ]
 
@@ -75,7 +75,7 @@ ReplaceAfter = Annotated[
         min=0,
         metavar="S",
         show_default="as soon as it counts as dead",
-        help="Seconds of silence until its replicas are made anew on other nodes.",
+        help="Seconds of silence until its replicas are rebuilt on other nodes.",
     ),
 ]
 SyncRate = Annotated[

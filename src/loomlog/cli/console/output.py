@@ -80,32 +80,6 @@ def plain(text: str) -> str:
     return escape(text)
 
 
-def print_logs(logs: Sequence[LogInfo]) -> None:
-    console().print(_log_table(logs))
-
-
-def print_segments(info: LogInfo) -> None:
-    console().print(_segment_table(info))
-
-
-def print_streams(logs: Sequence[LogInfo]) -> None:
-    console().print(_stream_table(logs))
-
-
-def print_epochs(info: LogInfo) -> None:
-    """Print the epochs of segments that have them."""
-    if any(stream.copyset for stream in info.streams):
-        console().print(_epoch_table(info))
-
-
-def print_nodes(nodes: Sequence[NodeInfo]) -> None:
-    console().print(_node_table(nodes), *_node_conditions(nodes))
-
-
-def print_status(status: ClusterStatus) -> None:
-    console().print(status_view(status))
-
-
 def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
     table = new_table("node", "checked", "entries", "corrupt", "repaired", "result")
     for scrub in scrubs:
@@ -128,13 +102,13 @@ def status_view(status: ClusterStatus) -> RenderableType:
         f"{alive} of {len(status.nodes)} nodes alive, {status.rounds:,} commit rounds, "
         f"up {duration(status.uptime_s)}"
     )
-    parts: list[RenderableType] = [head, _node_table(status.nodes)]
+    parts: list[RenderableType] = [head, node_table(status.nodes)]
     parts += [f"[red]metadata repository:[/] {plain(each)}" for each in status.conditions]
-    parts += _node_conditions(status.nodes)
+    parts += node_conditions(status.nodes)
     if len(status.members) > 1:
         parts.insert(1, member_table(status))
     if status.logs:
-        parts += [_log_table(status.logs), _stream_table(status.logs)]
+        parts += [log_table(status.logs), stream_table(status.logs)]
     else:
         parts.append(Text("no logs yet: make one with `loom log create NAME`"))
     return Group(*parts)
@@ -151,7 +125,7 @@ def member_table(status: ClusterStatus) -> Table:
     return table
 
 
-def _log_table(logs: Sequence[LogInfo]) -> Table:
+def log_table(logs: Sequence[LogInfo]) -> Table:
     table = new_table("log", "protocol", "streams", "replicas", "first", "last")
     retained = any(info.retention_s for info in logs)
     if retained:
@@ -166,7 +140,7 @@ def _log_table(logs: Sequence[LogInfo]) -> Table:
     return table
 
 
-def _segment_table(info: LogInfo) -> Table:
+def segment_table(info: LogInfo) -> Table:
     table = new_table("segment", "protocol", "streams", "replicas", "first", "last", "state")
     for segment in info.segments:
         active = segment.end is None
@@ -180,7 +154,7 @@ def _segment_table(info: LogInfo) -> Table:
     return table
 
 
-def _stream_table(logs: Sequence[LogInfo]) -> Table:
+def stream_table(logs: Sequence[LogInfo]) -> Table:
     table = new_table("log", "stream", "state", "epoch", "entries", "nodes", "condition")
     for info in logs:
         for stream in info.streams:
@@ -197,7 +171,7 @@ def _stream_table(logs: Sequence[LogInfo]) -> Table:
     return table
 
 
-def _epoch_table(info: LogInfo) -> Table:
+def epoch_table(info: LogInfo) -> Table:
     table = new_table("segment", "epochs", "nodeset", "replicas", "sequencer", "recovered to")
     for stream in info.streams:
         if (copyset := stream.copyset) is None:
@@ -271,7 +245,7 @@ def copied(stream: StreamInfo) -> float:
     return min(1.0, stream.copied_entries / last) if last else 1.0
 
 
-def _node_table(nodes: Sequence[NodeInfo]) -> Table:
+def node_table(nodes: Sequence[NodeInfo]) -> Table:
     table = new_table("node", "address", "state", "last report", "sync", "replicas", "stored")
     located = any(node.location for node in nodes)
     if located:
@@ -295,7 +269,7 @@ def _node_table(nodes: Sequence[NodeInfo]) -> Table:
     return table
 
 
-def _node_conditions(nodes: Sequence[NodeInfo]) -> list[RenderableType]:
+def node_conditions(nodes: Sequence[NodeInfo]) -> list[RenderableType]:
     """Return a line for each thing that is wrong with a node."""
     return [
         f"[red]node {node.id}:[/] {plain(condition)}"

@@ -1,6 +1,6 @@
 """The metadata repositories of a cluster on this machine: one, or several that share a local etcd.
 
-Several know each other by address, so those are chosen once and written down beside the data:
+Several know each other by address, so those are chosen once and stored next to the data:
 `metadata.json` in the directory of the cluster.
 """
 

@@ -12,19 +12,19 @@ from loomlog.errors import LoomError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_QUIET: Final = {
+QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",
 }
-_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def start_spark(app: str, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session for one command; a LoomError says what is missing."""
     from loomlog import spark
 
-    config = _QUIET | (_LOOPBACK if master.startswith("local") else {}) | dict(settings or {})
+    config = QUIET | (LOOPBACK if master.startswith("local") else {}) | dict(settings or {})
     try:
         with _stderr_of_java_hidden():
             return spark.session(app, master, config)

@@ -26,7 +26,7 @@ _WAIT: Final = (
     errors.SwapUnknown,
     errors.AppendUnknown,
     errors.Sealed,
-    errors.NotYetWritten,  # of a position that was told: by a leader who was replaced
+    errors.NotYetWritten,  # a leader that was replaced may have reported a later tail
     errors.Conflict,
 )
 

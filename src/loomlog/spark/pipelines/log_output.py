@@ -88,7 +88,7 @@ def log(name: str, streams: int = 1) -> LogOutput:
 
 
 # ---- staging: a data source whose tasks stage rows. Its commit, which Spark runs in another
-# process beside the driver, leaves a file that says what was staged.
+# process next to the driver, leaves a file that says what was staged.
 
 
 def register(spark: SparkSession) -> None:

@@ -203,7 +203,7 @@ class Runner:
     def _one_query(
         self, cluster: BlockingCluster, store: ProgressStore, once: bool
     ) -> Exception | None:
-        """Why it ended; None: it is done, or was told to stop."""
+        """Return why it ended; None: it is done, or it was stopped."""
         try:
             work = StatefulWork(
                 self._pipeline, self._address, self._spark, store, self._told, self._stop.is_set

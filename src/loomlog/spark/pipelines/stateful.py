@@ -68,7 +68,7 @@ class StatefulWork(Work):
             raise PipelineError(
                 f"pipeline {self._pipeline.name!r} has state, and the checkpoint "
                 f"{self._checkpoint.path} {wrong}: use the one its other sites use, on shared "
-                "storage, or begin anew with `loom pipeline reset`"
+                "storage, or start over with `loom pipeline reset`"
             )
 
     # ---- a micro-batch
@@ -122,7 +122,7 @@ class StatefulWork(Work):
         return PipelineError(
             f"the checkpoint {self._checkpoint.path} is at {found}, pipeline "
             f"{self._pipeline.name!r} is committed up to {dict(progress.positions)}: it is not its "
-            "checkpoint, or an old copy; `loom pipeline reset` begins anew"
+            "checkpoint, or an old copy; `loom pipeline reset` starts over"
         )
 
     def _run(self, frame: DataFrame, progress: Progress, batch: int) -> tuple[Progress, Unit]:

@@ -115,7 +115,7 @@ def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:
         if definition.get(name) != value and not progress.anew:
             raise InvalidArgument(
                 f"{name} was {value!r} and is now {definition.get(name)!r}: give the pipeline "
-                "another name, or begin anew with `loom pipeline reset`"
+                "another name, or start over with `loom pipeline reset`"
             )
     positions = {log: progress.positions.get(log, 0) for log in definition["sources"].values()}
     return replace(progress, definition=dict(definition), anew=False, positions=positions)

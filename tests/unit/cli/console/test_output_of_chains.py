@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from loomlog.cli.console.output import _log_table, _segment_table, _stream_table
+from loomlog.cli.console.output import log_table, segment_table, stream_table
 from loomlog.client.info import LogInfo, SegmentInfo, StreamInfo
 
 
@@ -33,15 +33,15 @@ def test_chains_and_entries_of_the_segment_are_shown() -> None:
         protocol="chained",
         chains=chains,
     )
-    shown = cells(_stream_table([log_of(stream)]))
+    shown = cells(stream_table([log_of(stream)]))
     assert shown["entries"] == "up to 1,004"
     assert shown["nodes"] == "1-2-3, 4-1 (head to tail)"
     assert shown["condition"] == words
-    assert cells(_log_table([log_of(stream)]))["streams"] == "2/2 running", "a chain is one"
+    assert cells(log_table([log_of(stream)]))["streams"] == "2/2 running", "a chain is one"
 
 
 def test_a_segment_without_entries_says_so() -> None:
     log = log_of(StreamInfo(7, "running", 3, (), 1004, segment=3, protocol="chained"))
-    assert cells(_segment_table(log), 0)["last"] == "1,000"
-    assert cells(_segment_table(log), 1)["last"] == "(empty)"
-    assert cells(_segment_table(log), 2)["last"] == ""
+    assert cells(segment_table(log), 0)["last"] == "1,000"
+    assert cells(segment_table(log), 1)["last"] == "(empty)"
+    assert cells(segment_table(log), 2)["last"] == ""

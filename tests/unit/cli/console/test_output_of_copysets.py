@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from loomlog.cli.console.output import _epoch_table, _log_table, _stream_table
+from loomlog.cli.console.output import epoch_table, log_table, stream_table
 from loomlog.client.info import (
     CopysetInfo,
     EpochsInfo,
@@ -30,7 +30,7 @@ def log(copyset: CopysetInfo, tail: int = make(6, 12)) -> LogInfo:
 
 
 def rows(copyset: CopysetInfo) -> list[list[str]]:
-    columns = [list(map(str, column.cells)) for column in _epoch_table(log(copyset)).columns]
+    columns = [list(map(str, column.cells)) for column in epoch_table(log(copyset)).columns]
     return list(map(list, zip(*columns, strict=True)))
 
 
@@ -53,15 +53,15 @@ def test_a_log_that_nobody_used_has_no_sequencer() -> None:
 
 
 def test_positions_are_told_by_epoch_and_offset() -> None:
-    shown = cells(_stream_table([log(copyset())]))
+    shown = cells(stream_table([log(copyset())]))
     assert shown["entries"] == "up to e6n12"
     assert shown["nodes"] == "2 copies on any of 1, 2, 4"
-    assert cells(_log_table([log(copyset())]))["last"] == "25,769,803,788 (e6n12)"
+    assert cells(log_table([log(copyset())]))["last"] == "25,769,803,788 (e6n12)"
 
 
 def test_a_log_without_entries() -> None:
-    assert cells(_stream_table([log(copyset(), tail=0)]))["entries"] == "0"
-    assert cells(_log_table([log(copyset(), tail=0)]))["last"] == "0"
+    assert cells(stream_table([log(copyset(), tail=0)]))["entries"] == "0"
+    assert cells(log_table([log(copyset(), tail=0)]))["last"] == "0"
 
 
 def copyset() -> CopysetInfo:
