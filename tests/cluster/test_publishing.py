@@ -23,7 +23,7 @@ from loomlog.client.publish import stager, trim
 from loomlog.client.publish.stager import Staged
 from loomlog.client.publish.writer import Published, Writer
 from loomlog.errors import DataLoss, Fenced, InvalidArgument, NotFound, Trimmed, Unavailable
-from loomlog.node.ordered.producers import ProducerTable
+from loomlog.node.ordered.appends import ProducerTable
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry
 

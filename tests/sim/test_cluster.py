@@ -20,7 +20,7 @@ from loomlog.core.ordered.replica import Replica
 from loomlog.errors import Unavailable
 from loomlog.metadata.rounds import Done
 from loomlog.metadata.rounds.round_files import FileRoundLog
-from loomlog.node.ordered.waiting_appends import WaitingAppends
+from loomlog.node.ordered.appends import WaitingAppends
 from loomlog.storage.ordered import journal
 from loomlog.types import Llsn
 

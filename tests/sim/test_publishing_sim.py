@@ -9,7 +9,7 @@ from run_seeds import Choice, run_seed
 
 from loomlog.client.publish import publications
 from loomlog.client.publish.writer import Writer
-from loomlog.node.ordered.producers import ProducerTable
+from loomlog.node.ordered.appends import ProducerTable
 from loomlog.staging_logs import staging_name
 from loomlog.types import Llsn
 

@@ -23,7 +23,7 @@ from loomlog import limits
 from loomlog.core.backoff import Backoff
 from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
 from loomlog.net import endpoints
-from loomlog.net.calls import Call
+from loomlog.net.connection import Call
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Codec, Connection, Frame, OnReply

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
-from loomlog.errors import Corrupt, LoomError, Unavailable
-from loomlog.net.calls import Call
-from loomlog.net.liveness import Hearing
+from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable
+from loomlog.net.liveness import Hearing, detect_silence
 from loomlog.net.turns import Turns
 from loomlog.types import Buffer
 
@@ -43,16 +41,6 @@ F_co = TypeVar("F_co", covariant=True)
 F_contra = TypeVar("F_contra", contravariant=True)
 OnReply = Callable[[F | LoomError, memoryview], None]
 _NOTHING = memoryview(b"")
-_SILENCE_OPTIONS = [
-    (getattr(socket, name), value)
-    for name, value in (
-        ("TCP_KEEPIDLE", limits.TCP_SILENCE_S // 2),
-        ("TCP_KEEPINTVL", 1),
-        ("TCP_KEEPCNT", limits.TCP_SILENCE_S // 2),
-        ("TCP_USER_TIMEOUT", limits.TCP_SILENCE_S * 1000),
-    )
-    if hasattr(socket, name)  # some exist only on Linux
-]
 
 
 class FrameReader(Protocol[F_co]):
@@ -151,7 +139,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             return
         self._transport = transport
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_BYTES)
-        _detect_silence(transport.get_extra_info("socket"))
+        detect_silence(transport.get_extra_info("socket"))
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
         self.send(self._codec.greeting())
@@ -416,13 +404,55 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._handler.connection_closed(self, error)
 
 
-def _detect_silence(connected: Any) -> None:
-    """Let the kernel close a connection whose peer's host has vanished."""
-    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _SILENCE_OPTIONS:
-        connected.setsockopt(socket.IPPROTO_TCP, option, value)
+class Call(Generic[F]):
+    """A pending request with a time limit. `on_reply` is called once, with the answer or the
+    error."""
+
+    __slots__ = ("_connection", "_on_reply", "_request_id", "_timeout_s", "_timer")
+
+    def __init__(
+        self,
+        connection: Connection[F],
+        frame: F,
+        payload: Sequence[Buffer],
+        timeout_s: float,
+        on_reply: OnReply[F],
+    ) -> None:
+        self._connection = connection
+        self._on_reply: OnReply[F] | None = on_reply
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._request_id = connection.call(frame, payload, self._replied)
+        # Start the timer after sending, so that it costs the request no time.
+        if not self.ended:
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_over)
+
+    @property
+    def ended(self) -> bool:
+        return self._on_reply is None
+
+    def cancel(self) -> None:
+        """Drop the callback. Does nothing if the request was answered."""
+        if self._on_reply is not None:
+            self._on_reply = None
+            self._connection.forget(self._request_id)
+            self._stop_timer()
+
+    def _replied(self, reply: F | LoomError, content: memoryview) -> None:
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is not None:
+            on_reply(reply, content)
+            self._stop_timer()  # last: the callback may have sent the next request
+
+    def _time_is_over(self) -> None:
+        if self._on_reply is not None:
+            self._connection.forget(self._request_id)
+            peer = self._connection.peer
+            self._replied(Timeout(f"{peer} did not answer within {self._timeout_s:g} s"), _NOTHING)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _retrieve(greeted: asyncio.Future[str]) -> None:

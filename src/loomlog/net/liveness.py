@@ -12,7 +12,8 @@ loop are counted instead of time, because this process may have been suspended.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+import socket
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from loomlog import limits
 from loomlog.errors import LoomError, Unavailable
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from loomlog.net.connection import Connection, Message
 
 F = TypeVar("F", bound="Message")
+_SILENCE_OPTIONS = [
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", limits.TCP_SILENCE_S // 2),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", limits.TCP_SILENCE_S // 2),
+        ("TCP_USER_TIMEOUT", limits.TCP_SILENCE_S * 1000),
+    )
+    if hasattr(socket, name)  # some exist only on Linux
+]
 _PATIENCE: Final = 15  # the budget of an unanswered ping
 _SLOW, _SILENT = 1, 5  # cost of an interval with and without traffic
 
@@ -59,3 +70,12 @@ class Hearing(Generic[F]):
 
     def _answered(self, answer: F | LoomError, payload: memoryview) -> None:
         self._waits, self._cost = False, 0
+
+
+def detect_silence(connected: Any) -> None:
+    """Let the kernel close a connection whose peer's host has vanished."""
+    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _SILENCE_OPTIONS:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)

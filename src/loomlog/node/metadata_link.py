@@ -59,7 +59,6 @@ class MetadataLink:
         self._addresses = list(addresses)
         self._chosen = 0
         self._codec = codec
-        self._service = service
         self._registration = registration
         self._on_registered = on_registered
         self._make_report = make_report
@@ -75,6 +74,7 @@ class MetadataLink:
         self._announced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._notices = Notices(logger)
+        self.frame_received = service.frame_received  # orders go straight to the service
         self.registered = asyncio.Event()
         self.refused: asyncio.Future[LoomError] = self._loop.create_future()
         self.held_back: asyncio.Future[str] = self._loop.create_future()  # why, if it ever was
@@ -291,9 +291,6 @@ class MetadataLink:
         connection.call(pb.Frame(ask_leader=pb.AskLeader()), (), heard)
 
     # ---- Handler
-
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        self._service.frame_received(connection, frame, payload)
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if connection is self._connection:

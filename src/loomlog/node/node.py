@@ -203,7 +203,6 @@ class StorageNode:
     def _report(self, full: bool) -> pb.GetReportResponse:
         message = pb.GetReportResponse(
             storage_node_id=self._settings.node_id,
-            loglet_bytes=self._stored_bytes(),
             clock_us=_now_us(),
             generation=self._disks.generation.number,
             conditions=self._conditions() if full else None,

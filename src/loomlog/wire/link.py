@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from loomlog.net import connection, endpoints, links, service
+from loomlog.net import connection, endpoints, service
 from loomlog.wire import loomlog_pb2 as pb
 
 Frame = pb.Frame
 Codec = connection.Codec[Frame]
 Connection = connection.Connection[Frame]
 Handler = connection.Handler[Frame]
-Links = links.Links[Frame]
+Links = endpoints.Links[Frame]
 OnlyAnswers = connection.OnlyAnswers[Frame]
 OnReply = connection.OnReply[Frame]
 Route = service.Route[Frame]

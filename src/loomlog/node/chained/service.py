@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
@@ -25,6 +26,7 @@ from loomlog.core.chained.messages import (
     Create,
     Done,
     Fetch,
+    Fetched,
     List,
     Pull,
     Read,
@@ -41,7 +43,7 @@ from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable
 from loomlog.node.chained.volumes import ChainVolume, ChainVolumes
-from loomlog.node.chained.waiting_fetches import WaitingFetches
+from loomlog.node.long_poll import LongPoll
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
@@ -103,6 +105,9 @@ class ChainedService(NodeProtocol):
         self._void = frozenset(
             Replica(self._node_id, ref.loglet_id, ref.chain, ref.birth) for ref in answer.void
         )
+
+    def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
+        message.loglet_bytes += self.stored_bytes
 
     def conditions(self, message: pb.NodeConditions) -> None:
         message.conditions.extend(self._volumes.conditions)
@@ -273,6 +278,60 @@ class ChainedService(NodeProtocol):
         return await called_back(partial(volume.ask, replica, Create()))
 
 
+class WaitingFetches:
+    """Fetches that wait for more: readers follow the end of a chain with them.
+
+    Such a fetch looks whenever its replica has changed. It ends with its connection."""
+
+    def __init__(self, ask: AskHere) -> None:
+        self._ask = ask
+        # Ordered sets, so that a simulation can be repeated.
+        self._by_replica: defaultdict[Replica, dict[LongPoll[Answer], None]] = defaultdict(dict)
+        self._by_connection: defaultdict[Connection, dict[LongPoll[Answer], None]] = defaultdict(
+            dict
+        )
+
+    def add(
+        self,
+        connection: Connection,
+        replica: Replica,
+        fetch: Fetch,
+        wait_s: float,
+        done: Answered,
+    ) -> None:
+        mine = self._by_connection[connection]
+        if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
+            raise Busy("too many fetches wait on this connection: end some first")
+
+        def forget() -> None:
+            del mine[waiting]
+            del others[waiting]
+            if not others:
+                self._by_replica.pop(replica, None)
+
+        others = self._by_replica[replica]
+        waiting: LongPoll[Answer] = LongPoll(
+            connection.turns,
+            partial(self._ask, replica, fetch),
+            _is_nothing,
+            wait_s,
+            done,
+            forget,
+            nothing=Fetched([], more=False),
+        )
+        mine[waiting] = others[waiting] = None
+        waiting.look()
+
+    def changed(self, replica: Replica) -> None:
+        """Look again: something was committed to the replica."""
+        for waiting in list(self._by_replica.get(replica, ())):
+            waiting.look()
+
+    def connection_closed(self, connection: Connection) -> None:
+        for waiting in list(self._by_connection.pop(connection, ())):
+            waiting.end()
+
+
 class ChainPuller:
     """Copies to all replicas of one node. Stays connected to the nodes that it copied from."""
 
@@ -304,6 +363,10 @@ class ChainPuller:
         except LoomError as error:
             return Refused(f"node {ask.target.node_id}: {error}")
         return answer_from_wire(reply.chain_answer, content)
+
+
+def _is_nothing(answer: Answer) -> bool:
+    return isinstance(answer, Fetched) and not answer.blocks
 
 
 def _frame(answer: Answer) -> Frame:

@@ -45,7 +45,7 @@ from loomlog.node.copyset.appends import Append
 from loomlog.node.copyset.epoch_store import EpochStore, Known
 from loomlog.node.copyset.look_back import FindBatch
 from loomlog.node.copyset.procedures import Asker, AskNode, insist, recover
-from loomlog.node.ordered.producers import ProducerTable
+from loomlog.node.ordered.appends import ProducerTable
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -134,6 +134,7 @@ class CopysetService(NodeProtocol):
         self._copies_lost = False
 
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
+        message.loglet_bytes += self.stored_bytes
         if full:
             before, self._reported_tails = self._reported_tails, self.tails()
             message.tails.extend(

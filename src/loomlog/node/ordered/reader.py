@@ -1,4 +1,4 @@
-"""Reads and subscriptions of one replica.
+"""Reads and subscriptions of replicas.
 
 What the page cache holds is read on the loop without blocking; the rest goes to a worker. Only
 committed entries are ever read. A subscription sends while it has credit, which its reader
@@ -11,18 +11,27 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from loomlog import limits
-from loomlog.errors import Corrupt, LoomError, NotFound, Trimmed, Unavailable
+from loomlog.errors import (
+    Busy,
+    Corrupt,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Trimmed,
+    Unavailable,
+)
+from loomlog.node.ordered.copy_destination import CopyDestination
 from loomlog.node.ordered.repairer import Repairer
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Worker
 from loomlog.storage.ordered.stream_reader import Beginning, Chunk, Miss, Part
-from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState
+from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.link import Codec, Connection
+from loomlog.wire.link import Codec, Connection, Frame, Route, Service
 
 logger = logging.getLogger(__name__)
 
@@ -270,3 +279,119 @@ class Subscription:
         frame = self._codec.failure_frame(error)
         frame.id, frame.reply = self._request_id, True
         self._connection.send(frame)
+
+
+class Held(NamedTuple):
+    """A replica, and what works with it."""
+
+    driver: ReplicaDriver
+    reader: Reader
+    repairer: Repairer
+    destination: CopyDestination
+
+
+class ReadRequests:
+    """Requests of clients and other nodes for entries."""
+
+    def __init__(self, holding: Callable[[StreamId], Held], codec: Codec, service: Service) -> None:
+        """`holding` returns a replica, or raises NotFound."""
+        self._holding = holding
+        self._codec = codec
+        self._service = service
+        self._subscriptions: dict[Connection, dict[int, Subscription]] = {}
+
+    def routes(self) -> dict[str, Route]:
+        return {
+            "fetch_batches": self._fetch_batches,
+            "read": self._read,
+            "locate": self._locate,
+            "find_time": self.find_time,
+            "subscribe": self._subscribe,
+            "subscription_credit": self._add_credit,
+            "cancel_subscription": self._cancel_subscription,
+        }
+
+    def stop(self) -> None:
+        for connection in list(self._subscriptions):
+            self.connection_closed(connection)
+
+    def connection_closed(self, connection: Connection) -> None:
+        for subscription in self._subscriptions.pop(connection, {}).values():
+            subscription.cancel()
+
+    # ---- reads
+
+    def _fetch_batches(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        held = self._holding(frame.fetch_batches.log_stream_id)  # it may leave then
+        self._service.spawn(self._answer_fetch(connection, frame, held.reader))
+
+    async def _answer_fetch(self, connection: Connection, frame: Frame, reader: Reader) -> None:
+        order = frame.fetch_batches
+        async with connection.turns:
+            try:
+                batches = await reader.stored(order.first_llsn, order.last_llsn)
+            except Exception as error:
+                self._service.answer_error(connection, frame, "fetch_batches", error)
+                return
+            answer = pb.Frame(id=frame.id, reply=True, fetched_batches=pb.FetchedBatches())
+            connection.send(answer, [batches])
+
+    def _read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        held = self._holding(frame.read.log_stream_id)  # as above
+        self._service.spawn(self._answer_read(connection, frame, held))
+
+    async def _answer_read(self, connection: Connection, frame: Frame, held: Held) -> None:
+        async with connection.turns:
+            try:
+                chunk = await held.reader.read(frame.read.glsn)
+            except Exception as error:
+                self._service.answer_error(connection, frame, "read", error)
+                return
+            answer = pb.Frame(id=frame.id, reply=True)
+            answer.read_response.high_watermark = held.driver.core.context.high_watermark
+            connection.send(answer, [chunk.buffer])
+
+    async def _locate(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.locate
+        if not order.glsn:
+            raise InvalidArgument("positions begin at 1")
+        held = self._holding(order.log_stream_id)
+        llsn = await held.reader.locate(order.glsn)
+        high = held.driver.core.context.high_watermark
+        return pb.Frame(located=pb.Located(llsn=llsn, high_watermark=high))
+
+    async def find_time(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.find_time
+        held = self._holding(order.log_stream_id)
+        # Before the search: the answer holds up to here.
+        high = held.driver.core.context.high_watermark
+        position = await held.reader.find_time(order.timestamp_us, max(order.first_glsn, 1))
+        return pb.Frame(found_time=pb.FoundTime(position=position, high_watermark=high))
+
+    # ---- subscriptions
+
+    def _subscribe(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        order = frame.subscribe
+        if not order.first_glsn and not order.first_llsn:
+            raise InvalidArgument("a subscription needs a first position or a first LLSN")
+        held = self._holding(order.log_stream_id)
+        mine = self._subscriptions.setdefault(connection, {})
+        if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
+            raise Busy("too many subscriptions on this connection: cancel some first")
+        subscription = Subscription(held.driver, held.reader, self._codec, connection, frame)
+        mine[frame.id] = subscription
+        subscription.task.add_done_callback(lambda _: mine.pop(frame.id, None))
+
+    def _add_credit(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        order = frame.subscription_credit
+        subscription = self._subscriptions.get(connection, {}).get(order.subscription_id)
+        if subscription is not None:
+            subscription.add_credit(order.bytes)
+
+    def _cancel_subscription(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> None:
+        wanted = frame.cancel_subscription.subscription_id
+        subscription = self._subscriptions.get(connection, {}).pop(wanted, None)
+        if subscription is not None:
+            subscription.cancel()

@@ -18,9 +18,8 @@ from typing import Final
 from loomlog import batch, limits
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import Busy, Corrupt, LoomError, Sealed, Trimmed, Unavailable
-from loomlog.node.ordered.producers import ProducerTable
+from loomlog.node.ordered.appends import ProducerTable, WaitingAppend, WaitingAppends
 from loomlog.node.ordered.replication import Backups
-from loomlog.node.ordered.waiting_appends import WaitingAppend, WaitingAppends
 from loomlog.node.workers import finish
 from loomlog.storage.files import Finished, UnsyncedError
 from loomlog.storage.ordered.stream_store import StreamStore
@@ -65,6 +64,7 @@ class ReplicaDriver:
         self._waiting = WaitingAppends(codec)
         self.producers = _producers_of(store)
         self._addresses: dict[NodeId, str] = {}
+        self._connections: list[Connection] = []  # to the backups, while it is primary
         self.core.damaged = store.context.damaged
         self.sealing = asyncio.Lock()  # a seal, an unseal and the start of a copy take turns
         self._trimming = asyncio.Lock()  # a trim and a wipe take turns
@@ -139,11 +139,12 @@ class ReplicaDriver:
             return
         batches, self._outbox = self._outbox, []
         last = self.core.next_llsn - 1
-        self._backups.replicate(self.stream_id, self.core.epoch, self._backup_addresses(), batches)
+        message = pb.Replicate(log_stream_id=self.stream_id, seal_epoch=self.core.epoch)
+        for connection in self._connections:
+            if connection.closed:
+                self.fail(f"replication failed: the backup at {connection.peer} is gone")
+            connection.send(pb.Frame(replicate=message), batches)
         self._write(batches, self._outbox_first, last)
-
-    def _backup_addresses(self) -> list[str]:
-        return [self._addresses[node] for node in self.core.replicas[1:]]
 
     def _write(self, batches: Sequence[memoryview], first: Llsn, last: Llsn) -> None:
         self.store.append(batches, first, last, partial(self._written, last))
@@ -289,12 +290,10 @@ class ReplicaDriver:
         async with self.sealing:
             nodes = tuple(replica.storage_node_id for replica in replicas)
             self._addresses = {r.storage_node_id: r.address for r in replicas}
+            backups = [replica.address for replica in replicas[1:]]
             if nodes[0] == self.core.node_id:
-                await self._backups.open(
-                    self.stream_id,
-                    epoch,
-                    self.core.next_llsn,
-                    [replica.address for replica in replicas[1:]],
+                self._connections = await self._backups.open(
+                    self.stream_id, epoch, self.core.next_llsn, backups
                 )
             self.core.unseal(epoch, nodes)
             self.ran_in = epoch

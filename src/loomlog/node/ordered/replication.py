@@ -27,8 +27,10 @@ class Backups:
 
     async def open(
         self, stream_id: StreamId, epoch: int, next_llsn: Llsn, addresses: Sequence[str]
-    ) -> None:
-        """Every backup agrees to take this stream's entries from `next_llsn` on."""
+    ) -> list[Connection]:
+        """Return connections to all backups, which agree to take the stream's entries from
+        `next_llsn` on."""
+        connections = []
         for address in addresses:
             connection = await self._links.connect(address)
             question = pb.OpenReplication(
@@ -40,17 +42,8 @@ class Backups:
                 connection.abort(error)  # it may be dead without our knowing: make a new one
                 raise
             self._streams.setdefault(address, set()).add(stream_id)
-
-    def replicate(
-        self, stream_id: StreamId, epoch: int, addresses: Sequence[str], batches: list[memoryview]
-    ) -> None:
-        for address in addresses:
-            connection = self._links.get(address)
-            if connection is None:
-                self._on_failure(stream_id, f"the backup at {address} is gone")
-                continue
-            message = pb.Replicate(log_stream_id=stream_id, seal_epoch=epoch)
-            connection.send(pb.Frame(replicate=message), batches)
+            connections.append(connection)
+        return connections
 
     def close(self) -> None:
         self._links.close()

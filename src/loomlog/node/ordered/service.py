@@ -1,28 +1,35 @@
-"""`ordered` on a storage node: its replicas of log streams, and the orders of the metadata
-repository. Requests of clients and other nodes are in requests.py.
+"""`ordered` on a storage node: its replicas of log streams, appends to them, and the orders of the
+metadata repository. Reads are in reader.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from loomlog import limits
-from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, LoomError, NotFound
+from loomlog.errors import (
+    AlreadyExists,
+    AppendUnknown,
+    Conflict,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Trimmed,
+)
 from loomlog.node.ordered.copy_destination import CopyDestination
 from loomlog.node.ordered.copy_source import Copy
-from loomlog.node.ordered.reader import Reader
+from loomlog.node.ordered.reader import Held, Reader, ReadRequests
 from loomlog.node.ordered.repairer import Repairer, Scrub
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.ordered.replication import Backups
-from loomlog.node.ordered.requests import Held, StreamRequests
 from loomlog.node.ordered.stores import StreamStores
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
 from loomlog.storage.ordered.stream_store import StreamStore
-from loomlog.types import StreamId
+from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame, Route
 from loomlog.wire.translate import commit_from_wire, commit_to_wire, report_to_wire
@@ -43,16 +50,24 @@ class OrderedService(NodeProtocol):
         self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
         self._unreported: dict[StreamId, None] = {}  # an ordered set of those that changed
         self.held: dict[StreamId, Held] = {}
-        self._requests = StreamRequests(self, context.codec, context.requests)
+        self._reads = ReadRequests(self.holding, context.codec, context.requests)
         self._stores = StreamStores(context.disks)
         for store in self._stores.open.values():
             self._adopt(store)
 
     def routes(self) -> dict[str, Route]:
-        return self._requests.routes()
+        return {
+            "append": self._append,
+            "resolve_append": self._resolve_append,
+            "replicate": self._replicate,
+            "open_replication": self._open_replication,
+            "sync_start": self._sync_start,
+            "sync_batches": self._sync_batches,
+            **self._reads.routes(),
+        }
 
     def connection_closed(self, connection: Connection) -> None:
-        self._requests.connection_closed(connection)
+        self._reads.connection_closed(connection)
 
     def begin_stop(self) -> None:
         """Close the connections to backups: a peer that goes away at the same time is then no
@@ -60,7 +75,7 @@ class OrderedService(NodeProtocol):
         self._backups.close()
 
     async def stop(self) -> None:
-        self._requests.stop()
+        self._reads.stop()
         for recovery in self._recoveries:
             recovery.cancel()
         for copy in self._copies.values():
@@ -196,11 +211,63 @@ class OrderedService(NodeProtocol):
             for stream_id, held in self.held.items()
         )
 
+    # ---- appends
+
+    def _append(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        held = self.holding(frame.append.log_stream_id)
+        repeated = held.driver.append(connection, frame, payload)
+        return None if repeated is None else _answer_repeated(held.reader, repeated)
+
+    async def _resolve_append(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.resolve_append
+        held = self.holding(order.log_stream_id)
+        answer = pb.AppendResolved()
+        first_llsn = held.driver.resolve(order.seal_epoch, order.producer_id, order.sequence)
+        if first_llsn:
+            answer.appended = True
+            answer.first_llsn = first_llsn
+            answer.first_glsn = await _position_of(held.reader, first_llsn)
+        return pb.Frame(append_resolved=answer)
+
+    # ---- requests of other replicas
+
+    def _replicate(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        order = frame.replicate
+        try:
+            driver = self.holding(order.log_stream_id).driver
+            driver.replicate(order.seal_epoch, payload)
+        except LoomError as error:
+            refusal = pb.ReplicationRefused(
+                log_stream_id=order.log_stream_id, seal_epoch=order.seal_epoch, reason=str(error)
+            )
+            connection.send(pb.Frame(replication_refused=refusal))
+
+    async def _open_replication(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.open_replication
+        driver = self.holding(order.log_stream_id).driver
+        driver.core.check_primary(order.seal_epoch, order.next_llsn)
+        return pb.Frame(done=pb.Done())
+
+    async def _sync_start(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.sync_start
+        destination = self.stamped(order.log_stream_id, order.stamp).destination
+        return pb.Frame(sync_started=await destination.start(connection, order))
+
+    def _sync_batches(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        destination = self.holding(frame.sync_batches.log_stream_id).destination
+        destination.take(connection, frame, payload)
+
     # ---- orders of the metadata repository
 
     def orders(self) -> dict[str, Route]:
         return {
-            "find_time": self._requests.find_time,
+            "find_time": self._reads.find_time,
             "commit": self._commit,
             "add_log_stream": self._add,
             "seal": self._seal,
@@ -328,6 +395,18 @@ class OrderedService(NodeProtocol):
             more=len(commits) == count_max,
         )
         return pb.Frame(commit_list=answer)
+
+
+async def _answer_repeated(reader: Reader, first_llsn: Llsn) -> Frame:
+    first_glsn = await _position_of(reader, first_llsn)
+    return pb.Frame(appended=pb.Appended(first_glsn=first_glsn, first_llsn=first_llsn))
+
+
+async def _position_of(reader: Reader, llsn: Llsn) -> Glsn:
+    try:
+        return await reader.position_of(llsn)
+    except Trimmed as error:
+        raise AppendUnknown(f"{error}; it was appended, where is not known any more") from None
 
 
 def _report(driver: ReplicaDriver) -> pb.LogStreamUncommitReport:

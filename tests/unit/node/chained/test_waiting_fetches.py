@@ -24,7 +24,7 @@ from loomlog.core.chained.messages import (
 from loomlog.errors import Busy, Unavailable
 from loomlog.limits import MIB, SUBSCRIPTIONS_PER_CONNECTION_MAX
 from loomlog.net.turns import Turns
-from loomlog.node.chained.waiting_fetches import WaitingFetches
+from loomlog.node.chained.service import WaitingFetches
 
 LONG_MS = 20_000
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loomlog.errors import AppendUnknown, Unavailable
 from loomlog.limits import APPENDS_IN_FLIGHT_MAX as WINDOW
-from loomlog.node.ordered.producers import ProducerTable
+from loomlog.node.ordered.appends import ProducerTable
 from loomlog.storage.ordered.data_file import ProducerMark
 
 
