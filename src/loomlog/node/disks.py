@@ -16,14 +16,13 @@ from loomlog.errors import Unavailable
 from loomlog.node.generation import Generation
 from loomlog.node.known_run import KnownRun
 from loomlog.node.volume import Volume
-from loomlog.storage import store_owner
 from loomlog.storage.files import Files, Worker
-from loomlog.storage.store_owner import Owner
+from loomlog.storage.identity import Owner, Store, open_owned
 from loomlog.storage.volumes import Volumes
 
 OpenStore: TypeAlias = Callable[[str], Any]  # at a path
 
-S = TypeVar("S", bound=store_owner.Store)
+S = TypeVar("S", bound=Store)
 
 
 class Stores(Protocol):
@@ -158,7 +157,7 @@ class Disks:
             simulated: S = self._open_store[protocol](path)
             return simulated
         owner = Owner(self.opened.cluster_stamp, self.settings.node_id)
-        return store_owner.open_owned(self.files, path, owner, open_real, is_empty)
+        return open_owned(self.files, path, owner, open_real, is_empty)
 
 
 def _thread_worker() -> Worker:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from loomlog.node.workers import off_loop
-from loomlog.storage import generation_file
+from loomlog.storage import age_marks
 from loomlog.storage.files import Files, Worker
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Generation:
         self._files = files
         self._paths = paths
         self._worker = worker
-        found = generation_file.load(files, paths)
+        found = age_marks.load_generation(files, paths)
         self._next = 0 if found is None else found + 1  # 0: not known until the node registers
         self.number = 0
         try:
@@ -57,7 +57,7 @@ class Generation:
             before = now
 
     def _save(self, number: int) -> None:
-        generation_file.save(self._files, self._paths, number)
+        age_marks.save_generation(self._files, self._paths, number)
 
     def _saved(self, number: int) -> None:
         self.number, self._next = max(number, self.number), max(number + 1, self._next)

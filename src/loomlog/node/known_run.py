@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from loomlog.core.history import Run, Seen
 from loomlog.errors import NotLeader, RolledBack, Unavailable
 from loomlog.node.workers import off_loop
-from loomlog.storage import run_file
+from loomlog.storage import age_marks
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
@@ -24,7 +24,7 @@ class KnownRun:
         self._files = files
         self._paths = paths
         self._worker = worker
-        self._seen = run_file.load(files, paths)
+        self._seen = age_marks.load_run(files, paths)
         self._noting = asyncio.Lock()
 
     def to_wire(self) -> pb.NoteRun:
@@ -49,6 +49,6 @@ class KnownRun:
 
     async def _save(self, told: Seen) -> None:
         try:
-            await off_loop(self._worker, lambda: run_file.save(self._files, self._paths, told))
+            await off_loop(self._worker, lambda: age_marks.save_run(self._files, self._paths, told))
         except OSError as error:
             raise Unavailable(f"the disk failed: {error}") from error

@@ -1,22 +1,26 @@
-"""The owner of the data in a directory: a small file next to the data, replaced atomically.
+"""The owner of the data in a directory: a small file next to the data (small_files.py).
 
-    <volume>/cid=<cluster id>/snid=<node id>/identity
+    <volume>/cid=<cluster id>/snid=<node id>/identity         of the directory of a storage node
+    <volume>/cid=<cluster id>/snid=<node id>/<store>/owner    of a store: a protocol's database
 
-It is one line of JSON, then its CRC32C in hex on a line of its own. Directory names alone prove
-nothing. Secrets are never shown: messages tell them apart by a fingerprint.
+Directory names alone prove nothing. Secrets are never shown: messages tell them apart by a
+fingerprint. The rows of a store know nothing of clusters and nodes, so a store is opened only if
+its file says that it was made here, and if no copy of it is on another volume.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from crc32c import crc32c
 
-from loomlog.errors import Corrupt, VersionMismatch
+from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.storage import small_files
 from loomlog.storage.files import Files
 from loomlog.types import LogId, NodeId
@@ -46,12 +50,12 @@ class Identity:
 
     def __str__(self) -> str:
         """Return it for messages, with fingerprints instead of secrets."""
-        secrets = ""
+        text = f"cluster {self.cluster_id}, storage node {self.node_id}"
         if self.node_secret:
-            secrets += f", node secret {fingerprint(self.node_secret)}"
+            text += f", node secret {fingerprint(self.node_secret)}"
         if self.cluster_secret:
-            secrets += f", cluster secret {fingerprint(self.cluster_secret)}"
-        return f"cluster {self.cluster_id}, storage node {self.node_id}{secrets}"
+            text += f", cluster secret {fingerprint(self.cluster_secret)}"
+        return text
 
 
 def fingerprint(secret: str) -> str:
@@ -139,3 +143,71 @@ def _names(files: Files, path: str) -> list[str]:
         return files.list(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
+
+
+# ---- stores
+
+_OWNER_FILE: Final = "owner"
+_OWNER_FORMAT: Final = 1
+_OWNER_ADVICE: Final = "check --volumes, or move it out of the volume"
+
+
+class Owner(NamedTuple):
+    cluster: str  # its stamp
+    node_id: NodeId
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster or 'unknown'}, storage node {self.node_id}"
+
+
+class Store(Protocol):
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Store)
+
+
+def open_owned(
+    files: Files,
+    path: str,
+    owner: Owner,
+    open_store: Callable[[str], S],
+    is_empty: Callable[[S], bool],
+) -> S:
+    """Open the store at `path` if it is the owner's; an empty one becomes it. Blocking."""
+    is_marked = files.exists(f"{path}/{_OWNER_FILE}")
+    if is_marked and (found := _load_owner(files, path)) != owner:
+        raise InvalidArgument(f"{path} belongs to {found}, not to {owner}; {_OWNER_ADVICE}")
+    store = open_store(path)
+    if not is_marked:
+        if not is_empty(store):
+            store.close()
+            raise InvalidArgument(f"{path} has no file that says whose it is; {_OWNER_ADVICE}")
+        _save_owner(files, path, owner)
+    return store
+
+
+def find_copies(files: Files, paths: Sequence[str]) -> dict[str, str]:
+    """Return the stores that are there twice: for each, where another copy of it is. Blocking."""
+    marked = [path for path in paths if files.exists(f"{path}/{_OWNER_FILE}")]
+    stamps = {path: small_files.read(files, f"{path}/{_OWNER_FILE}") for path in marked}
+    return {
+        path: other
+        for path in marked
+        for other in marked
+        if other != path and stamps[other] == stamps[path]
+    }
+
+
+def _save_owner(files: Files, path: str, owner: Owner) -> None:
+    fields = {"format": _OWNER_FORMAT, **owner._asdict(), "stamp": secrets.token_hex(8)}
+    small_files.replace_file(files, f"{path}/{_OWNER_FILE}", small_files.encode(fields))
+
+
+def _load_owner(files: Files, path: str) -> Owner:
+    fields = small_files.decode(small_files.read(files, f"{path}/{_OWNER_FILE}"))
+    if fields is None:
+        raise Corrupt(
+            f"{path}/{_OWNER_FILE} does not match its checksum; restore it from another node"
+        )
+    return Owner(fields["cluster"], fields["node_id"])

@@ -10,7 +10,7 @@ import pytest
 
 from loomlog.core.history import Run, Seen
 from loomlog.node.generation import Generation
-from loomlog.storage import generation_file, run_file
+from loomlog.storage import age_marks
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import File
 
@@ -48,7 +48,7 @@ def test_what_cannot_be_kept_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "no space left")
 
     with monkeypatch.context() as broken:
-        broken.setattr(generation_file, "save", full)
+        broken.setattr(age_marks, "save_generation", full)
         assert start(tmp_path).number == 0
     assert start(tmp_path).number == 2
 
@@ -56,12 +56,12 @@ def test_what_cannot_be_kept_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_on_a_full_disk_small_files_are_overwritten(tmp_path: Path) -> None:
     """Or the node could not take part, and nobody could delete anything there."""
     full, files, paths = FullDisk(), RealFiles(), [str(tmp_path)]
-    generation_file.save(files, paths, 9)
-    generation_file.save(full, paths, 10)
-    assert generation_file.load(files, paths) == 10
-    run_file.save(files, paths, Seen(Run(1, "a long id"), 100))
-    run_file.save(full, paths, Seen(Run(2, "id"), 7))
-    assert run_file.load(files, paths) == Seen(Run(2, "id"), 7)
+    age_marks.save_generation(files, paths, 9)
+    age_marks.save_generation(full, paths, 10)
+    assert age_marks.load_generation(files, paths) == 10
+    age_marks.save_run(files, paths, Seen(Run(1, "a long id"), 100))
+    age_marks.save_run(full, paths, Seen(Run(2, "id"), 7))
+    assert age_marks.load_run(files, paths) == Seen(Run(2, "id"), 7)
 
 
 def test_a_damaged_one_is_not_known_until_the_node_registers(tmp_path: Path) -> None:

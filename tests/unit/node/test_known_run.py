@@ -9,7 +9,7 @@ import pytest
 from loomlog.core.history import Run, Seen
 from loomlog.errors import NotLeader, RolledBack
 from loomlog.node.known_run import KnownRun
-from loomlog.storage import run_file
+from loomlog.storage import age_marks
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import Finished, Step
 from loomlog.wire import loomlog_pb2 as pb
@@ -48,7 +48,9 @@ async def test_what_was_noted_is_known_after_a_restart(tmp_path: Path) -> None:
     await note(run, 3, "x", 12)
     await note(run, 3, "x", 11)  # it came late
     assert known(volumes[1]).to_wire() == pb.NoteRun(number=3, id="x", revision=12)
-    run_file.save(RealFiles(), [str(volumes[0])], Seen(Run(4, "y"), 1))  # then the power failed
+    age_marks.save_run(
+        RealFiles(), [str(volumes[0])], Seen(Run(4, "y"), 1)
+    )  # then the power failed
     assert known(*volumes).to_wire() == pb.NoteRun(number=4, id="y", revision=1)
 
 

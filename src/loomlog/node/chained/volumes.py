@@ -35,7 +35,7 @@ from loomlog.node.workers import off_loop
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.write_once import Answered, WriteOnceStore
 from loomlog.storage.files import Worker
-from loomlog.storage.store_owner import find_copies
+from loomlog.storage.identity import find_copies
 from loomlog.types import Glsn, NodeId
 
 logger = logging.getLogger(__name__)

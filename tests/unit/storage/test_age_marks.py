@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loomlog.storage import generation_file
+from loomlog.storage import age_marks
 from loomlog.storage.disk import RealFiles
 
 
@@ -13,11 +13,11 @@ def test_the_lowest_of_all_volumes_counts(tmp_path: Path) -> None:
     files, paths = RealFiles(), [str(tmp_path / name) for name in ("a", "b", "c")]
     for path in paths:
         Path(path).mkdir()
-    assert generation_file.load(files, paths) == 0
-    generation_file.save(files, paths[:2], 7)
-    assert generation_file.load(files, paths) == 7
-    generation_file.save(files, paths[1:], 9)
-    assert generation_file.load(files, paths) == 7
+    assert age_marks.load_generation(files, paths) == 0
+    age_marks.save_generation(files, paths[:2], 7)
+    assert age_marks.load_generation(files, paths) == 7
+    age_marks.save_generation(files, paths[1:], 9)
+    assert age_marks.load_generation(files, paths) == 7
 
 
 def test_a_damaged_one_says_nothing(tmp_path: Path) -> None:
@@ -25,10 +25,10 @@ def test_a_damaged_one_says_nothing(tmp_path: Path) -> None:
     files, paths = RealFiles(), [str(tmp_path / name) for name in ("a", "b")]
     for path in paths:
         Path(path).mkdir()
-    generation_file.save(files, paths, 12)
+    age_marks.save_generation(files, paths, 12)
     kept = tmp_path / "a" / "generation"
     whole = kept.read_bytes()
     for broken in (b"", whole[:-1], b"99" + whole[2:], b"x" + whole):
         kept.write_bytes(broken)
-        assert generation_file.load(files, paths[:1]) is None
-        assert generation_file.load(files, paths) == 12
+        assert age_marks.load_generation(files, paths[:1]) is None
+        assert age_marks.load_generation(files, paths) == 12

@@ -1,0 +1,96 @@
+"""Two small files on the volumes of a storage node, by which old copies are recognised.
+
+    <volume>/cid=<cluster id>/snid=<node id>/generation
+    <volume>/cid=<cluster id>/snid=<node id>/run
+
+generation   a number that grows with every start, and while the data is written to: data with a
+             lower one than it had before is an older copy. Any volume may be one, so the lowest
+             counts. A volume without one is new
+run          the newest run of the metadata (core/history.py) that the node knows: metadata with an
+             earlier one is an older copy. The newest counts
+
+Both are the same on all volumes, except after a crash. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from loomlog.core.history import Run, Seen
+from loomlog.errors import Corrupt
+from loomlog.storage import small_files
+from loomlog.storage.files import Files
+
+logger = logging.getLogger(__name__)
+
+_GENERATION: Final = "generation"
+_RUN: Final = "run"
+
+
+def load_generation(files: Files, paths: Sequence[str]) -> int | None:
+    """Return the lowest one, or 0 if there is none. None: there is one, but it cannot be read. That
+    is no sign of an older copy, which would have one that can."""
+    found = [f"{path}/{_GENERATION}" for path in paths if files.exists(f"{path}/{_GENERATION}")]
+    numbers = [number for path in found if (number := _read_generation(files, path)) is not None]
+    return min(numbers, default=None if found else 0)
+
+
+def save_generation(files: Files, paths: Sequence[str], generation: int) -> None:
+    """Store it on all volumes; raise OSError if one of them cannot be written to."""
+    text = b"%d" % generation
+    for path in paths:
+        small_files.replace_small_file(
+            files, f"{path}/{_GENERATION}", b"%s %08x\n" % (text, crc32c(text))
+        )
+
+
+def _read_generation(files: Files, path: str) -> int | None:
+    try:
+        return _number(small_files.read(files, path))
+    except (OSError, Corrupt) as error:
+        logger.error("%s cannot be read (%s): an older copy may go unnoticed", path, error)
+        return None
+
+
+def _number(data: bytes) -> int:
+    text, _, crc = data.partition(b" ")
+    if not text.isdigit() or crc != b"%08x\n" % crc32c(text):
+        raise Corrupt("its checksum is wrong")
+    return int(text)
+
+
+def load_run(files: Files, paths: Sequence[str]) -> Seen:
+    """Return the newest one. A file that is damaged counts as none: others know as much."""
+    return max((_read_run(files, f"{path}/{_RUN}") for path in paths), default=Seen())
+
+
+def save_run(files: Files, paths: Sequence[str], seen: Seen) -> None:
+    """Store it on every volume that can be written to; raise OSError if none can."""
+    (number, run_id), revision = seen
+    data = small_files.encode({"number": number, "id": run_id, "revision": revision})
+    failures: list[OSError] = []
+    for path in paths:
+        try:
+            small_files.replace_small_file(files, f"{path}/{_RUN}", data)
+        except OSError as error:
+            failures.append(error)
+    if len(failures) == len(paths):
+        raise failures[0]
+
+
+def _read_run(files: Files, path: str) -> Seen:
+    try:
+        if not files.exists(path):
+            return Seen()
+        fields = small_files.decode(small_files.read(files, path))
+    except OSError as error:
+        logger.error("%s cannot be read: %s", path, error)
+        return Seen()
+    if fields is None:
+        logger.error("%s is damaged: which metadata this node has met is not known", path)
+        return Seen()
+    return Seen(Run(fields["number"], fields["id"]), fields["revision"])
