@@ -94,7 +94,7 @@ class ReaderRig:
     # ---- what happens
 
     def tell(self, known: LogState) -> None:
-        self.do(self.reader.told_state(known, self.now))
+        self.do(self.reader.learn_state(known, self.now))
 
     def answer(
         self,

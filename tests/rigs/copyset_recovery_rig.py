@@ -17,7 +17,7 @@ from loomlog.core.copyset.messages import (
     Store,
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
-from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round, Steps
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.copyset.recovery import Ending, Recovery
 from loomlog.core.requests import Lost
@@ -89,7 +89,7 @@ class RecoveryRig:
             outcome: Outcome = stop.value
             return outcome
 
-    def answer(self, asked: Round, hook: Hook = let_through) -> list[Answer]:
+    def answer(self, asked: Exchange, hook: Hook = let_through) -> list[Answer]:
         return [hook(ask) or self._answer(ask) for ask in asked.asks]
 
     def _answer(self, ask: CopysetAsk) -> Answer:

@@ -41,7 +41,7 @@ from loomlog.core.copyset.messages import (
     Trouble,
 )
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
-from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round, Steps
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.reader import Reader
 from loomlog.core.copyset.reader_sources import ReadSettings
 from loomlog.core.copyset.record import Epoch, Lsn, Record, skip_zero
@@ -111,14 +111,14 @@ class Call(Generic[Outcome]):
             return
         self._ask(asked)
 
-    def _ask(self, asked: Round) -> None:
+    def _ask(self, asked: Exchange) -> None:
         self._round += 1
         self._asks = asked.asks
         self._answers = [None] * len(asked.asks)
         for index, ask in enumerate(asked.asks):
             self._world.send(self._process, ask.target, ask.request, self._waiter(index, asked))
 
-    def _waiter(self, index: int, asked: Round) -> Answered:
+    def _waiter(self, index: int, asked: Exchange) -> Answered:
         number = self._round
 
         def answered(answer: Answer) -> None:
@@ -128,13 +128,13 @@ class Call(Generic[Outcome]):
 
         return answered
 
-    def _look(self, asked: Round) -> None:
+    def _look(self, asked: Exchange) -> None:
         if None in self._answers and not self._is_enough(asked):
             return
         self._round += 1
         self._go_on([answer or Lost() for answer in self._answers])
 
-    def _is_enough(self, asked: Round) -> bool:
+    def _is_enough(self, asked: Exchange) -> bool:
         pairs = zip(self._asks, self._answers, strict=True)
         answers = {
             ask.target: answer
@@ -309,7 +309,7 @@ class Follower:
         authorities = self._world.authorities_for_readers()
         if authorities != self._authorities:
             self._authorities = authorities
-            self._carry_out(self._reader.told_authorities(authorities, now))
+            self._carry_out(self._reader.learn_authorities(authorities, now))
         if self._untaken:
             taken, self._untaken = self._untaken, 0
             self._carry_out(self._reader.consumed(taken, now))
@@ -317,7 +317,7 @@ class Follower:
             self.wakes_at = None
             self._carry_out(self._reader.woken(now))
         if self._world.random.random() < 0.1:
-            self._carry_out(self._reader.told_state(self._world.store.state, now))
+            self._carry_out(self._reader.learn_state(self._world.store.state, now))
 
     def _carry_out(self, effects: list[ReaderEffect]) -> None:
         for effect in effects:
@@ -361,6 +361,6 @@ class Follower:
         if not self._world.is_alive(self.process):
             return
         if isinstance(answer, LogState):
-            self._carry_out(self._reader.told_state(answer, self._world.now))
+            self._carry_out(self._reader.learn_state(answer, self._world.now))
         else:
             self._ask_for_state()

@@ -93,7 +93,7 @@ def test_an_epoch_is_thought_to_end_with_the_last_record_that_was_found(
 
 def test_what_a_sequencer_told_last_is_not_listened_to(monkeypatch: Patch) -> None:
     nothing = Acknowledged(0, last=0, final=False)
-    monkeypatch.setattr(LogState, "told_of", lambda self, epoch: nothing)
+    monkeypatch.setattr(LogState, "acknowledged_in", lambda self, epoch: nothing)
     assert notices("is said to be lost, and was not", disaster=True)
 
 

@@ -89,13 +89,13 @@ def test_a_simple_majority_is_thought_to_be_enough(monkeypatch: Patch) -> None:
 
 
 def test_answers_from_before_records_were_copied_again_are_believed(monkeypatch: Patch) -> None:
-    told_authorities = Sources.told_authorities
+    learn_authorities = Sources.learn_authorities
 
     def told(sources: Sources, authorities: dict[NodeId, Authority]) -> None:
-        told_authorities(sources, authorities)
+        learn_authorities(sources, authorities)
         sources._answers_are_stale = False
 
-    monkeypatch.setattr(Sources, "told_authorities", told)
+    monkeypatch.setattr(Sources, "learn_authorities", told)
     assert notices(LOST, disaster=True, first=400)
 
 

@@ -38,10 +38,10 @@ def last_expired(segments: Iterable[Segment], trimmed: Glsn) -> Steps[FindTime, 
     for segment in segments:
         if segment.end is not None and kept_from > segment.end:
             continue
-        found = yield FindTime(segment, max(segment.start, kept_from))
-        if found is None:
+        young = yield FindTime(segment, max(segment.start, kept_from))
+        if young is None:
             break
-        kept_from = found
+        kept_from = young
         if segment.end is None or kept_from <= segment.end:
             break
     return kept_from - 1

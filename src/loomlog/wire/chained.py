@@ -219,11 +219,12 @@ def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
         case TrimmedTo(position):
             return _Tell(kind=_Tell.TRIMMED_TO, position=position), ()
         case Listed(extents, more, young):
-            found = [pb.BlockExtent(first=first, count=count) for first, count in extents]
-            return _Tell(kind=_Tell.LISTED, extents=found, more=more, position=young), ()
+            listed = [pb.BlockExtent(first=first, count=count) for first, count in extents]
+            return _Tell(kind=_Tell.LISTED, extents=listed, more=more, position=young), ()
         case Fetched(blocks, more):
-            found = _extents(blocks)
-            return _Tell(kind=_Tell.FETCHED, extents=found, more=more), list(_padded(blocks))
+            return _Tell(kind=_Tell.FETCHED, extents=_extents(blocks), more=more), list(
+                _padded(blocks)
+            )
         case Pulled(end, size, more):
             return _Tell(kind=_Tell.PULLED, end=end, size=size, more=more), ()
         case SealedAt(end, trimmed):
@@ -287,10 +288,10 @@ def _what_was_read(message: pb.ChainAnswer, payload: memoryview) -> Answer:
         blocks = list(_blocks(message, payload))
         if message.kind == _Tell.FETCHED:
             return Fetched(blocks, message.more)
-        (found,) = blocks
+        (block,) = blocks
     except (LoomError, ValueError) as error:
         return Refused(f"the answer cannot be used: {error}")
-    return Found(found)
+    return Found(block)
 
 
 def _blocks(message: pb.ChainAnswer, payload: memoryview) -> Iterator[Block]:

@@ -93,8 +93,8 @@ class FrameReader:
         may stop early, and go on later with `received(0)`, before it asks for room again.
         """
         self._end += count
-        while (found := self._next()) is not None:
-            yield found
+        while (frame := self._next()) is not None:
+            yield frame
         self._make_room(self._needed)
 
     def _next(self) -> tuple[pb.Frame, memoryview] | None:
@@ -249,8 +249,8 @@ class Codec:
             chained = frame.chain_request
             return chained.kind in _CHAIN_READS and not chained.wait_ms
         if kind == "copyset_request":
-            asked = frame.copyset_request
-            return asked.kind in _COPYSET_READS and not asked.wait_ms
+            copyset = frame.copyset_request
+            return copyset.kind in _COPYSET_READS and not copyset.wait_ms
         return kind in _READS
 
     def failure(self, frame: pb.Frame) -> errors.LoomError | None:

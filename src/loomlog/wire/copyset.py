@@ -225,8 +225,8 @@ def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffe
         case SealedAt():
             return _sealed_to_wire(answer), ()
         case Digested(records, more, trimmed):
-            found = [record_to_wire(record) for record in records]
-            digest = _Tell(kind=_Tell.DIGESTED, records=found, more=more, trimmed=trimmed)
+            heads = [record_to_wire(record) for record in records]
+            digest = _Tell(kind=_Tell.DIGESTED, records=heads, more=more, trimmed=trimmed)
             return digest, list(_padded(records))
         case Delivered(records=records):
             return _delivered_to_wire(answer), list(_padded(records))
@@ -328,8 +328,8 @@ def store_request_to_wire(request: EpochStoreRequest) -> pb.EpochStoreRequest:
         case SetClean(log, by, end):
             return kinds(kind=kinds.SET_CLEAN, loglet_id=log, by=by, end=_end_to_wire(end))
         case Finish(log, epoch, last):
-            told = pb.CopysetEnd(epoch=epoch, last=last)
-            return kinds(kind=kinds.FINISH, loglet_id=log, end=told)
+            final = pb.CopysetEnd(epoch=epoch, last=last)
+            return kinds(kind=kinds.FINISH, loglet_id=log, end=final)
         case Contradict(log, epoch, node, lsn):
             return kinds(kind=kinds.CONTRADICT, loglet_id=log, by=node, epoch=epoch, tail=lsn)
 
@@ -372,8 +372,8 @@ def state_to_wire(loglet: LogId, state: LogState, nodes: Iterable[KnownNode]) ->
         trimmed=state.trimmed,
         ends=map(_end_to_wire, state.ends),
         told=[
-            pb.CopysetEnd(epoch=told.epoch, last=told.last, uncertain=not told.final)
-            for told in state.told
+            pb.CopysetEnd(epoch=each.epoch, last=each.last, uncertain=not each.final)
+            for each in state.told
         ],
         stamp=state.stamp,
         nodes=[
@@ -401,7 +401,7 @@ def state_from_wire(message: pb.CopysetState) -> tuple[LogState, Mapping[NodeId,
         message.closed,
         message.trimmed,
         tuple(map(_end_from_wire, message.ends)),
-        tuple(Acknowledged(told.epoch, told.last, not told.uncertain) for told in message.told),
+        tuple(Acknowledged(each.epoch, each.last, not each.uncertain) for each in message.told),
         message.stamp,
     )
     nodes = (

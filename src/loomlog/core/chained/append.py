@@ -80,8 +80,8 @@ def resolve(projection: Projection, block: Block) -> Steps[Appended | Overtaken 
     tell."""
     outcome = yield from decide_at(projection, block.first)
     match outcome:
-        case Found(found):
-            return Appended() if found.is_same(block) else Overtaken()
+        case Found(decided):
+            return Appended() if decided.is_same(block) else Overtaken()
         case NotWritten():  # not handed out since: the new epoch began before it
             return Overtaken()
     return outcome

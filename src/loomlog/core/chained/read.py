@@ -201,8 +201,8 @@ def _address_before(projection: Projection, position: Glsn) -> Steps[Glsn | Stop
         return stop
     trimmed = max((a.trimmed for a in answers if isinstance(a, Missing)), default=0)
     address = max(projection.first, trimmed + 1)
-    found = [a.block for a in answers if isinstance(a, Found)]
-    nearest = max(found, key=lambda block: block.end, default=None)
+    blocks = [a.block for a in answers if isinstance(a, Found)]
+    nearest = max(blocks, key=lambda block: block.end, default=None)
     if nearest is None or nearest.end <= address:
         return address
     outcome = yield from read(projection, nearest.first)

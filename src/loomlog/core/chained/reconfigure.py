@@ -285,8 +285,8 @@ def _restore_chain(
 
 def _is_certain(replica: Replica, answer: Answer, goal: Goal) -> bool:
     """Return whether a replica of a lost chain has said what it has left, or never will."""
-    is_told = isinstance(answer, SealedAt) or answer == NOT_HERE
-    return is_told or replica.node_id in goal.leaving
+    is_settled = isinstance(answer, SealedAt) or answer == NOT_HERE
+    return is_settled or replica.node_id in goal.leaving
 
 
 def _why_none_stays(projection: Projection, index: int, seals: Seals) -> str:

@@ -216,12 +216,12 @@ def _list(request: List, blocks: Blocks) -> Listed:
 
 
 def _fetch(position: Glsn, bytes_max: int, blocks: Blocks) -> Fetched:
-    found: list[Block] = []
+    fetched: list[Block] = []
     size = 0
     extents = blocks.scan(position, FETCH_BLOCKS_MAX)
     for extent in extents:
         if size >= bytes_max:
-            return Fetched(found, more=True)
-        found.append(blocks.load(extent))
-        size += len(found[-1].batch)
-    return Fetched(found, more=len(extents) == FETCH_BLOCKS_MAX)
+            return Fetched(fetched, more=True)
+        fetched.append(blocks.load(extent))
+        size += len(fetched[-1].batch)
+    return Fetched(fetched, more=len(extents) == FETCH_BLOCKS_MAX)

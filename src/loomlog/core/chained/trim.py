@@ -53,15 +53,15 @@ def find_time(
     what is not written up to `last` never will be."""
     walks = [_Walk(chain[-1], first) for chain in projection.chains]
     reach = first
-    while reach <= last and (asked := [walk for walk in walks if walk.wants_more]):
-        answers = yield [Ask(walk.tail, walk.request(projection, timestamp_us)) for walk in asked]
+    while reach <= last and (walking := [walk for walk in walks if walk.wants_more]):
+        answers = yield [Ask(walk.tail, walk.request(projection, timestamp_us)) for walk in walking]
         if (stop := first_stop(answers, Listed)) is not None:
             return stop
-        for walk, answer in zip(asked, answers, strict=True):
+        for walk, answer in zip(walking, answers, strict=True):
             assert isinstance(answer, Listed)
             walk.learn(answer)
         if ended:
-            for walk in asked:
+            for walk in walking:
                 walk.older.clear()  # only young blocks matter
         else:
             reach = _advance(walks, reach)

@@ -52,16 +52,16 @@ def set_clean(state: LogState, request: SetClean) -> LogState:
     end = request.end
     if request.by != state.epoch or not state.last_clean < end.epoch < state.epoch:
         return state
-    told = state.told_of(end.epoch)
-    if told.final and not end.exact:  # it came while the epoch was being recovered
-        end = replace(end, last=max(end.last, told.last), exact=True)
+    acknowledged = state.acknowledged_in(end.epoch)
+    if acknowledged.final and not end.exact:  # it came while the epoch was being recovered
+        end = replace(end, last=max(end.last, acknowledged.last), exact=True)
     is_empty = end.exact and not end.last
     return replace(
         state,
         last_clean=end.epoch,
         tail=max(state.tail, _tail_of(end)),
         ends=state.ends if is_empty else (*state.ends, end),
-        told=tuple(told for told in state.told if told.epoch > end.epoch),
+        told=tuple(each for each in state.told if each.epoch > end.epoch),
     )
 
 
@@ -73,22 +73,22 @@ def _tail_of(end: EpochEnd) -> Lsn:
 
 
 def finish(state: LogState, request: Finish) -> LogState:
-    return _tell(state, Acknowledged(request.epoch, request.last, final=True))
+    return _note(state, Acknowledged(request.epoch, request.last, final=True))
 
 
 def note_tail(state: LogState, tail: Lsn) -> LogState:
     """Note what a sequencer has acknowledged so far."""
     if not offset_of(tail):
         return state
-    return _tell(state, Acknowledged(epoch_of(tail), offset_of(tail), final=False))
+    return _note(state, Acknowledged(epoch_of(tail), offset_of(tail), final=False))
 
 
-def _tell(state: LogState, news: Acknowledged) -> LogState:
-    known = state.told_of(news.epoch)
-    is_news = not known.final and (news.final or news.last > known.last)
+def _note(state: LogState, news: Acknowledged) -> LogState:
+    before = state.acknowledged_in(news.epoch)
+    is_news = not before.final and (news.final or news.last > before.last)
     if not (is_news and state.last_clean < news.epoch <= state.epoch):
         return state
-    others = (told for told in state.told if told.epoch != news.epoch)
+    others = (each for each in state.told if each.epoch != news.epoch)
     return replace(state, told=tuple(sorted([*others, news])))
 
 
@@ -159,12 +159,12 @@ def _unclean(state: LogState) -> range:
 # ---- nodesets
 
 
-def has_shrunk(state: LogState, asked: int) -> bool:
-    """Return whether the nodeset is smaller than what was asked for (0: nothing was), or than an
+def has_shrunk(state: LogState, size_wanted: int) -> bool:
+    """Return whether the nodeset is smaller than the size that is wanted (0: any), or than an
     earlier one. New nodes alone are no reason for an epoch; having lost some is a reason to take
     others."""
     sizes = [len(metadata.nodeset) for metadata in state.history]
-    return sizes[-1] < (asked or max(sizes))
+    return sizes[-1] < (size_wanted or max(sizes))
 
 
 def next_nodeset(

@@ -275,9 +275,10 @@ class LogState:
         empty = EpochEnd(epoch, lng=0, last=0, seal=epoch, wave=0)
         return next((end for end in self.ends if end.epoch == epoch), empty)
 
-    def told_of(self, epoch: Epoch) -> Acknowledged:
+    def acknowledged_in(self, epoch: Epoch) -> Acknowledged:
+        """Return how far an epoch was acknowledged, as far as its sequencer reported it."""
         nothing = Acknowledged(epoch, last=0, final=False)
-        return next((told for told in self.told if told.epoch == epoch), nothing)
+        return next((each for each in self.told if each.epoch == epoch), nothing)
 
     def metadata_of(self, epoch: Epoch) -> EpochMetadata:
         return next(metadata for metadata in reversed(self.history) if metadata.since <= epoch)

@@ -40,14 +40,14 @@ def _never(answers: Answers) -> bool:
     return False
 
 
-class Round(NamedTuple):
+class Exchange(NamedTuple):
     """Requests that are sent all at once. They are answered in the same order."""
 
     asks: Sequence[CopysetAsk]
     enough: Callable[[Answers], bool] = _never  # then wait only briefly for the rest
 
 
-Steps: TypeAlias = requests.Steps[Round, Sequence[Answer], Outcome]
+Steps: TypeAlias = requests.Steps[Exchange, Sequence[Answer], Outcome]
 
 
 def ask_each(
@@ -56,13 +56,13 @@ def ask_each(
     enough: Callable[[Answers], bool] = _never,
 ) -> Steps[dict[NodeId, Answer]]:
     """Send the same request to several nodes."""
-    answers = yield Round([Ask(node, request) for node in nodes], enough)
+    answers = yield Exchange([Ask(node, request) for node in nodes], enough)
     return dict(zip(nodes, answers, strict=True))
 
 
 def ask_store(request: EpochStoreRequest) -> Steps[LogState | None]:
     """Return the state of the log afterwards; None if it is unknown what happened."""
-    [answer] = yield Round([Ask(Service.METADATA, request)])
+    [answer] = yield Exchange([Ask(Service.METADATA, request)])
     return answer if isinstance(answer, LogState) else None
 
 
@@ -95,12 +95,12 @@ def fence(
         sealed = {node for node, answer in answers.items() if isinstance(answer, SealedAt)}
         return all(metadata.is_f_majority(sealed | away) for metadata in unclean)
 
-    asked = {*unclean, state.metadata_of(epoch)}  # its own nodes know whether the epoch is new
-    nodes = sorted({node for metadata in asked for node in metadata.nodes} - away)
+    nodesets = {*unclean, state.metadata_of(epoch)}  # its own nodes know whether the epoch is new
+    nodes = sorted({node for metadata in nodesets for node in metadata.nodes} - away)
     answers = yield from ask_each(nodes, Seal(log, epoch - 1, wave=0), is_done)
-    preempted = (answer for answer in answers.values() if isinstance(answer, Preempted))
-    if (found := next(preempted, None)) is not None:
-        return found
+    preemptions = (answer for answer in answers.values() if isinstance(answer, Preempted))
+    if (preempted := next(preemptions, None)) is not None:
+        return preempted
     sealed = {node: answer for node, answer in answers.items() if isinstance(answer, SealedAt)}
     newer = {node: answer.newer for node, answer in sealed.items() if answer.newer}
     return Fenced(newer) if is_done(answers) else None
@@ -137,7 +137,7 @@ def purge(log: LogId, epoch: Epoch, me: NodeId) -> Steps[Purged | NotPurged]:
         # Its end is forgotten: the node must know of the trim before it calls the epoch empty.
         requests.insert(0, Trim(log, state.trimmed))
     for request in requests:
-        [answer] = yield Round([Ask(me, request)])
+        [answer] = yield Exchange([Ask(me, request)])
         if not isinstance(answer, Done):
             return NotPurged("this node does not answer")
     return Purged(end)
@@ -192,8 +192,8 @@ def _judge(lsn: Lsn, answers: Answers) -> Resolution | None:
     delivered = [answer for answer in answers.values() if isinstance(answer, Delivered)]
     records = [record for answer in delivered for record in answer.records]
     if records:
-        found = max(records, key=lambda record: record.precedence)
-        return Appended(found) if found.kind is Kind.DATA else Nowhere()
+        newest = max(records, key=lambda record: record.precedence)
+        return Appended(newest) if newest.kind is Kind.DATA else Nowhere()
     if any(answer.trimmed >= lsn for answer in delivered):
         return Unresolved("what was there is trimmed", for_good=True)
     return None

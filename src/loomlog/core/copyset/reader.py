@@ -34,7 +34,7 @@ from loomlog.core.copyset.effects import (
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata
 from loomlog.core.copyset.reader_sources import Finding, ReadSettings, Source, Sources
-from loomlog.core.copyset.reader_window import Room, Window, WindowPiece
+from loomlog.core.copyset.reader_window import Room, Window, WindowSpan
 from loomlog.core.copyset.record import (
     LSN_MAX,
     OFFSET_MAX,
@@ -68,8 +68,8 @@ class Knowledge:
 
     def learn_state(self, state: LogState) -> None:
         self.trimmed = max(self.trimmed, state.trimmed)
-        known = self._state
-        if known is None or (state.epoch, state.last_clean) >= (known.epoch, known.last_clean):
+        old = self._state
+        if old is None or (state.epoch, state.last_clean) >= (old.epoch, old.last_clean):
             self._state = state
 
     def learn_answer(self, answer: Delivered) -> None:
@@ -124,7 +124,7 @@ class Reader:
         self._until = until
         self._batches = batches
         self._settings = settings
-        self._known = Knowledge()
+        self._knowledge = Knowledge()
         self._sources = Sources(settings)
         self._room = Room(settings.room_bytes)
         self._window = Window(self._room)
@@ -143,10 +143,10 @@ class Reader:
     def start(self, now: float) -> list[ReaderEffect]:
         return self._go_on(now)
 
-    def told_state(self, state: LogState, now: float) -> list[ReaderEffect]:
+    def learn_state(self, state: LogState, now: float) -> list[ReaderEffect]:
         """Take the answer to NeedMetadata, or news. Older states do no harm."""
-        self._known.learn_state(state)
-        if self._is_told():
+        self._knowledge.learn_state(state)
+        if self._has_metadata():
             self._in_vain = 0
         elif self._wanted is not None:
             retry = Backoff(self._settings.retry_s, self._settings.state_s_max)
@@ -155,24 +155,28 @@ class Reader:
         self._wanted = None
         return self._go_on(now)
 
-    def _is_told(self) -> bool:
+    def _has_metadata(self) -> bool:
         """Return whether the metadata that was asked for is known."""
         epoch = epoch_of(self.head)
-        if self._known.stretch_of(epoch) is None:
+        if self._knowledge.stretch_of(epoch) is None:
             return False
-        return self._wanted != epoch or not self._wants_end or self._known.end_of(epoch) is not None
+        return (
+            self._wanted != epoch
+            or not self._wants_end
+            or self._knowledge.end_of(epoch) is not None
+        )
 
-    def told_authorities(
+    def learn_authorities(
         self, authorities: Mapping[NodeId, Authority], now: float
     ) -> list[ReaderEffect]:
         """Take the authorities of all nodes. Nodes that are not named are fully authoritative."""
-        self._sources.told_authorities(authorities)
+        self._sources.learn_authorities(authorities)
         return self._go_on(now)
 
     def answered(
         self, node: NodeId, question: int, answer: Delivered, now: float
     ) -> list[ReaderEffect]:
-        self._known.learn_answer(answer)
+        self._knowledge.learn_answer(answer)
         source = self._sources.asked(node, question)
         if source is not None:
             self._sources.answered(source, answer, self.head, now)
@@ -213,15 +217,15 @@ class Reader:
         epoch = epoch_of(self.head)
         if self.head > self._last_wanted:
             self._finish()
-        elif (piece := self._window.pop(self.head)) is not None:
-            self._deliver(piece)
+        elif (span := self._window.pop(self.head)) is not None:
+            self._deliver(span)
             return True
-        elif (stretch := self._known.stretch_of(epoch)) is None:
+        elif (stretch := self._knowledge.stretch_of(epoch)) is None:
             self._want(epoch, now)
-        elif self._known.trimmed >= self.head:
-            self._gap(self._known.trimmed, GapKind.TRIM)
+        elif self._knowledge.trimmed >= self.head:
+            self._gap(self._knowledge.trimmed, GapKind.TRIM)
             return True
-        elif (end := self._known.end_of(epoch)) is not None and offset_of(self.head) > end.last:
+        elif (end := self._knowledge.end_of(epoch)) is not None and offset_of(self.head) > end.last:
             self._pass_end(end)
             return True
         else:
@@ -257,20 +261,20 @@ class Reader:
         self._window.clear()
         self._blocked_since = None
 
-    def _deliver(self, piece: WindowPiece) -> None:
-        if piece.record.kind is Kind.DATA:
-            last = min(piece.last, self._last_wanted)
-            self._effects.append(Deliver(piece.record, piece.first, last))
-            self._room.delivered(piece)
+    def _deliver(self, span: WindowSpan) -> None:
+        if span.record.kind is Kind.DATA:
+            last = min(span.last, self._last_wanted)
+            self._effects.append(Deliver(span.record, span.first, last))
+            self._room.delivered(span)
             self._move_to(last + 1)
             return
-        self._room.give_back(piece)
-        epoch = piece.record.epoch
-        is_end = piece.record.kind is Kind.BRIDGE and piece.last == make(epoch, OFFSET_MAX)
+        self._room.give_back(span)
+        epoch = span.record.epoch
+        is_end = span.record.kind is Kind.BRIDGE and span.last == make(epoch, OFFSET_MAX)
         if is_end:
             self._gap(last_of(epoch), GapKind.BRIDGE)
         else:
-            self._gap(piece.last, GapKind.HOLE)  # a bridge, too, if something stands behind it
+            self._gap(span.last, GapKind.HOLE)  # a bridge, too, if something stands behind it
 
     def _gap(self, last: Lsn, kind: GapKind, *, exact: bool = True) -> None:
         last = min(last, self._last_wanted)
@@ -285,7 +289,7 @@ class Reader:
 
     @property
     def _last_wanted(self) -> Lsn:
-        end = self._known.end_of_log
+        end = self._knowledge.end_of_log
         return self._until if end is None else min(self._until, end)
 
     # ---- when the head is empty
@@ -311,7 +315,7 @@ class Reader:
     def _is_decided(self) -> bool:
         """Return whether there is something at the head, or never will be."""
         is_waited_for = any(source.is_expected for source in self._sources)
-        is_clean = self._known.is_clean(epoch_of(self.head))
+        is_clean = self._knowledge.is_clean(epoch_of(self.head))
         return self._sources.is_passed(self.head) or (is_clean and not is_waited_for)
 
     def _waits_for_consumer(self) -> bool:
@@ -325,7 +329,7 @@ class Reader:
     def _conclude(self, is_grace_over: bool, now: float) -> bool:
         """Decide about the head when all nodes send everything. Return whether anything follows."""
         epoch = epoch_of(self.head)
-        decided = last_of(epoch) if self._known.is_clean(epoch) else 0
+        decided = last_of(epoch) if self._knowledge.is_clean(epoch) else 0
         finding = self._sources.find_nothing(self.head, decided)
         if finding is None or not (finding.at_once or is_grace_over):
             return False
@@ -349,7 +353,7 @@ class Reader:
         last = finding.last
         if self._window.first is not None:
             last = min(last, self._window.first - 1)
-        end = self._known.end_of(epoch)
+        end = self._knowledge.end_of(epoch)
         if end is not None:
             return min(last, make(epoch, end.last))
         return last if last < make(epoch, OFFSET_MAX) else None
@@ -374,7 +378,7 @@ class Reader:
 
     def _asked_until(self) -> Lsn:
         """Return how far to ask; when all send all, to the end of an epoch, to recognise a loss."""
-        stretch = self._known.stretch_of(epoch_of(self.head))
+        stretch = self._knowledge.stretch_of(epoch_of(self.head))
         if stretch is None or stretch.metadata != self._sources.metadata:
             return 0
         wanted = self._last_wanted

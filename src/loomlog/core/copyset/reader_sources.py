@@ -164,14 +164,14 @@ class Sources:
 
     def enter(self, metadata: EpochMetadata, head: Lsn) -> None:
         """Read from these nodes from now on. What is known of those that stay is kept."""
-        known = self._by_node
+        before = self._by_node
         self.metadata = metadata
         self._head = head
-        self._by_node = {node: known.get(node) or Source(node, head) for node in metadata.nodes}
-        self.told_authorities(self._authorities)
+        self._by_node = {node: before.get(node) or Source(node, head) for node in metadata.nodes}
+        self.learn_authorities(self._authorities)
         self.rewind(head)
 
-    def told_authorities(self, authorities: Mapping[NodeId, Authority]) -> None:
+    def learn_authorities(self, authorities: Mapping[NodeId, Authority]) -> None:
         """Take the authorities. What a node that is empty now had was copied to others, perhaps
         after they answered."""
         self._authorities = authorities

@@ -1,6 +1,6 @@
 """Records that arrived before their turn, in order and each once. Pure.
 
-Invariant: pieces never overlap. Where copies differ, the one of higher precedence counts; a batch
+Invariant: spans never overlap. Where copies differ, the one of higher precedence counts; a batch
 counts as a whole or not at all, a range without entries may be cut.
 """
 
@@ -16,7 +16,7 @@ from loomlog.types import NodeId
 HEAD_BYTES: Final = 64  # of a record besides its batch
 
 
-class WindowPiece(NamedTuple):
+class WindowSpan(NamedTuple):
     """The part of a record that counts."""
 
     first: Lsn
@@ -44,18 +44,18 @@ class Room:
         free = share - self._taken[node]
         return free if 2 * free >= share else 0
 
-    def take(self, piece: WindowPiece) -> None:
-        self._taken[piece.node] += piece.size
+    def take(self, span: WindowSpan) -> None:
+        self._taken[span.node] += span.size
 
-    def give_back(self, piece: WindowPiece) -> None:
-        self._taken[piece.node] -= piece.size
+    def give_back(self, span: WindowSpan) -> None:
+        self._taken[span.node] -= span.size
 
-    def delivered(self, piece: WindowPiece) -> None:
+    def delivered(self, span: WindowSpan) -> None:
         """Keep the room taken until the consumer is done with it."""
-        self._with_consumer.append((piece.node, piece.size))
+        self._with_consumer.append((span.node, span.size))
 
-    def consumed(self, pieces: int) -> None:
-        for _ in range(pieces):
+    def consumed(self, spans: int) -> None:
+        for _ in range(spans):
             node, size = self._with_consumer.popleft()
             self._taken[node] -= size
 
@@ -65,8 +65,8 @@ class Window:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self._firsts: list[Lsn] = []  # of all pieces, in order
-        self._pieces: dict[Lsn, WindowPiece] = {}
+        self._firsts: list[Lsn] = []  # of all spans, in order
+        self._spans: dict[Lsn, WindowSpan] = {}
 
     @property
     def first(self) -> Lsn | None:
@@ -75,10 +75,10 @@ class Window:
     def add(self, record: Record, node: NodeId, head: Lsn) -> None:
         if record.last < head:
             return
-        piece = WindowPiece(max(record.first, head), record.last, record, node)
-        others = self._overlapping(piece.first, piece.last)
+        span = WindowSpan(max(record.first, head), record.last, record, node)
+        others = self._overlapping(span.first, span.last)
         if not others:
-            self._insert(piece)
+            self._insert(span)
             return
         stronger = [other for other in others if other.record.precedence >= record.precedence]
         if stronger and record.kind is Kind.DATA:
@@ -86,55 +86,55 @@ class Window:
         for other in others:
             if other not in stronger:
                 self._remove(other.first)
-                self._insert_rests(other, [piece])
-        self._insert_rests(piece, stronger)
+                self._insert_rests(other, [span])
+        self._insert_rests(span, stronger)
 
-    def pop(self, head: Lsn) -> WindowPiece | None:
-        """Return the piece that begins at the head. Its room stays taken."""
+    def pop(self, head: Lsn) -> WindowSpan | None:
+        """Return the span that begins at the head. Its room stays taken."""
         if self.first != head:
             return None
         del self._firsts[0]
-        return self._pieces.pop(head)
+        return self._spans.pop(head)
 
     def drop_below(self, head: Lsn) -> None:
         while self._firsts and self._firsts[0] < head:
-            piece = self._remove(self._firsts[0])
-            if piece.last >= head:
-                self._insert(piece._replace(first=head))
+            span = self._remove(self._firsts[0])
+            if span.last >= head:
+                self._insert(span._replace(first=head))
 
     def clear(self) -> None:
-        for piece in self._pieces.values():
-            self._room.give_back(piece)
+        for span in self._spans.values():
+            self._room.give_back(span)
         self._firsts.clear()
-        self._pieces.clear()
+        self._spans.clear()
 
     # ---- inside
 
-    def _overlapping(self, first: Lsn, last: Lsn) -> list[WindowPiece]:
+    def _overlapping(self, first: Lsn, last: Lsn) -> list[WindowSpan]:
         index = bisect_right(self._firsts, first)
-        if index and self._pieces[self._firsts[index - 1]].last >= first:
+        if index and self._spans[self._firsts[index - 1]].last >= first:
             index -= 1
-        return [self._pieces[key] for key in self._firsts[index : bisect_right(self._firsts, last)]]
+        return [self._spans[key] for key in self._firsts[index : bisect_right(self._firsts, last)]]
 
-    def _insert_rests(self, piece: WindowPiece, covered: list[WindowPiece]) -> None:
-        """Insert the parts of a piece that `covered`, which is in order, leaves."""
-        if covered and piece.record.kind is Kind.DATA:
+    def _insert_rests(self, span: WindowSpan, covered: list[WindowSpan]) -> None:
+        """Insert the parts of a span that `covered`, which is in order, leaves."""
+        if covered and span.record.kind is Kind.DATA:
             return
-        first = piece.first
+        first = span.first
         for other in covered:
             if first < other.first:
-                self._insert(piece._replace(first=first, last=other.first - 1))
+                self._insert(span._replace(first=first, last=other.first - 1))
             first = max(first, other.last + 1)
-        if first <= piece.last:
-            self._insert(piece._replace(first=first))
+        if first <= span.last:
+            self._insert(span._replace(first=first))
 
-    def _insert(self, piece: WindowPiece) -> None:
-        insort(self._firsts, piece.first)
-        self._pieces[piece.first] = piece
-        self._room.take(piece)
+    def _insert(self, span: WindowSpan) -> None:
+        insort(self._firsts, span.first)
+        self._spans[span.first] = span
+        self._room.take(span)
 
-    def _remove(self, first: Lsn) -> WindowPiece:
+    def _remove(self, first: Lsn) -> WindowSpan:
         del self._firsts[bisect_left(self._firsts, first)]
-        piece = self._pieces.pop(first)
-        self._room.give_back(piece)
-        return piece
+        span = self._spans.pop(first)
+        self._room.give_back(span)
+        return span

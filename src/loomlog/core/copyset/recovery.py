@@ -44,7 +44,7 @@ from loomlog.core.copyset.procedures import (
     Answer,
     Answers,
     CopysetAsk,
-    Round,
+    Exchange,
     Steps,
     ask_each,
     ask_store,
@@ -81,7 +81,7 @@ class Basis(NamedTuple):
     authoritative: bool  # what none of them has was not complete
 
 
-class Found(NamedTuple):
+class Heads(NamedTuple):
     records: dict[NodeId, list[Record]]  # heads, in order
     trimmed: Lsn  # some may have been trimmed meanwhile, up to here
 
@@ -109,9 +109,9 @@ class EpochRecovery:
         self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.nodes}
 
     def run(
-        self, trimmed: Lsn, told: Acknowledged, now_us: int
+        self, trimmed: Lsn, acknowledged: Acknowledged, now_us: int
     ) -> Steps[EpochEnd | Failed | Preempted]:
-        """Recover the epoch. `told`: how far it was acknowledged, according to the epoch store."""
+        """Recover the epoch. `acknowledged` is what the epoch store knows of it."""
         sealed = yield from self._seal_nodes()
         if not isinstance(sealed, dict):
             return sealed
@@ -126,9 +126,11 @@ class EpochRecovery:
         basis = self._basis(digests)
         if isinstance(basis, Failed):
             return basis
-        settled = settle(digests, after, authoritative=basis.authoritative, acknowledged=told.last)
+        settled = settle(
+            digests, after, authoritative=basis.authoritative, acknowledged=acknowledged.last
+        )
         like = self._like(lng, digests, now_us)
-        mutations = plan(settled.pieces, digests, basis.writable, self._metadata, like)
+        mutations = plan(settled.spans, digests, basis.writable, self._metadata, like)
         for index in range(0, len(mutations), RECOVERED_AT_ONCE):
             stop = yield from self._mutate(mutations[index : index + RECOVERED_AT_ONCE])
             if stop is not None:
@@ -136,7 +138,7 @@ class EpochRecovery:
         if after == OFFSET_MAX:
             end = EpochEnd(self._epoch, lng, lng, *self._by)  # all of it is trimmed
         else:
-            last, exact = max(settled.last, told.last), settled.exact or told.final
+            last, exact = max(settled.last, acknowledged.last), settled.exact or acknowledged.final
             end = EpochEnd(self._epoch, lng, last, *self._by, exact)
         return (yield from self._clean(basis, end))
 
@@ -151,9 +153,9 @@ class EpochRecovery:
         be there, which then get every record."""
         metadata = self._metadata
         empty = self._those(Authority.EMPTY)
-        known = self._those(Authority.FULL).intersection(there) | empty
+        certain = self._those(Authority.FULL).intersection(there) | empty
         could_be_copied = metadata.can_hold_a_copyset(set(metadata.nodes) - empty)
-        authoritative = could_be_copied and metadata.is_f_majority(known)
+        authoritative = could_be_copied and metadata.is_f_majority(certain)
         missing = self._those(Authority.FULL, Authority.UNDERREPLICATED).difference(there)
         if missing and not (authoritative and metadata.is_f_majority(there)):
             return Failed(
@@ -200,28 +202,28 @@ class EpochRecovery:
 
     # ---- digesting
 
-    def _digest(self, sealed: Mapping[NodeId, SealedAt], after: Offset) -> Steps[Found | Preempted]:
+    def _digest(self, sealed: Mapping[NodeId, SealedAt], after: Offset) -> Steps[Heads | Preempted]:
         """Return what the nodes have, without batches. Nodes that fail are left out."""
         digests: dict[NodeId, list[Record]] = {node: [] for node in sealed}
         trimmed: Lsn = 0
-        asked = {node: after for node, a in sealed.items() if self._may_have(a, after)}
-        while asked:
-            answers = yield Round(
-                [Ask(node, self._digest_above(offset)) for node, offset in asked.items()]
+        offsets = {node: after for node, a in sealed.items() if self._may_have(a, after)}
+        while offsets:
+            answers = yield Exchange(
+                [Ask(node, self._digest_above(offset)) for node, offset in offsets.items()]
             )
             if (preempted := _preempted(answers)) is not None:
                 return preempted
-            for node, answer in zip(list(asked), answers, strict=True):
+            for node, answer in zip(list(offsets), answers, strict=True):
                 if not isinstance(answer, Digested):
-                    del digests[node], asked[node]
+                    del digests[node], offsets[node]
                     continue
                 digests[node] += answer.records
                 trimmed = max(trimmed, answer.trimmed)
                 if answer.more:
-                    asked[node] = offset_of(answer.records[-1].last)
+                    offsets[node] = offset_of(answer.records[-1].last)
                 else:
-                    del asked[node]
-        return Found(digests, trimmed)
+                    del offsets[node]
+        return Heads(digests, trimmed)
 
     def _may_have(self, answer: SealedAt, after: Offset) -> bool:
         if after == OFFSET_MAX:
@@ -255,7 +257,7 @@ class EpochRecovery:
             whole = record._replace(batch=batches.get(record.first, b""))
             asks += [Ask(node, Amend(self._log, record)) for node in amend]
             asks += [Ask(node, Store(self._log, whole)) for node in store]
-        answers = yield Round(asks)
+        answers = yield Exchange(asks)
         return _stop(asks, answers, Stored)
 
     def _fetch(
@@ -266,18 +268,18 @@ class EpochRecovery:
             source = sources[self._wave % len(sources)]
             digest = self._digest_above(record.offset - 1)
             asks.append(Ask(source, replace(digest, bytes_max=1, batches=True)))
-        answers = (yield Round(asks)) if asks else []
+        answers = (yield Exchange(asks)) if asks else []
         if (stop := _stop(asks, answers, Digested)) is not None:
             return stop
-        found = [a.records[0] for a in answers if isinstance(a, Digested) and a.records]
-        batches = {record.first: record.batch for record in found if record.kind is Kind.DATA}
+        records = [a.records[0] for a in answers if isinstance(a, Digested) and a.records]
+        batches = {record.first: record.batch for record in records if record.kind is Kind.DATA}
         if any(mutation.record.first not in batches for mutation in mutations):
             return Failed("a record that was digested is gone")
         return batches
 
     def _clean(self, basis: Basis, end: EpochEnd) -> Steps[EpochEnd | Failed | Preempted]:
         asks = [Ask(node, Clean(self._log, self._seal, end)) for node in sorted(basis.writable)]
-        answers = yield Round(asks)
+        answers = yield Exchange(asks)
         return _stop(asks, answers, Done) or end
 
 
@@ -296,8 +298,8 @@ def _above(after: Offset, digests: Digests) -> dict[NodeId, list[Record]]:
 
 
 def _preempted(answers: Iterable[Answer]) -> Preempted | None:
-    found = [answer for answer in answers if isinstance(answer, Preempted)]
-    return max(found, key=lambda answer: answer.seal, default=None)
+    preemptions = [answer for answer in answers if isinstance(answer, Preempted)]
+    return max(preemptions, key=lambda answer: answer.seal, default=None)
 
 
 def _stop(
@@ -366,7 +368,7 @@ class Recovery:
                 authority=authority,
                 avoided=avoided,
             )
-            end = yield from recovery.run(state.trimmed, state.told_of(epoch), now_us)
+            end = yield from recovery.run(state.trimmed, state.acknowledged_in(epoch), now_us)
             if isinstance(end, Preempted):
                 return end
             if isinstance(end, Failed):

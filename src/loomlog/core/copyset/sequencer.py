@@ -191,8 +191,8 @@ class Sequencer:
         self._fenced = False
         self._held: list[Acknowledge] = []  # until it is
         self._recovered = False
-        self._told = dict.fromkeys(sorted(everybody), 0)  # what was released to each node
-        self._tell_all_at = 0.0
+        self._released_to = dict.fromkeys(sorted(everybody), 0)  # what was released to each node
+        self._release_all_at = 0.0
         self._drained_at = 0.0
 
     # ---- queries
@@ -213,8 +213,8 @@ class Sequencer:
         times = [self._alarms[0][0]] if self._alarms else []
         if self.state is State.DRAINING:
             times.append(self._drained_at)
-        if min(self._told.values(), default=0) < self.released:
-            times.append(self._tell_all_at)
+        if min(self._released_to.values(), default=0) < self.released:
+            times.append(self._release_all_at)
         return min(times) if times and self.state is not State.OVER else None
 
     # ---- events
@@ -276,8 +276,8 @@ class Sequencer:
                 effects += self._overdue(underway, now)
             else:
                 break
-        if now >= self._tell_all_at:
-            effects += self._release(self._told, now)
+        if now >= self._release_all_at:
+            effects += self._release(self._released_to, now)
         return effects
 
     def fenced(self) -> list[SequencerEffect]:
@@ -293,13 +293,13 @@ class Sequencer:
         if epoch + 1 < self.epoch or self._recovered or self.state is State.OVER:
             return []
         self._recovered = True
-        return [*self._release(self._told, now), *self.fenced()]
+        return [*self._release(self._released_to, now), *self.fenced()]
 
     def returned(self, node: NodeId) -> list[SequencerEffect]:
         """Called when a node or its connection was restarted: it may have missed a release."""
-        if node not in self._told or self.state is State.OVER:
+        if node not in self._released_to or self.state is State.OVER:
             return []
-        self._told[node] = 0
+        self._released_to[node] = 0
         return self._release_to([node])
 
     def retry(self, now: float) -> list[SequencerEffect]:
@@ -412,13 +412,13 @@ class Sequencer:
         return self._end(Drained()) if self._draining and not left else []
 
     def _release(self, nodes: Iterable[NodeId], now: float) -> list[SequencerEffect]:
-        self._tell_all_at = now + self._settings.release_s
+        self._release_all_at = now + self._settings.release_s
         return self._release_to(nodes)
 
     def _release_to(self, nodes: Iterable[NodeId]) -> list[SequencerEffect]:
         lsn = self.released
-        behind = [node for node in nodes if self._told.get(node, 0) < lsn]
-        self._told.update(dict.fromkeys(behind, lsn))
+        behind = [node for node in nodes if self._released_to.get(node, 0) < lsn]
+        self._released_to.update(dict.fromkeys(behind, lsn))
         return [Send(node, Release(self.log, lsn)) for node in behind]
 
     def _step_down(self, seal: Epoch) -> list[SequencerEffect]:

@@ -4,7 +4,7 @@ Of copies that differ the one of higher precedence counts. A hole covers a range
 up to the end of its epoch: the recovery that wrote it had found nothing complete there. So whatever
 a mark covers is void if it is of lower precedence, even long after a bridge.
 
-Every piece gets one copyset: the nodes that have a copy there, right or wrong, and more of them
+Every span gets one copyset: the nodes that have a copy there, right or wrong, and more of them
 until it is fully stored. All copies get one wave, above all that is there. So nothing else is left
 on these nodes afterwards, and a later recovery finds the same.
 """
@@ -23,7 +23,7 @@ from loomlog.types import NodeId
 Digests: TypeAlias = Mapping[NodeId, Sequence[Record]]  # heads, in order
 
 
-class Piece(NamedTuple):
+class Span(NamedTuple):
     """The content of the offsets [first, last]."""
 
     first: Offset
@@ -32,19 +32,19 @@ class Piece(NamedTuple):
 
 
 class Settled(NamedTuple):
-    pieces: tuple[Piece, ...]  # in order; they do not overlap
+    spans: tuple[Span, ...]  # in order; they do not overlap
     last: Offset  # of the last record; 0: there is none
     exact: bool  # nothing was acknowledged behind it
 
 
-def piece_of(record: Record) -> Piece:
-    return Piece(record.offset, offset_of(record.last), record.kind)
+def span_of(record: Record) -> Span:
+    return Span(record.offset, offset_of(record.last), record.kind)
 
 
-def overlapping(pieces: Sequence[Piece], piece: Piece) -> range:
-    """Return those of `pieces`, which are in order, that share an offset with another one."""
-    begin = bisect_left(pieces, piece.first, key=attrgetter("last"))
-    return range(begin, bisect_right(pieces, piece.last, lo=begin, key=attrgetter("first")))
+def overlapping(spans: Sequence[Span], span: Span) -> range:
+    """Return those of `spans`, which are in order, that share an offset with another one."""
+    begin = bisect_left(spans, span.first, key=attrgetter("last"))
+    return range(begin, bisect_right(spans, span.last, lo=begin, key=attrgetter("first")))
 
 
 def settle(
@@ -54,49 +54,49 @@ def settle(
     nothing was found there are holes, unless the digest is not authoritative or lacks what is known
     to be `acknowledged`: then more may be missing, and the loss must stay visible. An epoch without
     any record stays as it is."""
-    found = _prevailing(record for records in digests.values() for record in records)
-    data = [piece for piece in found if piece.kind is Kind.DATA]
-    last = max([after, *(piece.last for piece in data)])
+    spans = _prevailing(record for records in digests.values() for record in records)
+    data = [span for span in spans if span.kind is Kind.DATA]
+    last = max([after, *(span.last for span in data)])
     if not authoritative or last < acknowledged:
-        if found and found[-1].last == OFFSET_MAX:
+        if spans and spans[-1].last == OFFSET_MAX:
             # A bridge of a recovery that knew all, and died: the last record was just before it.
-            last = max(last, found[-1].first - 1)
-            return Settled(tuple(found), last, exact=last >= acknowledged)
-        return Settled(tuple(found), last, exact=False)
-    if not found and not last:
+            last = max(last, spans[-1].first - 1)
+            return Settled(tuple(spans), last, exact=last >= acknowledged)
+        return Settled(tuple(spans), last, exact=False)
+    if not spans and not last:
         return Settled((), 0, exact=True)
     marks = _without(after + 1, OFFSET_MAX, data)
     return Settled(tuple(sorted([*data, *marks])), last, exact=True)
 
 
-def _prevailing(records: Iterable[Record]) -> list[Piece]:
-    """Return the pieces that count: by falling precedence, data where it fits, marks in gaps."""
-    found: list[Piece] = []
+def _prevailing(records: Iterable[Record]) -> list[Span]:
+    """Return the spans that count: by falling precedence, data where it fits, marks in gaps."""
+    spans: list[Span] = []
     for record in sorted(records, key=lambda record: record.precedence, reverse=True):
-        piece = piece_of(record)
-        in_the_way = [found[index] for index in overlapping(found, piece)]
-        if piece.kind is not Kind.DATA:
-            for mark in _without(piece.first, piece.last, in_the_way):
-                insort(found, mark)
+        span = span_of(record)
+        in_the_way = [spans[index] for index in overlapping(spans, span)]
+        if span.kind is not Kind.DATA:
+            for mark in _without(span.first, span.last, in_the_way):
+                insort(spans, mark)
         elif not in_the_way:
-            insort(found, piece)
-    return found
+            insort(spans, span)
+    return spans
 
 
-def _without(first: Offset, last: Offset, taken: Iterable[Piece]) -> list[Piece]:
+def _without(first: Offset, last: Offset, taken: Iterable[Span]) -> list[Span]:
     """Return marks for the parts of [first, last] that `taken`, which is in order, leaves."""
     marks = []
-    for piece in taken:
-        if first < piece.first:
-            marks.append(_mark(first, piece.first - 1))
-        first = max(first, piece.last + 1)
+    for span in taken:
+        if first < span.first:
+            marks.append(_mark(first, span.first - 1))
+        first = max(first, span.last + 1)
     if first <= last:
         marks.append(_mark(first, last))
     return marks
 
 
-def _mark(first: Offset, last: Offset) -> Piece:
-    return Piece(first, last, Kind.BRIDGE if last == OFFSET_MAX else Kind.HOLE)
+def _mark(first: Offset, last: Offset) -> Span:
+    return Span(first, last, Kind.BRIDGE if last == OFFSET_MAX else Kind.HOLE)
 
 
 class Mutation(NamedTuple):
@@ -113,24 +113,24 @@ class Mutation(NamedTuple):
 
 
 def plan(
-    pieces: Sequence[Piece],
+    spans: Sequence[Span],
     digests: Digests,
     writable: Collection[NodeId],
     metadata: EpochMetadata,
     like: Record,
 ) -> list[Mutation]:
-    """Return the mutations for all pieces. `like` is a record with all that they have in common,
+    """Return the mutations for all spans. `like` is a record with all that they have in common,
     and the timestamp of marks."""
     mutations = []
-    for piece, found in zip(pieces, _look_up(pieces, digests), strict=True):
-        first = make(like.epoch, piece.first)
-        copyset = completed(found.keys() & set(writable), writable, metadata, first)
-        sources = {node: copy for node, copy in found.items() if _has_batch(copy, piece)}
+    for span, copies in zip(spans, _look_up(spans, digests), strict=True):
+        first = make(like.epoch, span.first)
+        copyset = completed(copies.keys() & set(writable), writable, metadata, first)
+        sources = {node: copy for node, copy in copies.items() if _has_batch(copy, span)}
         times = [copy.timestamp_us for copy in sources.values()]
         record = like._replace(
             first=first,
-            count=piece.last - piece.first + 1,
-            kind=piece.kind,
+            count=span.last - span.first + 1,
+            kind=span.kind,
             timestamp_us=max(times, default=like.timestamp_us),
             copyset=copyset,
         )
@@ -138,19 +138,19 @@ def plan(
     return mutations
 
 
-def _look_up(pieces: Sequence[Piece], digests: Digests) -> list[dict[NodeId, Record]]:
-    """Return for each piece the nodes with a copy there, and the copy if it is of that piece."""
-    found: list[dict[NodeId, Record]] = [{} for _ in pieces]
+def _look_up(spans: Sequence[Span], digests: Digests) -> list[dict[NodeId, Record]]:
+    """Return for each span the nodes with a copy there, and the copy if it is of that span."""
+    copies: list[dict[NodeId, Record]] = [{} for _ in spans]
     for node, digest in digests.items():
         for record in digest:
-            for index in overlapping(pieces, piece_of(record)):
-                if node not in found[index] or _has_batch(record, pieces[index]):
-                    found[index][node] = record
-    return found
+            for index in overlapping(spans, span_of(record)):
+                if node not in copies[index] or _has_batch(record, spans[index]):
+                    copies[index][node] = record
+    return copies
 
 
-def _has_batch(copy: Record, piece: Piece) -> bool:
-    return piece.kind is Kind.DATA and piece_of(copy) == piece
+def _has_batch(copy: Record, span: Span) -> bool:
+    return span.kind is Kind.DATA and span_of(copy) == span
 
 
 def _mutation(record: Record, sources: tuple[NodeId, ...]) -> Mutation:

@@ -74,7 +74,7 @@ class LogStanding(NamedTuple):
     lngs: tuple[EpochLng, ...] = ()  # the highest known, for epochs above last_clean, in order
 
     def lng_of(self, epoch: Epoch) -> Offset:
-        return next((known.lng for known in self.lngs if known.epoch == epoch), 0)
+        return next((each.lng for each in self.lngs if each.epoch == epoch), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def newest_epoch(standing: LogStanding, last_copy: Record | None) -> Epoch:
         sealed + 1 if sealed else 0,
         epoch_of(standing.released),
         last_copy.epoch if last_copy is not None else 0,
-        *(known.epoch for known in standing.lngs),
+        *(each.epoch for each in standing.lngs),
     )
 
 
@@ -201,7 +201,7 @@ def _store(request: Store, standing: LogStanding, records: Records) -> Decision:
     changes: list[Change] = [Erase(copy.first, copy.first) for copy in overlapping]
     changes += [Put(rest) for copy in overlapping for rest in _rests(copy, record)]
     changes.append(Put(record))
-    return Stored(), changes + _changed(standing, _heard_of(record, standing))
+    return Stored(), changes + _changed(standing, _note_record(record, standing))
 
 
 def _amend(request: Amend, standing: LogStanding, records: Records) -> Decision:
@@ -215,7 +215,7 @@ def _amend(request: Amend, standing: LogStanding, records: Records) -> Decision:
         return NotHere(), []
     if _counts_as_much(copies[0], record):
         return Stored(), []
-    return Stored(), [Rewrite(record), *_changed(standing, _heard_of(record, standing))]
+    return Stored(), [Rewrite(record), *_changed(standing, _note_record(record, standing))]
 
 
 def _check_seals(
@@ -256,18 +256,18 @@ def _rests(copy: Record, record: Record) -> list[Record]:
     ]
 
 
-def _heard_of(record: Record, standing: LogStanding) -> LogStanding:
+def _note_record(record: Record, standing: LogStanding) -> LogStanding:
     """Note what a record implies: how far its epoch is stored, and that it has a sequencer."""
     if not record.recovered:
         standing = standing._replace(soft_seal=max(standing.soft_seal, record.epoch - 1))
-    return _heard_lng(EpochLng(record.epoch, record.lng), standing)
+    return _note_lng(EpochLng(record.epoch, record.lng), standing)
 
 
-def _heard_lng(heard: EpochLng, standing: LogStanding) -> LogStanding:
-    if heard.epoch <= standing.last_clean or heard.lng <= standing.lng_of(heard.epoch):
+def _note_lng(news: EpochLng, standing: LogStanding) -> LogStanding:
+    if news.epoch <= standing.last_clean or news.lng <= standing.lng_of(news.epoch):
         return standing
-    others = [known for known in standing.lngs if known.epoch != heard.epoch]
-    return standing._replace(lngs=tuple(sorted([*others, heard])))
+    others = [each for each in standing.lngs if each.epoch != news.epoch]
+    return standing._replace(lngs=tuple(sorted([*others, news])))
 
 
 # ---- epochs end
@@ -289,7 +289,7 @@ def _sealed(epoch: Epoch, wave: int, standing: LogStanding) -> LogStanding:
 
 
 def _unclean_epochs(standing: LogStanding, records: Records, until: Epoch) -> list[EpochState]:
-    lasts = {known.epoch: 0 for known in standing.lngs if known.epoch <= until}
+    lasts = {each.epoch: 0 for each in standing.lngs if each.epoch <= until}
     epoch = standing.last_clean
     while head := _first_head(records, epoch + 1, until):
         epoch = head.epoch
@@ -309,8 +309,8 @@ def _clean(request: Clean, standing: LogStanding, records: Records) -> Decision:
         return Preempted(standing.seal), []
     if (request.seal, request.end.wave) != (standing.seal, standing.seal_wave):
         return NotHere(), []  # it was sealed, and forgot; or another attempt sealed it
-    known = records.end_of(request.end.epoch)
-    if known is not None and known.precedence >= request.end.precedence:
+    end = records.end_of(request.end.epoch)
+    if end is not None and end.precedence >= request.end.precedence:
         return Done(), []
     return Done(), [request.end, *_changed(standing, _ended(request.end, standing, records))]
 
@@ -324,7 +324,7 @@ def _ended(end: EpochEnd, standing: LogStanding, records: Records) -> LogStandin
 
 
 def _cleaned(epoch: Epoch, standing: LogStanding) -> LogStanding:
-    lngs = tuple(known for known in standing.lngs if known.epoch > epoch)
+    lngs = tuple(each for each in standing.lngs if each.epoch > epoch)
     return _sealed(epoch, 0, standing)._replace(last_clean=epoch, lngs=lngs)
 
 
@@ -348,7 +348,7 @@ def _purge(end: EpochEnd, standing: LogStanding, records: Records) -> list[Chang
 def _release(lsn: Lsn, standing: LogStanding, records: Records) -> LogStanding:
     """Note a release. A release in an epoch says that all epochs before it are recovered."""
     clean = _clean_before(epoch_of(lsn), standing, records)
-    standing = _heard_lng(EpochLng(epoch_of(lsn), offset_of(lsn)), standing)
+    standing = _note_lng(EpochLng(epoch_of(lsn), offset_of(lsn)), standing)
     if clean > standing.last_clean:
         standing = _cleaned(clean, standing)
     shown = lsn if clean + 1 >= epoch_of(lsn) else make(clean + 1, 0)
@@ -397,14 +397,14 @@ def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAns
         return NotHere()  # it was sealed, and forgot; or another attempt sealed it
     first, last = make(request.epoch, request.after + 1), make(request.epoch, OFFSET_MAX)
     heads = records.heads(first, last, SCAN_RECORDS_MAX)
-    found: list[Record] = []
+    sent: list[Record] = []
     size = 0
     for head in heads:
         if size >= request.bytes_max:
-            return Digested(found, more=True, trimmed=standing.trimmed)
-        found.append(records.load(head) if request.batches else head)
-        size += HEAD_BYTES + len(found[-1].batch)
-    return Digested(found, len(heads) == SCAN_RECORDS_MAX, standing.trimmed)
+            return Digested(sent, more=True, trimmed=standing.trimmed)
+        sent.append(records.load(head) if request.batches else head)
+        size += HEAD_BYTES + len(sent[-1].batch)
+    return Digested(sent, len(heads) == SCAN_RECORDS_MAX, standing.trimmed)
 
 
 def _changed(before: LogStanding, after: LogStanding) -> list[Change]:

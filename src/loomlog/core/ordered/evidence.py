@@ -78,7 +78,7 @@ class StreamEvidence:
         return self.written_end > self.committed_end
 
     def commits(self) -> tuple[CommitContext, ...]:
-        """The commits of the replica that knows most."""
+        """Return the commits of the replica that knows most."""
         best = max(
             self.witnesses.values(),
             key=lambda w: (w.committed_end, w.report.high_watermark),
@@ -86,13 +86,13 @@ class StreamEvidence:
         )
         return best.commits if best else ()
 
-    def told_least(self) -> Glsn:
-        """The high watermark above which replicas that have all entries still need commits."""
+    def least_watermark(self) -> Glsn:
+        """Return the high watermark above which replicas with all entries still need commits."""
         end = self.committed_end
-        told = [
+        watermarks = [
             w.report.high_watermark for w in self.witnesses.values() if w.report.written_end >= end
         ]
-        return min(told, default=self.high_watermark)
+        return min(watermarks, default=self.high_watermark)
 
 
 class Doubt(NamedTuple):
@@ -197,10 +197,10 @@ def _disagreements(stream: StreamEvidence) -> list[Doubt]:
 
 
 def _position(commits: Sequence[CommitContext], llsn: Llsn) -> Glsn | None:
-    found = bisect_right(commits, llsn, key=lambda commit: commit.llsn) - 1
-    if found < 0 or commits[found].last_llsn < llsn:
+    index = bisect_right(commits, llsn, key=lambda commit: commit.llsn) - 1
+    if index < 0 or commits[index].last_llsn < llsn:
         return None
-    return commits[found].glsn + llsn - commits[found].llsn
+    return commits[index].glsn + llsn - commits[index].llsn
 
 
 class Stream(NamedTuple):
@@ -211,16 +211,20 @@ class Stream(NamedTuple):
     sealed: bool
 
 
-def newest_stream(known: Stream | None, reports: Mapping[NodeId, Report]) -> Stream | Unknowable:
+def newest_stream(recorded: Stream | None, reports: Mapping[NodeId, Report]) -> Stream | Unknowable:
     """Return a stream as the nodes know it. A change of its replicas seals it, and a seal raises
     the epoch of every replica that stays: those of the highest epoch are its replicas."""
     epoch = max((report.epoch for report in reports.values()), default=0)
-    if known is not None and known.epoch >= epoch and not (known.sealed and known.epoch == epoch):
-        return known
+    if (
+        recorded is not None
+        and recorded.epoch >= epoch
+        and not (recorded.sealed and recorded.epoch == epoch)
+    ):
+        return recorded
     there = tuple(node for node, report in reports.items() if report.epoch == epoch)
     if not there:
-        return known or Unknowable("no node has anything of it")
-    before = known.replicas if known is not None else ()
+        return recorded or Unknowable("no node has anything of it")
+    before = recorded.replicas if recorded is not None else ()
     kept = tuple(node for node in before if node in there)
     replicas = (*kept, *sorted(set(there).difference(kept)))
     running = any(reports[node].state is ReplicaState.RUNNING for node in there)

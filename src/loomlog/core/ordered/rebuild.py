@@ -47,8 +47,8 @@ def commits_after(
     Only if positions are missing, that is more than the replicas lack."""
     streams = list(streams)
     high = _high_watermark(streams)
-    known = _known_whole(streams) if _missing(streams, elsewhere) else high
-    return {stream.stream_id: min(known, stream.told_least()) for stream in streams}
+    whole = _known_whole(streams) if _missing(streams, elsewhere) else high
+    return {stream.stream_id: min(whole, stream.least_watermark()) for stream in streams}
 
 
 def rebuild(
@@ -63,12 +63,12 @@ def rebuild(
     doubts = [doubt for stream in streams for doubt in doubts_about(stream)]
     if not doubts:
         doubts = _contradictions(streams, trimmed, elsewhere)
-    pieces: dict[StreamId, list[CommitContext]] = {}
+    filled: dict[StreamId, list[CommitContext]] = {}
     if not doubts:
-        pieces, doubts = _fill(streams, _gaps(streams, elsewhere))
+        filled, doubts = _fill(streams, _gaps(streams, elsewhere))
     if doubts:
         return Rebuilt(high, (), tuple(doubts))
-    return Rebuilt(high, tuple(_rounds(log_id, streams, pieces)), ())
+    return Rebuilt(high, tuple(_rounds(log_id, streams, filled)), ())
 
 
 # ---- do the streams fit together?
@@ -126,12 +126,12 @@ def _known_whole(streams: Iterable[StreamEvidence]) -> Glsn:
 
 
 def _ranges(streams: Iterable[StreamEvidence], elsewhere: Iterable[Elsewhere]) -> list[_Range]:
-    known = [
+    ranges = [
         _Range(commit.glsn, last_place(commit).glsn, stream.stream_id)
         for stream in streams
         for commit in stream.commits()
     ]
-    return known + [_Range(*place) for place in elsewhere]
+    return ranges + [_Range(*place) for place in elsewhere]
 
 
 def _gaps(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> list[_Range]:
@@ -141,10 +141,10 @@ def _gaps(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> 
     gaps = []
     end = _known_whole(streams)
     high = _high_watermark(streams)
-    for known in sorted(_ranges(streams, elsewhere)):
-        if end + 1 < known.first <= high:
-            gaps.append(_Range(end + 1, known.first - 1))
-        end = max(end, known.last)
+    for taken in sorted(_ranges(streams, elsewhere)):
+        if end + 1 < taken.first <= high:
+            gaps.append(_Range(end + 1, taken.first - 1))
+        end = max(end, taken.last)
     return [*gaps, _Range(end + 1, high)] if high > end else gaps
 
 
@@ -153,7 +153,7 @@ def _fill(
 ) -> tuple[dict[StreamId, list[CommitContext]], list[Doubt]]:
     """Give each gap to the stream that it must belong to: one that has written more and received
     no commit that far. With only one such stream that is certain."""
-    pieces: dict[StreamId, list[CommitContext]] = {}
+    filled: dict[StreamId, list[CommitContext]] = {}
     ends = {stream.stream_id: stream.committed_end for stream in streams}
     for gap in gaps:
         able = [
@@ -164,10 +164,10 @@ def _fill(
         if len(able) != 1 or able[0].written_end - ends[able[0].stream_id] < gap.length:
             return {}, [Doubt(0, _whose(gap, able))]
         stream, llsn = able[0], ends[able[0].stream_id]
-        piece = CommitContext(gap.last, 0, gap.first, llsn, gap.length, stream.epoch)
-        pieces.setdefault(stream.stream_id, []).append(piece)
+        commit = CommitContext(gap.last, 0, gap.first, llsn, gap.length, stream.epoch)
+        filled.setdefault(stream.stream_id, []).append(commit)
         ends[stream.stream_id] += gap.length
-    return pieces, []
+    return filled, []
 
 
 def _whose(gap: _Range, able: Sequence[StreamEvidence]) -> str:
@@ -184,39 +184,39 @@ def _whose(gap: _Range, able: Sequence[StreamEvidence]) -> str:
 def _rounds(
     log_id: LogId,
     streams: Sequence[StreamEvidence],
-    pieces: dict[StreamId, list[CommitContext]],
+    filled: dict[StreamId, list[CommitContext]],
 ) -> list[Round]:
     """Return rounds with all commits that replicas lack, and the ends of all streams."""
     ends: dict[StreamId, Llsn] = {}
-    given: dict[Glsn, dict[StreamId, CommitContext]] = {}
+    commits_at: dict[Glsn, dict[StreamId, CommitContext]] = {}
     for stream in streams:
-        commits = (*stream.commits(), *pieces.get(stream.stream_id, ()))
+        commits = (*stream.commits(), *filled.get(stream.stream_id, ()))
         ends[stream.stream_id] = max([stream.committed_end, *(c.last_llsn + 1 for c in commits)])
-        told = stream.told_least()
+        least = stream.least_watermark()
         for commit in commits:
-            if commit.high_watermark > told:
-                given.setdefault(commit.high_watermark, {})[stream.stream_id] = commit
+            if commit.high_watermark > least:
+                commits_at.setdefault(commit.high_watermark, {})[stream.stream_id] = commit
     high = _high_watermark(streams)
     if not high:
         return []
-    given.setdefault(high, {})
-    highs = sorted(given, reverse=True)
+    commits_at.setdefault(high, {})
+    highs = sorted(commits_at, reverse=True)
     rounds = []
     for this, before in zip(highs, [*highs[1:], 0], strict=True):
-        parts = [_part(stream, given[this], ends, before) for stream in streams]
+        parts = [_part(stream, commits_at[this], ends, before) for stream in streams]
         rounds.append(Round(log_id, before, this, tuple(parts)))
     return rounds[::-1]
 
 
 def _part(
     stream: StreamEvidence,
-    given: dict[StreamId, CommitContext],
+    commits_at: dict[StreamId, CommitContext],
     ends: dict[StreamId, Llsn],
     before: Glsn,
 ) -> RoundPart:
     """Return the part of a stream, going back in time: `ends` is where each stream is after the
     round, then before it."""
-    commit = given.get(stream.stream_id)
+    commit = commits_at.get(stream.stream_id)
     if commit is None:
         return RoundPart(stream.stream_id, stream.epoch, ends[stream.stream_id], before + 1, 0)
     ends[stream.stream_id] = commit.llsn

@@ -215,15 +215,15 @@ class LogRounds:
         return commits
 
     def _parts_after(self, stream: StreamRounds, sent: Glsn) -> list[CommitContext]:
-        found: list[tuple[Round, RoundPart]] = []
+        parts: list[tuple[Round, RoundPart]] = []
         for round_ in reversed(self._kept):
             if round_.high_watermark <= sent:
                 break
             part = _part_of(round_, stream.stream_id)
             if part is not None and part.length:
-                found.append((round_, part))
+                parts.append((round_, part))
         commits = []
-        for round_, part in reversed(found):
+        for round_, part in reversed(parts):
             commits.append(
                 CommitContext(
                     round_.high_watermark, sent, part.glsn, part.llsn, part.length, part.epoch

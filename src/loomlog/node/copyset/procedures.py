@@ -16,7 +16,7 @@ from loomlog.core.copyset.messages import (
     NodeRequest,
     Preempted,
 )
-from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round, Steps
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
 from loomlog.core.requests import Lost, Outcome, drive
@@ -40,7 +40,7 @@ class Asker:
     async def run(self, steps: Steps[Outcome]) -> Outcome:
         return await drive(steps, self._ask_all)
 
-    async def _ask_all(self, asked: Round) -> Sequence[Answer]:
+    async def _ask_all(self, asked: Exchange) -> Sequence[Answer]:
         answers = _Answers(asked)
         tasks = []
         for index, (target, request) in enumerate(asked.asks):
@@ -67,7 +67,7 @@ class Asker:
 class _Answers:
     """The answers to the requests of one round."""
 
-    def __init__(self, asked: Round) -> None:
+    def __init__(self, asked: Exchange) -> None:
         self._asked = asked
         self._answers: list[Answer | None] = [None] * len(asked.asks)
         self._missing = len(asked.asks)

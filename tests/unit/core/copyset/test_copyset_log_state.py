@@ -106,10 +106,10 @@ def test_where_the_end_of_an_epoch_is_not_known_all_of_it_may_have_been_acknowle
 
 def test_what_a_sequencer_says_last_counts_for_good() -> None:
     state = note_tail(started(2), make(1, 5))
-    assert state.told_of(1) == Acknowledged(1, 5, final=False)
+    assert state.acknowledged_in(1) == Acknowledged(1, 5, final=False)
     assert note_tail(state, make(1, 4)) == state
     state = finish(state, Finish(LOG, 1, 7))
-    assert state.told_of(1) == Acknowledged(1, 7, final=True)
+    assert state.acknowledged_in(1) == Acknowledged(1, 7, final=True)
     assert note_tail(state, make(1, 9)) == state
     assert finish(state, Finish(LOG, 1, 9)) == state
     late = clean(state, 1, 2, exact=False).end_of(1)

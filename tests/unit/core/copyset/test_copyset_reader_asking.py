@@ -212,7 +212,7 @@ def test_a_node_that_may_miss_records_is_known_as_down() -> None:
     rig = ReaderRig(THREE)
     rig.answer(1, up_to=3, lost_through=1)
     assert rig.request(2).known_down == {1}
-    rig.do(rig.reader.told_authorities({2: Authority.UNAVAILABLE}, rig.now))
+    rig.do(rig.reader.learn_authorities({2: Authority.UNAVAILABLE}, rig.now))
     assert rig.request(3).known_down == {1, 2}
 
 

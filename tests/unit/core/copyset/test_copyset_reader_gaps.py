@@ -259,7 +259,7 @@ def test_when_all_nodes_of_an_epoch_are_gone_it_is_a_loss() -> None:
     known = recovered(end(1, 9))
     rig = ReaderRig(known)
     gone = dict.fromkeys((1, 2, 3), Authority.EMPTY)
-    rig.do(rig.reader.told_authorities(gone, rig.now))
+    rig.do(rig.reader.learn_authorities(gone, rig.now))
     for _ in range(3):
         rig.pass_grace()
     assert rig.gaps[0] == (at(1), at(9), GapKind.DATALOSS)
@@ -299,7 +299,7 @@ def test_nothing_is_concluded_from_answers_from_before_records_were_copied_again
     rig = all_send_all()
     for node in (1, 2):
         rig.answer(node, up_to=3, lost_through=1 if node == 1 else 0)
-    rig.do(rig.reader.told_authorities({1: Authority.EMPTY}, rig.now))
+    rig.do(rig.reader.learn_authorities({1: Authority.EMPTY}, rig.now))
     assert rig.request(2).first == START
     rig.answer(2, data(at(1), 3), up_to=3)
     assert rig.delivered == [lsns(1, 3)]

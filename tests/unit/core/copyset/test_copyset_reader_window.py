@@ -6,7 +6,7 @@ import random
 
 from copyset_reader_rig import START, bridge, data, hole, lsns
 
-from loomlog.core.copyset.reader_window import HEAD_BYTES, Room, Window, WindowPiece
+from loomlog.core.copyset.reader_window import HEAD_BYTES, Room, Window, WindowSpan
 from loomlog.core.copyset.record import Kind, make
 
 
@@ -119,7 +119,7 @@ def test_whatever_comes_pieces_never_overlap_and_room_is_given_back() -> None:
 
 def test_each_node_has_a_share_of_the_room_until_its_records_are_consumed() -> None:
     room = Room(1000)
-    piece = WindowPiece(START, START, data(START, size=300 - HEAD_BYTES), 1)
+    piece = WindowSpan(START, START, data(START, size=300 - HEAD_BYTES), 1)
     room.take(piece)
     assert room.free_for(1, 2) == 0  # less than half of its share: not worth a question
     assert room.free_for(2, 2) == 500

@@ -25,7 +25,7 @@ from loomlog.core.copyset.messages import (
     Trouble,
 )
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
-from loomlog.core.copyset.procedures import Answer, CopysetAsk, Round
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Record, make
 from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
 from loomlog.core.requests import Lost
@@ -308,7 +308,7 @@ def test_nothing_is_repeated_when_only_the_last_answer_was_lost() -> None:
     def unheard(ask: CopysetAsk) -> Answer | None:
         if not isinstance(ask.request, SetClean):
             return None
-        rig.answer(Round([ask]))
+        rig.answer(Exchange([ask]))
         return Lost()
 
     assert isinstance(rig.drive(recovery.attempt({}, NOW_US), unheard), Interrupted)

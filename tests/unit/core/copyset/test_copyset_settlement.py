@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Record, make
-from loomlog.core.copyset.settlement import Piece, Settled, completed, plan, settle
+from loomlog.core.copyset.settlement import Settled, Span, completed, plan, settle
 
 DATA, HOLE, BRIDGE = Kind.DATA, Kind.HOLE, Kind.BRIDGE
 
@@ -19,18 +19,18 @@ def settled(*copies: Record, after: int = 0, authoritative: bool = True) -> Sett
     return settle(digests, after, authoritative=authoritative)
 
 
-def pieces(*copies: Record, after: int = 0, authoritative: bool = True) -> list[Piece]:
-    return list(settled(*copies, after=after, authoritative=authoritative).pieces)
+def pieces(*copies: Record, after: int = 0, authoritative: bool = True) -> list[Span]:
+    return list(settled(*copies, after=after, authoritative=authoritative).spans)
 
 
 def test_what_was_found_stays_the_rest_are_holes_and_behind_the_last_one_is_a_bridge() -> None:
     assert settled(copy(3, 4), copy(7, 7), copy(3, 4, wave=2), after=1) == Settled(
         (
-            Piece(2, 2, HOLE),
-            Piece(3, 4, DATA),
-            Piece(5, 6, HOLE),
-            Piece(7, 7, DATA),
-            Piece(8, OFFSET_MAX, BRIDGE),
+            Span(2, 2, HOLE),
+            Span(3, 4, DATA),
+            Span(5, 6, HOLE),
+            Span(7, 7, DATA),
+            Span(8, OFFSET_MAX, BRIDGE),
         ),
         last=7,
         exact=True,
@@ -42,16 +42,16 @@ def test_an_epoch_without_anything_stays_so() -> None:
 
 
 def test_behind_what_was_fully_stored_is_a_bridge() -> None:
-    assert settled(after=5) == Settled((Piece(6, OFFSET_MAX, BRIDGE),), 5, exact=True)
+    assert settled(after=5) == Settled((Span(6, OFFSET_MAX, BRIDGE),), 5, exact=True)
 
 
 def test_a_hole_of_an_older_recovery_voids_what_it_covers() -> None:
     hole = copy(1, 4, HOLE, recovered=3)
     found = pieces(copy(2, 3, wave=9), hole, copy(5, 5))
     assert found == [
-        Piece(1, 4, HOLE),
-        Piece(5, 5, DATA),
-        Piece(6, OFFSET_MAX, BRIDGE),
+        Span(1, 4, HOLE),
+        Span(5, 5, DATA),
+        Span(6, OFFSET_MAX, BRIDGE),
     ]
 
 
@@ -59,38 +59,38 @@ def test_a_newer_recovery_found_what_an_older_one_did_not() -> None:
     hole = copy(1, 4, HOLE, recovered=3)
     found = pieces(copy(2, 3, recovered=4), hole, copy(5, 5))
     assert found[:3] == [
-        Piece(1, 1, HOLE),
-        Piece(2, 3, DATA),
-        Piece(4, 4, HOLE),
+        Span(1, 1, HOLE),
+        Span(2, 3, DATA),
+        Span(4, 4, HOLE),
     ]
 
 
 def test_a_later_attempt_counts_more_than_an_earlier_one() -> None:
     hole = copy(1, 4, HOLE, recovered=3, wave=1)
-    assert Piece(2, 3, DATA) in pieces(copy(2, 3, recovered=3, wave=2), hole)
+    assert Span(2, 3, DATA) in pieces(copy(2, 3, recovered=3, wave=2), hole)
 
 
 def test_a_bridge_voids_what_comes_long_after_it() -> None:
     bridge = copy(3, OFFSET_MAX, BRIDGE, recovered=3)
     found = pieces(copy(1, 2), copy(9, 9), bridge)
-    assert found == [Piece(1, 2, DATA), Piece(3, OFFSET_MAX, BRIDGE)]
+    assert found == [Span(1, 2, DATA), Span(3, OFFSET_MAX, BRIDGE)]
 
 
 def test_what_a_newer_recovery_found_behind_a_bridge_stays() -> None:
     bridge = copy(3, OFFSET_MAX, BRIDGE, recovered=3)
     found = pieces(copy(1, 2), copy(5, 5), copy(9, 9, recovered=4), bridge)
     assert found == [
-        Piece(1, 2, DATA),
-        Piece(3, 8, HOLE),
-        Piece(9, 9, DATA),
-        Piece(10, OFFSET_MAX, BRIDGE),
+        Span(1, 2, DATA),
+        Span(3, 8, HOLE),
+        Span(9, 9, DATA),
+        Span(10, OFFSET_MAX, BRIDGE),
     ]
 
 
 def test_leftovers_of_a_void_epoch_are_covered() -> None:
     """A record that another recovery found nothing of must not be found by the next one."""
     assert settled(copy(2, 2), copy(1, 3, HOLE, recovered=3)) == Settled(
-        (Piece(1, OFFSET_MAX, BRIDGE),), 0, exact=True
+        (Span(1, OFFSET_MAX, BRIDGE),), 0, exact=True
     )
 
 
@@ -98,7 +98,7 @@ def test_without_authority_no_marks_are_made_and_those_there_are_stay() -> None:
     hole = copy(4, 6, HOLE, recovered=3)
     found = settled(copy(2, 2), copy(5, 5), hole, copy(9, 9), authoritative=False)
     assert found == Settled(
-        (Piece(2, 2, DATA), Piece(4, 6, HOLE), Piece(9, 9, DATA)),
+        (Span(2, 2, DATA), Span(4, 6, HOLE), Span(9, 9, DATA)),
         9,
         exact=False,
     )
@@ -113,7 +113,7 @@ LIKE = copy(1, 1, HOLE, wave=4, recovered=5)._replace(timestamp_us=99)
 def test_holders_are_amended_others_overwritten_and_more_are_added() -> None:
     digests = {1: [copy(2, 2)], 2: [copy(1, 3, HOLE, recovered=2)], 3: [], 4: []}
     nodes = EpochMetadata(1, tuple(Member(n) for n in digests), 3)
-    [mutation] = plan([Piece(2, 2, DATA)], digests, digests, nodes, LIKE)
+    [mutation] = plan([Span(2, 2, DATA)], digests, digests, nodes, LIKE)
     assert mutation.amend == (1,)
     assert set(mutation.store) > {2}
     assert mutation.record.copyset == tuple(sorted({*mutation.amend, *mutation.store}))
@@ -126,7 +126,7 @@ def test_holders_are_amended_others_overwritten_and_more_are_added() -> None:
 def test_marks_have_no_batch_to_be_fetched() -> None:
     digests = {1: [copy(2, 2)], 2: [], 3: []}
     nodes = EpochMetadata(1, tuple(Member(n) for n in digests), 2)
-    [mutation] = plan([Piece(2, 9, HOLE)], digests, digests, nodes, LIKE)
+    [mutation] = plan([Span(2, 9, HOLE)], digests, digests, nodes, LIKE)
     assert mutation.amend == ()
     assert 1 in mutation.store
     assert not mutation.needs_batch
@@ -136,7 +136,7 @@ def test_marks_have_no_batch_to_be_fetched() -> None:
 def test_a_batch_may_come_from_a_node_that_is_not_written_to() -> None:
     digests = {1: [copy(2, 2)], 2: [], 3: [], 4: []}
     nodes = EpochMetadata(1, tuple(Member(n) for n in digests), 3)
-    [mutation] = plan([Piece(2, 2, DATA)], digests, [2, 3, 4], nodes, LIKE)
+    [mutation] = plan([Span(2, 2, DATA)], digests, [2, 3, 4], nodes, LIKE)
     assert mutation.record.copyset == (2, 3, 4) == mutation.store
     assert mutation.sources == (1,)
 

@@ -67,7 +67,7 @@ class Reading:
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.failure: Exception | None = None
-        self._do(self._reader.told_state(view.state, self._loop.time()))
+        self._do(self._reader.learn_state(view.state, self._loop.time()))
         self._look_if_closing(view.state)
 
     # ---- the consumer's side
@@ -193,7 +193,7 @@ class Reading:
         finally:
             self._looking = None
         state = self._view.state
-        self._do(self._reader.told_state(state, self._loop.time()))
+        self._do(self._reader.learn_state(state, self._loop.time()))
         self._look_if_closing(state)
 
     def _look_if_closing(self, state: LogState) -> None:
