@@ -31,6 +31,7 @@ class ChainNodes:
         self._catalog = catalog
         self._members = members
         self._lost_nodes = lost_nodes
+        self.reachable = members.reachable
         self._reported: set[tuple[LogId, NodeId]] = set()  # clients cannot reach them
         self._voids: dict[NodeId, tuple[_Keys, frozenset[_Key]]] = {}
         self._registered: dict[NodeId, set[Replica]] = {}
@@ -40,9 +41,6 @@ class ChainNodes:
         return _NodesOfLoglet(self, record)
 
     # ---- reachable nodes
-
-    def reachable(self, node: NodeId) -> bool:
-        return self._members.reachable(node)
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
         """Return whether it was silent for long, or is disconnected and no client reaches it."""

@@ -50,8 +50,8 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._round_log = round_log
         self._epoch = round_log.epoch
-        self._catalog = catalog
-        self._members = members
+        self.catalog = catalog
+        self.members = members
         self._changed = changed
         self._failed = failed
         self.logs: dict[LogId, LogRounds] = {}
@@ -142,13 +142,13 @@ class Committer:
 
     def take_report(self, node: NodeId, message: pb.GetReportResponse | pb.Register) -> None:
         """Called with every report of a node, the first of which is part of its registration."""
-        member = self._members.get(node)
+        member = self.members.get(node)
         if member is None:
             return
         for each in message.uncommit_reports:
             report = report_from_wire(each)
             member.take(report, each.stored_bytes, each.stamp, each.birth)
-            stream = self._catalog.streams.get(report.stream_id)
+            stream = self.catalog.streams.get(report.stream_id)
             if stream is not None and stream.stamp == each.stamp:
                 self.report(node, report)
 
@@ -206,7 +206,7 @@ class Committer:
     async def heard_all(self, log: LogRounds) -> None:
         """Wait until every replica has reported that is expected to since this process leads: only
         then it is known that no rounds are lost."""
-        while log.log_id not in self._ahead and any(map(self._members.expected, _nodes_of(log))):
+        while log.log_id not in self._ahead and any(map(self.members.expected, _nodes_of(log))):
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._hearing.setdefault(log.log_id, []).append(waiting)
             await asyncio.wait({waiting}, timeout=LOOK_S)
@@ -272,7 +272,7 @@ class Committer:
         results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
         for log in logs:
             for node in _nodes_of(log):
-                if self._members.connected(node):
+                if self.members.connected(node):
                     commits = log.commits_for(node, empty=empty)
                     results.setdefault(node, []).extend(commit_to_wire(*c) for c in commits)
             if not empty and len(log.streams) > 1:
@@ -289,7 +289,7 @@ class Committer:
 
     def tell(self, node: NodeId, log: LogRounds, *, empty: bool) -> None:
         """Send the node the commits of a log that it lacks, now."""
-        if self._members.connected(node):
+        if self.members.connected(node):
             self._send(node, [commit_to_wire(*c) for c in log.commits_for(node, empty=empty)])
 
     def catch_up(self, node: NodeId) -> None:
@@ -302,7 +302,7 @@ class Committer:
     def _send(self, node: NodeId, results: list[pb.LogStreamCommitResult]) -> None:
         if results:
             request = pb.CommitRequest(storage_node_id=node, commit_results=results)
-            self._members.send(node, pb.Frame(commit=request))
+            self.members.send(node, pb.Frame(commit=request))
 
 
 def _nodes_of(log: LogRounds) -> dict[NodeId, None]:

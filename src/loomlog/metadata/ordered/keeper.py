@@ -13,8 +13,8 @@ from typing import ClassVar, Final
 
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.core.segments import Segment, Successor
-from loomlog.errors import NotFound, Timeout
-from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord, StreamRecord
 from loomlog.metadata.metrics import Metric, Sample
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
@@ -25,8 +25,6 @@ from loomlog.metadata.ordered.repair_steps import RepairSteps
 from loomlog.metadata.ordered.status import StreamStatus
 from loomlog.metadata.ordered.stream_operator import StreamOperator
 from loomlog.metadata.ordered.streams import OrderedStreams
-from loomlog.metadata.ordered.times import OrderedTimes
-from loomlog.metadata.ordered.unknown_streams import UnknownStreams
 from loomlog.metadata.protocol import Cleanup, KeeperContext, ProtocolKeeper, ReplicaSet, TakeReport
 from loomlog.protocol_names import ORDERED
 from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
@@ -34,6 +32,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 CREATE_TIMEOUT_S: Final = 8.0  # for the streams of a new log to run; a client waits longer
 MAKE_TIMEOUT_S: Final = 3.0  # twice at most: less than a client waits for the answer
+FIND_TIME_TIMEOUT_S: Final = 5.0  # for a node that looks into its index on a busy disk
 BEGIN_WAIT_S: Final = 2.0  # for the streams of a segment to run; then they run when they can
 
 
@@ -59,47 +58,24 @@ class OrderedKeeper(ProtocolKeeper):
             changed=lambda stream: self.reconciler.wake(stream),
             failed=context.failed,
         )
-        self._orders = Orders(catalog, self.committer, nodes, background)
+        self._orders = Orders(self.committer, background)
         steps = RepairSteps(
-            catalog=catalog,
-            committer=self.committer,
-            members=nodes,
-            orders=self._orders,
-            nodes=choice,
-            forget_if_removed=context.forget_if_removed,
+            self.committer,
+            self._orders,
+            choice,
+            context.forget_if_removed,
             request_timeout_s=context.settings.failure_detection_s,
             sync_bytes_per_s=context.settings.sync_bytes_per_s,
         )
-        self.reconciler = Reconciler(
-            catalog=catalog,
-            committer=self.committer,
-            background=background,
-            nodes=choice,
-            steps=steps,
-        )
+        self.reconciler = Reconciler(self.committer, background, choice, steps)
         self._streams = OrderedStreams(
-            catalog, self.committer, self._orders, self.reconciler, context.placement
+            self.committer, self._orders, self.reconciler, context.placement
         )
-        self._relief = Relief(
-            catalog=catalog,
-            committer=self.committer,
-            members=nodes,
-            streams=self._streams,
-            background=background,
-        )
+        self._relief = Relief(self.committer, self._streams, background)
         self._operator = StreamOperator(
-            catalog=catalog,
-            committer=self.committer,
-            nodes=nodes,
-            choice=choice,
-            reconciler=self.reconciler,
-            streams=self._streams,
+            self.committer, choice, self._orders, self.reconciler, self._streams
         )
-        self._unknown = UnknownStreams(
-            catalog, self.committer, nodes, self._orders, self._operator.whole
-        )
-        self._status = StreamStatus(catalog, self.committer, nodes, self.reconciler)
-        self._times = OrderedTimes(catalog, self.committer, nodes)
+        self._status = StreamStatus(self.committer, self.reconciler)
 
     def start(self) -> None:
         for log in self._catalog.logs.values():
@@ -193,7 +169,38 @@ class OrderedKeeper(ProtocolKeeper):
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
     ) -> Glsn:
-        return await self._times.find_time(log, segment, timestamp_us, first)
+        """Ask one replica of each stream where the time begins."""
+        last = segment.end
+        if last is None:
+            self.committer.check_whole(log.log_id, log.name)
+            last = self._rounds(log).high_watermark
+        streams = self._streams.of_segment(log, segment.loglet)
+        found = await asyncio.gather(
+            *(self._find_time_in(stream, timestamp_us, first, last) for stream in streams)
+        )
+        return min((last + 1, *(position for position in found if position)))
+
+    async def _find_time_in(
+        self, stream: StreamRecord, timestamp_us: int, first: Glsn, last: Glsn
+    ) -> Glsn:
+        """Return where a time begins in a stream; 0 if all entries up to `last` are older."""
+        question = pb.FindTime(
+            log_stream_id=stream.stream_id, timestamp_us=timestamp_us, first_glsn=first
+        )
+        doubt: LoomError = Unavailable(f"stream {stream.stream_id} has no replica")
+        for node in stream.replicas:
+            try:
+                answer = await self._nodes.request(
+                    node, pb.Frame(find_time=question), FIND_TIME_TIMEOUT_S
+                )
+            except LoomError as error:
+                doubt = error
+                continue
+            found = answer.found_time
+            if found.position or found.high_watermark >= last:
+                return int(found.position)
+            doubt = Unavailable(f"node {node} does not know all of stream {stream.stream_id} yet")
+        raise doubt
 
     def _rounds(self, log: LogRecord) -> LogRounds:
         rounds = self.committer.logs.get(log.log_id)
@@ -252,10 +259,10 @@ class OrderedKeeper(ProtocolKeeper):
         return sum(known.stored_bytes.get(stream.stream_id, 0) for stream in streams)
 
     def unknown_streams(self, node: NodeId) -> list[StreamId]:
-        return self._unknown.on(node)
+        return self._operator.unknown_streams(node)
 
     async def clean_up(self, node: NodeId) -> Cleanup:
-        return await self._unknown.delete(node)
+        return await self._operator.clean_up(node)
 
     def node_joined(self, node: NodeId) -> None:
         self.committer.catch_up(node)

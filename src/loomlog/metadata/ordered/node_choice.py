@@ -27,6 +27,7 @@ class NodeChoice:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._members = members
+        self.connected = members.connected
         self.lost = lost.lost
         self.lost_in_s = lost.lost_in_s
         self._unable: dict[tuple[StreamId, NodeId], float] = {}  # until when
@@ -36,9 +37,6 @@ class NodeChoice:
         # A node in its grace cannot be asked, but need not stop a stream either.
         alive = self._members.reachable if stream.sealed else self._members.alive
         return _NodesOfStream(self, stream, alive)
-
-    def connected(self, node: NodeId) -> bool:
-        return self._members.connected(node)
 
     def moving(self) -> int:
         return len(self._catalog.filling)
@@ -127,21 +125,15 @@ class _NodesOfStream:
         self._nodes = nodes
         self._stream = stream
         self._alive = alive
-
-    def connected(self, node: NodeId) -> bool:
-        return self._nodes.connected(node)
-
-    def moving(self) -> int:
-        return self._nodes.moving()
+        self.connected = nodes.connected
+        self.moving = nodes.moving
+        self.spare = nodes.spare
 
     def alive(self, node: NodeId) -> bool:
         return self._alive(node) and not self._unable(node)
 
     def lost(self, node: NodeId) -> bool:
         return self._nodes.lost(node) or self._unable(node)
-
-    def spare(self, stream: StreamRounds) -> NodeId | None:
-        return self._nodes.spare(stream)
 
     def _unable(self, node: NodeId) -> bool:
         return self._stream.sealed and self._nodes.unable(self._stream.stream_id, node)

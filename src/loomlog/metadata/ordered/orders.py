@@ -16,9 +16,7 @@ from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.replica import START
 from loomlog.errors import Conflict, LoomError, NotFound, NotLeader
 from loomlog.metadata.background import Background
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, TombstoneRecord
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.types import LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -33,16 +31,9 @@ RETRY: Final = Backoff(0.5, 30.0)
 class Orders:
     """Sends orders about replicas to nodes, and repeats those that fail."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        committer: Committer,
-        members: ConnectedNodes,
-        background: Background,
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, committer: Committer, background: Background) -> None:
+        self._catalog, self._members = committer.catalog, committer.members
         self._committer = committer
-        self._members = members
         self._background = background
         self._room = asyncio.Semaphore(ORDERS_UNDER_WAY_MAX)
         self._insisting: set[tuple[str, NodeId, StreamId]] = set()
@@ -64,14 +55,8 @@ class Orders:
 
     # ---- add
 
-    async def add(self, log: LogRecord) -> None:
-        """Create every replica of the log; raise the first refusal."""
-        orders = (self.add_stream(log.log_id, stream_id) for stream_id in log.streams)
-        for failure in await asyncio.gather(*orders, return_exceptions=True):
-            if failure is not None:
-                raise failure
-
     async def add_stream(self, log_id: LogId, stream_id: StreamId) -> None:
+        """Create every replica of the stream; raise the first refusal."""
         orders = (self.add_replica(log_id, stream_id, n) for n in self._replicas(stream_id))
         for failure in await asyncio.gather(*orders, return_exceptions=True):
             if failure is not None:

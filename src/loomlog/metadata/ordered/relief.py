@@ -16,10 +16,8 @@ from loomlog.core.ordered.repair import concerns_all, stands_still
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
 from loomlog.metadata.background import Background
-from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.ordered.losses import Losses
+from loomlog.metadata.ordered.status import Losses
 from loomlog.metadata.ordered.streams import OrderedStreams
 from loomlog.types import NodeId
 
@@ -30,19 +28,13 @@ PATIENCE: Final = Backoff(0.25, 5.0)  # little data is copied sooner than that
 
 class Relief:
     def __init__(
-        self,
-        catalog: Catalog,
-        committer: Committer,
-        members: ConnectedNodes,
-        streams: OrderedStreams,
-        background: Background,
+        self, committer: Committer, streams: OrderedStreams, background: Background
     ) -> None:
-        self._catalog = catalog
+        self._catalog, self._members = committer.catalog, committer.members
         self._committer = committer
-        self._members = members
         self._streams = streams
         self._background = background
-        self._losses = Losses(committer, members)
+        self._losses = Losses(committer)
         self._one_at_a_time = asyncio.Lock()
 
     def node_silent(self, node: NodeId) -> None:

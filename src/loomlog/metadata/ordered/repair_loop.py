@@ -25,7 +25,6 @@ from loomlog.metadata.background import (
     RetryLoop,
     Timers,
 )
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.nodes.placement import UNABLE_S
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
@@ -37,16 +36,10 @@ logger = logging.getLogger(__name__)
 
 class Reconciler:
     def __init__(
-        self,
-        catalog: Catalog,
-        committer: Committer,
-        background: Background,
-        nodes: NodeChoice,
-        steps: RepairSteps,
+        self, committer: Committer, background: Background, nodes: NodeChoice, steps: RepairSteps
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._catalog = catalog
-        self._committer = committer
+        self._catalog, self._committer = committer.catalog, committer
         self._nodes = nodes
         self._steps = steps
         self._work = RetryLoop("repair of stream", self._step, background)
@@ -150,8 +143,8 @@ class Reconciler:
             return 0
         report = stream.reports.get(stream.joining)
         copying = self._steps.copying.get(stream.stream_id)
-        told = copying.copied_llsn if copying and copying.destination == stream.joining else 0
-        return max(told, report.uncommitted_llsn_offset - 1 if report else 0)
+        copied = copying.copied_llsn if copying and copying.destination == stream.joining else 0
+        return max(copied, report.uncommitted_llsn_offset - 1 if report else 0)
 
     # ---- one stream
 

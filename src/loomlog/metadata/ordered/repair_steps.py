@@ -16,7 +16,6 @@ from loomlog.core.ordered.repair import Copying
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import DataLoss, InvalidArgument, LoomError, NotFound, Retryable, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.orders import Orders
@@ -42,9 +41,7 @@ class Attempt(NamedTuple):
 class RepairSteps:
     def __init__(
         self,
-        catalog: Catalog,
         committer: Committer,
-        members: ConnectedNodes,
         orders: Orders,
         nodes: NodeChoice,
         forget_if_removed: Callable[[NodeId], Awaitable[None]],
@@ -52,9 +49,8 @@ class RepairSteps:
         request_timeout_s: float,
         sync_bytes_per_s: int,
     ) -> None:
-        self._catalog = catalog
+        self._catalog, self._members = committer.catalog, committer.members
         self._committer = committer
-        self._members = members
         self._orders = orders
         self._nodes = nodes
         self._forget_if_removed = forget_if_removed

@@ -1,31 +1,58 @@
-"""The status of the streams of `ordered` segments."""
+"""The status of the streams of `ordered` segments, and what they have lost for good."""
 
 from __future__ import annotations
 
-from loomlog.core.ordered.repair import Loss
+from loomlog.core.ordered.repair import Loss, find_loss
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.catalog.records import LogRecord
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.catalog.records import LogRecord, StreamRecord
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.ordered.losses import Losses
 from loomlog.metadata.ordered.repair_loop import Reconciler
-from loomlog.types import ReplicaState, StreamId
+from loomlog.types import Llsn, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import STATE_TO_WIRE
+
+
+class Losses:
+    """Finds streams that lost entries for good: no node has them or may come back with them."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self._members = committer.members
+
+    def of(self, stream: StreamRounds) -> Loss | None:
+        """Return the loss of a stream; None while a node may still come back with the data, or has
+        data that it cannot serve now."""
+        for node in stream.replicas:
+            member = self._members.get(node)
+            if not member or not member.connection or stream.stream_id in member.unserved:
+                return None
+        log = self._committer.log_of(stream.stream_id)
+        if log is not None and self._committer.lost_rounds(log.log_id):
+            return None
+        return find_loss(stream)
+
+    def remains(self, stream: StreamRecord, loss: Loss) -> list[tuple[NodeId, Llsn]]:
+        """Return nodes that left the stream and have something of what is lost: from its first LLSN
+        on up to that one, exclusively."""
+        found = []
+        for node in self._members.all_reachable():
+            report = self._members.report_of(node, stream.stream_id)
+            is_other = self._members.stamp_of(node, stream.stream_id) != stream.stamp
+            if report is None or is_other or node in stream.replicas:
+                continue
+            if report.uncommitted_llsn_offset > loss.first:
+                found.append((node, report.uncommitted_llsn_offset))
+        return found
 
 
 class StreamStatus:
     """Describes streams by the catalog, the commit rounds and the repair loop. Changes nothing."""
 
-    def __init__(
-        self, catalog: Catalog, committer: Committer, nodes: ConnectedNodes, reconciler: Reconciler
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, committer: Committer, reconciler: Reconciler) -> None:
+        self._catalog, self._nodes = committer.catalog, committer.members
         self._committer = committer
-        self._nodes = nodes
         self._reconciler = reconciler
-        self._losses = Losses(committer, nodes)
+        self._losses = Losses(committer)
 
     def of_log(self, log: LogRecord) -> list[pb.LogStream]:
         hint = self._hint(log)
@@ -70,13 +97,13 @@ class StreamStatus:
 
     def _describe_loss(self, stream_id: StreamId, lost: Loss) -> str:
         words = f"all that it had from LLSN {lost.first} on is lost"
-        told = f"{words}, no replica has it any more: the log goes on in other streams"
+        text = f"{words}, no replica has it any more: the log goes on in other streams"
         for node, end in self._losses.remains(self._catalog.streams[stream_id], lost):
-            told += (
+            text += (
                 f"; node {node} has LLSN {lost.first} to {end - 1} of it in an old replica, which "
                 "is not read: see docs/operations.md, Old replicas"
             )
-        return told
+        return text
 
     def state(self, stream: StreamRounds) -> ReplicaState:
         """Return SEALED once every replica that can be reached is."""

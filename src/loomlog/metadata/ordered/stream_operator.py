@@ -1,4 +1,4 @@
-"""Operators' requests about streams.
+"""Operators' requests about streams, and about data of streams that no record names.
 
 A wish is recorded (catalog); the repair loop fulfils it, however long that takes and whatever fails
 meanwhile. An answer says in one line what was done, and in another what happens next.
@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
-from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
+from loomlog.metadata.ordered.orders import Orders
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.metadata.ordered.streams import OrderedStreams
+from loomlog.metadata.protocol import Cleanup
 from loomlog.types import NodeId, ReplicaState, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -29,17 +29,16 @@ class StreamOperator:
 
     def __init__(
         self,
-        catalog: Catalog,
         committer: Committer,
-        nodes: ConnectedNodes,
         choice: NodeChoice,
+        orders: Orders,
         reconciler: Reconciler,
         streams: OrderedStreams,
     ) -> None:
-        self._catalog = catalog
+        self._catalog, self._nodes = committer.catalog, committer.members
         self._committer = committer
-        self._nodes = nodes
         self._choice = choice
+        self._orders = orders
         self._reconciler = reconciler
         self._streams = streams
         change = pb.ChangeStream
@@ -76,7 +75,7 @@ class StreamOperator:
         self._reconciler.wishes_changed(stream.stream_id)
 
     def _is_sealed(self, stream: StreamRounds) -> bool:
-        return stream.sealed and bool(self.whole(stream))
+        return stream.sealed and bool(self._whole(stream))
 
     async def _unseal(self, request: pb.ChangeStream) -> pb.Changed:
         stream = self._active_stream(request.log_stream_id)
@@ -137,7 +136,7 @@ class StreamOperator:
                 "add another one first, or delete the log"
             )
         self._check_not_filled(stream)
-        if not any(n != node for n in self.whole(stream)):
+        if not any(n != node for n in self._whole(stream)):
             raise InvalidArgument(
                 f"no other live replica of stream {stream.stream_id} has all its entries: "
                 f"it would lose data without node {node}"
@@ -190,6 +189,41 @@ class StreamOperator:
         except LoomError as error:
             progress = pb.ScrubResponse(error=str(error))
         return pb.ReplicaScrub(storage_node_id=node, progress=progress)
+
+    # ---- data of streams on nodes that are no replicas of them
+
+    def unknown_streams(self, node: NodeId) -> list[StreamId]:
+        """Return the streams that the node holds without being, or becoming, a replica."""
+        known = self._nodes.get(node)
+        return sorted(s for s in (known.reports if known else ()) if not self._owns(node, s))
+
+    def _owns(self, node: NodeId, stream_id: StreamId) -> bool:
+        stream = self._catalog.streams.get(stream_id)
+        if stream is None or stream.stamp != self._nodes.stamp_of(node, stream_id):
+            return False
+        return node in (*stream.replicas, stream.joining)
+
+    async def clean_up(self, node: NodeId) -> Cleanup:
+        """Delete the node's unknown streams, except those that may be all there is."""
+        unknown = self.unknown_streams(node)
+        kept = [stream_id for stream_id in unknown if self._may_be_needed(stream_id)]
+        going = [stream_id for stream_id in unknown if stream_id not in kept]
+        gone = await asyncio.gather(*(self._orders.clean_up(node, s) for s in going))
+        removed = [s for s, is_gone in zip(going, gone, strict=True) if is_gone]
+        left = ""
+        if kept:
+            left = (
+                f"kept: {_list('stream', kept)}, of which no replica has everything now; "
+                "clean up again when they run"
+            )
+        elif failed := len(going) - len(removed):
+            left = f"{failed} failed: see the node's log, then try again"
+        return Cleanup(f"its data of {_list('stream', removed)}" if removed else "", left)
+
+    def _may_be_needed(self, stream_id: StreamId) -> bool:
+        """Return whether no replica of the stream has everything: remains may be all there is."""
+        stream = self._committer.stream(stream_id)
+        return stream is not None and not self._whole(stream)
 
     # ---- all
 
@@ -249,7 +283,7 @@ class StreamOperator:
                 "wait until that is done"
             )
 
-    def whole(self, stream: StreamRounds) -> list[NodeId]:
+    def _whole(self, stream: StreamRounds) -> list[NodeId]:
         """Return the live replicas with every committed entry."""
         found = []
         for node in stream.replicas:
@@ -285,5 +319,9 @@ def _entries(stream: StreamRounds) -> str:
 
 
 def _nodes(nodes: Iterable[NodeId]) -> str:
-    listed = [str(node) for node in nodes]
-    return f"node{'s' * (len(listed) != 1)} {', '.join(listed)}"
+    return _list("node", nodes)
+
+
+def _list(what: str, numbers: Iterable[int]) -> str:
+    listed = [str(number) for number in numbers]
+    return f"{what}{'s' * (len(listed) != 1)} {', '.join(listed)}"

@@ -10,7 +10,6 @@ from typing import Final
 from loomlog import limits
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import Busy, InvalidArgument, LoomError
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, StreamRecord
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
@@ -30,14 +29,12 @@ class OrderedStreams:
 
     def __init__(
         self,
-        catalog: Catalog,
         committer: Committer,
         orders: Orders,
         reconciler: Reconciler,
         placement: ReplicaPlacement,
     ) -> None:
-        self._catalog = catalog
-        self._committer = committer
+        self._catalog, self._committer = committer.catalog, committer
         self._orders = orders
         self._reconciler = reconciler
         self._placement = placement
