@@ -12,7 +12,7 @@ import pytest
 from loomlog import connect, errors
 from loomlog.client.cluster import Cluster
 from loomlog.metadata import MetadataRepository
-from loomlog.metadata.leader import leadership
+from loomlog.metadata.leader import takeover
 from loomlog.metadata.ordered.keeper import OrderedKeeper
 from loomlog.net import endpoints
 from loomlog.testing import LocalCluster
@@ -159,7 +159,7 @@ async def test_one_that_lost_its_disk_is_filled_and_counts_again(tmp_path: Path)
 async def test_those_that_lost_all_disks_decide_nothing_and_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leadership, "TAKEOVER_S", 0.5)
+    monkeypatch.setattr(takeover, "TAKEOVER_S", 0.5)
     local = LocalCluster(nodes=1, metadata=3, directory=tmp_path)
     async with local as cluster:
         await (await cluster.create_log("events", replicas=1)).append(b"before")

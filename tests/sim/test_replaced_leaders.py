@@ -15,7 +15,7 @@ from loomlog.client.cluster import Cluster, connect
 from loomlog.client.info import ClusterStatus
 from loomlog.config import StorageSettings
 from loomlog.errors import AlreadyExists, LoomError, NotLeader, Retryable
-from loomlog.metadata.leader.leadership import Leadership
+from loomlog.metadata.leader.takeover import Takeover
 from loomlog.metadata.ordered.keeper import CREATE_TIMEOUT_S
 from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
 from loomlog.metadata.term import Term
@@ -242,10 +242,10 @@ def test_it_ends_well(story: Story) -> None:
 
 
 def test_a_leader_that_leaves_changes_half_done_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def leave_it(self: Leadership, term: Term, cut_short: asyncio.Event) -> None:
+    async def leave_it(self: Takeover, term: Term, cut_short: asyncio.Event) -> None:
         pass
 
-    monkeypatch.setattr(Leadership, "_mend", leave_it)
+    monkeypatch.setattr(Takeover, "_mend", leave_it)
     story = the_store_leaves_in_the_middle_of_a_change
     assert any(told(story, seed) for seed in range(2 * SEEDS))
 
@@ -270,5 +270,5 @@ def test_what_works_beside_a_leader_ends_it_when_it_dies(monkeypatch: pytest.Mon
         await stage.set_up()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Leadership, "_announce", fail)
+    monkeypatch.setattr(Takeover, "_announce", fail)
     assert told(set_up, seed=1) == "beside it"

@@ -4,8 +4,7 @@
                 it does not lead
     stand       asks the others whether they miss it, too (core.quorum.election), then takes the
                 next epoch by compare-and-swap in the MetaStore, or follows if another was faster
-    lead        opens the round log in that epoch (seals a majority, takes over what was decided),
-                then serves nodes and clients until another member has a newer epoch
+    lead        serves nodes and clients (takeover.py) until another member has a newer epoch
 
 Clocks only say when to try. A leader that was replaced can do no harm: its rounds find no majority,
 and the fence refuses its writes of metadata.
@@ -16,49 +15,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from loomlog.config import MetadataSettings
 from loomlog.core.quorum import election
 from loomlog.core.quorum.member import NOBODY, Leader, MemberId
 from loomlog.errors import (
-    Busy,
     Conflict,
-    Corrupt,
-    InvalidArgument,
     LoomError,
     NotLeader,
-    Retryable,
-    SwapUnknown,
     Timeout,
 )
 from loomlog.metadata.leader import membership as membership_
-from loomlog.metadata.leader.membership import LEADER, Membership
-from loomlog.metadata.leader.peers import Peers, announce
-from loomlog.metadata.rounds import imported_rounds
+from loomlog.metadata.leader.peers import Peers
+from loomlog.metadata.leader.takeover import Takeover, Won
 from loomlog.metadata.rounds.quorum_member import QuorumMember
-from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
-from loomlog.metadata.store.contract import MetaStore, WatchedStore
-from loomlog.metadata.term import Mandate, Term, explained
-from loomlog.net.endpoints import connect
+from loomlog.metadata.store.contract import MetaStore
+from loomlog.metadata.term import Mandate, Term
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
-from loomlog.wire.link import Connection, Handler
 
 logger = logging.getLogger(__name__)
 
 BEATS_PER_SILENCE: Final = 4  # polls of the leader within the time that makes it silent
 STAGGER_S: Final = 0.03  # between members that miss the leader at the same moment
 RETRY_S: Final = 0.1
-DAMAGED_RETRY_S: Final = 2.0  # whether metadata that is damaged was restored
-TAKEOVER_S: Final = 10.0  # a takeover that takes longer is abandoned and retried
-
-
-class _Won(NamedTuple):
-    """An epoch, and the version of the record that is its fence."""
-
-    leader: Leader
-    version: int
 
 
 class Leadership:
@@ -76,16 +57,12 @@ class Leadership:
         file_bytes: int,
     ) -> None:
         self._me: MemberId = settings.member_id
-        self._peers_given = dict(settings.peers)
         self._silence_s = settings.leader_silence_s
         self._beat_s = settings.leader_silence_s / BEATS_PER_SILENCE
         self._store = store
         self._member = member
-        self._codec = codec
-        self._begin_term = begin_term
         self._end_term = end_term
         self._failed = failed
-        self._file_bytes = file_bytes
         self._known = member.leader  # the newest one known
         self._leading: Leader | None = None  # from taking an epoch to its end
         self._hears = False  # the leader, as its follower
@@ -94,8 +71,9 @@ class Leadership:
         self._news = asyncio.Event()  # look again: a newer leader, a lost connection
         self._peers = Peers(self._me, codec, self._news.set)
         self._task: asyncio.Task[None] | None = None
-        self._changing = asyncio.Lock()
-        self._membership = Membership(self._peers_given, {}, 0)  # as last read
+        self._takeover = Takeover(
+            settings, store, member, codec, self._peers, begin_term, self._waits_for, file_bytes
+        )
 
     def start(self) -> None:
         self._unwatch = self._member.watch(self._learn)
@@ -217,11 +195,11 @@ class Leadership:
 
     # ---- stand
 
-    async def _stand(self) -> _Won | None:
+    async def _stand(self) -> Won | None:
         """Take over if the others miss the leader as well; None: there is a leader to follow."""
         missed = self._known
         await self._wait(
-            STAGGER_S * election.rank(self._me, self._membership.configuration, missed)
+            STAGGER_S * election.rank(self._me, self._takeover.membership.configuration, missed)
         )
         while self._known == missed:
             match await self._verdict(missed):
@@ -241,7 +219,7 @@ class Leadership:
     async def _verdict(self, missed: Leader) -> election.Verdict:
         try:
             newest, _ = await membership_.read_leader(self._store)
-            await self._read_membership(self._store)
+            await self._takeover.read_membership(self._store)
         except LoomError as error:
             return election.Wait(f"the MetaStore: {error}")
         if newest.epoch < self._member.leader.epoch:
@@ -249,11 +227,12 @@ class Leadership:
         if newest.epoch > missed.epoch and newest.member != self._me:
             return election.Follow(newest)
         passed_by = {self._me, missed.member if self._is_silent else self._me}
-        asked = {m: at for m, at in self._membership.addresses.items() if m not in passed_by}
+        members = self._takeover.membership
+        asked = {m: at for m, at in members.addresses.items() if m not in passed_by}
         opinions = await self._peers.ask_all(asked, self._beat_s)
-        return election.decide(self._me, self._membership.configuration, missed, opinions)
+        return election.decide(self._me, members.configuration, missed, opinions)
 
-    async def _take_epoch(self) -> _Won | None:
+    async def _take_epoch(self) -> Won | None:
         """Take the next epoch; None if another process did, or if it cannot be done now."""
         try:
             newest, version = await membership_.read_leader(self._store)
@@ -261,30 +240,27 @@ class Leadership:
                 self._learn(newest)
                 return None
             epoch = max(newest.epoch, self._known.epoch) + 1
-            leader = Leader(epoch, self._me, self._membership.addresses[self._me])
-            return _Won(leader, await membership_.take_epoch(self._store, leader, version))
+            leader = Leader(epoch, self._me, self._takeover.membership.addresses[self._me])
+            return Won(leader, await membership_.take_epoch(self._store, leader, version))
         except Conflict:
             return None  # another one was faster
         except LoomError as error:
             self._waits_for(f"the MetaStore: {error}")
             return None
 
-    async def _read_membership(self, store: MetaStore) -> Membership:
-        self._membership = await membership_.read_membership(store, self._peers_given)
-        return self._membership
-
     def _waits_for(self, reason: str) -> None:
-        if reason != self._trouble:
-            self._trouble = reason
+        """Note why no metadata repository leads; "": one does."""
+        if reason and reason != self._trouble:
             logger.warning("no metadata repository leads; a takeover waits for this: %s", reason)
+        self._trouble = reason
 
     # ---- lead
 
-    async def _lead(self, won: _Won) -> bool:
+    async def _lead(self, won: Won) -> bool:
         """Lead until another member does; True: lead again in a new epoch."""
         self._known = self._leading = won.leader
         logger.info("takes over in epoch %d", won.leader.epoch)
-        serving = asyncio.ensure_future(self._serve(won))
+        serving = asyncio.ensure_future(self._takeover.serve(won))
         replaced = asyncio.ensure_future(self._until_newer(won.leader))
         try:
             await asyncio.wait((serving, replaced), return_when=asyncio.FIRST_COMPLETED)
@@ -304,153 +280,6 @@ class Leadership:
             await self._news.wait()
             self._news.clear()
 
-    async def _serve(self, won: _Won) -> bool:
-        store = self._store.fenced(LEADER, won.version)
-        try:
-            async with asyncio.timeout(TAKEOVER_S):
-                # Read only now: an older leader cannot change it any more.
-                membership = await self._read_membership(store)
-                log = await QuorumRoundLog.open(
-                    won.leader,
-                    membership.configuration,
-                    membership.addresses,
-                    self._member,
-                    self._connect,
-                    file_bytes=self._file_bytes,
-                )
-        except TimeoutError:
-            self._waits_for(
-                "too few metadata repositories know what was decided: start the others; if their "
-                "disks are lost, stop all and see `loom metadata rebuild`"
-            )
-            return False
-        except Retryable as error:
-            logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, error)
-            return False
-        try:
-            return await self._serve_with(log, store, won.leader)
-        except Corrupt as error:
-            self._waits_for(str(error))
-            await asyncio.sleep(DAMAGED_RETRY_S)
-            return True
-        except (Retryable, Conflict, SwapUnknown) as error:
-            logger.warning("cannot lead in epoch %d: %s", won.leader.epoch, error)
-            return False
-        finally:
-            log.close()  # before the term ends: snapshots need its state
-
-    async def _serve_with(self, log: QuorumRoundLog, store: MetaStore, leader: Leader) -> bool:
-        if self._membership.previous:
-            # A majority of both has everything now: take over once more, with the new members.
-            settled = await membership_.change_is_over(store, self._membership)
-            return self._me in settled.members
-        rounds = await imported_rounds.import_rounds(store, log)
-        cut_short = asyncio.Event()
-        term = await self._begin_term(
-            Mandate(
-                leader=leader,
-                store=WatchedStore(store, cut_short.set),
-                round_log=rounds,
-                confirm=log.confirm,
-                members=lambda: self._standing(log),
-                change_members=self._change,
-            )
-        )
-        self._trouble = ""
-        logger.info("leads in epoch %d", leader.epoch)
-        beside = [self._announce(term), self._mend(term, cut_short)]
-        tasks = [asyncio.ensure_future(work) for work in beside]
-        try:
-            ends: list[asyncio.Future[Any]] = [term.over, log.lost, *tasks]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()  # they end before the term only if something is wrong
-        finally:
-            for task in tasks:
-                task.cancel()
-        error = term.over.result() if term.over.done() else log.lost.result()
-        if not isinstance(error, NotLeader):
-            raise explained(error)
-        return isinstance(error, _TakeOverAgain)
-
-    async def _announce(self, term: Term) -> None:
-        """Announce the leader to nodes that are not connected, repeatedly: one that was not reached
-        may still follow an older leader, which does not know better."""
-        while True:
-            away = [
-                record.address
-                for node, record in term.catalog.nodes.items()
-                if not term.nodes.connected(node)
-            ]
-            secret = term.catalog.cluster.secret
-            await announce(term.leader, away, secret, self._codec, self._silence_s)
-            await asyncio.sleep(self._silence_s)
-
-    async def _mend(self, term: Term, cut_short: asyncio.Event) -> None:
-        """Begin another term once the store answers again, to complete or undo a partial change."""
-        await cut_short.wait()
-        while True:
-            await asyncio.sleep(RETRY_S)
-            try:
-                await self._store.get(LEADER)
-            except LoomError:
-                continue
-            term.end_with(_TakeOverAgain("a change of metadata was cut short"))
-            return
-
-    async def _connect(self, address: str, handler: Handler) -> Connection:
-        return await connect(address, self._codec, handler, self._silence_s)
-
-    def _standing(self, log: QuorumRoundLog) -> list[pb.MetadataMember]:
-        standing = {found.member: found for found in log.standing()}
-        return [
-            pb.MetadataMember(
-                member_id=member,
-                address=address,
-                reachable=standing[member].reachable,
-                lag=standing[member].lag,
-                leaving=member not in self._membership.members,
-            )
-            for member, address in sorted(self._membership.addresses.items())
-            if member in standing
-        ]
-
-    # ---- members change
-
-    async def _change(self, term: Term, request: pb.ChangeMetadata) -> pb.Changed:
-        """Record the change, which takeovers of this leader itself then carry out: one that both
-        the old and the new members agree to, then one of the new members alone."""
-        async with self._changing:
-            membership = await self._read_membership(self._store)
-            adds = request.action == pb.ChangeMetadata.ADD
-            if adds and request.member_id not in membership.members:
-                await self._check_runs(request.member_id, request.address)
-            try:
-                await membership_.change_members(term.store, membership, request)
-            except (Busy, SwapUnknown):  # an earlier change is unfinished, or its outcome unknown
-                _take_over_again(term)
-                raise
-        _take_over_again(term)
-        verb = "added" if adds else "removed"
-        return pb.Changed(
-            done=f"metadata repository {request.member_id} is being {verb}",
-            next="a takeover brings it about: look at `loom status`",
-        )
-
-    async def _check_runs(self, member: MemberId, address: str) -> None:
-        try:
-            found = await self._peers.number(address, self._silence_s)
-        except LoomError as error:
-            raise InvalidArgument(
-                f"no metadata repository runs at {address} ({error}): start it first"
-            ) from error
-        if found != member:
-            which = f"metadata repository {found}" if found else "a metadata repository alone"
-            raise InvalidArgument(
-                f"{which} runs at {address}: start one with --member-id {member}, give its address"
-            )
-
 
 def _store_is_behind(known: int, promised: int) -> str:
     """Return the error for a member that knows an epoch which the MetaStore does not have."""
@@ -460,12 +289,3 @@ def _store_is_behind(known: int, promised: int) -> str:
         "of its cluster; if that was restored from a copy, stop all vmr and run `loom metadata "
         "catch-up`; for a new cluster give an empty --data"
     )
-
-
-def _take_over_again(term: Term) -> None:
-    """End the term after the answer, which is sent in this turn of the loop."""
-    asyncio.get_running_loop().call_soon(term.end_with, _TakeOverAgain("its members change"))
-
-
-class _TakeOverAgain(NotLeader):
-    """This leader takes over from itself, in a new epoch."""
