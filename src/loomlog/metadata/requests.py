@@ -52,19 +52,17 @@ class Requests(Service):
             "list_leases": self._list_leases,
         }
         routes = {kind: self._confirming(answer) for kind, answer in looks.items()}
-        for opens, gated in (
-            (term.gate.wait, confirmed),
-            (term.gate.wait_for_command, commands),
-        ):
-            for kind, answer in gated.items():
-                routes[kind] = self._confirming(_gated(opens, answer))
+        for kind, answer in confirmed.items():
+            routes[kind] = self._confirming(answer, term.gate.wait)
+        for kind, answer in commands.items():
+            routes[kind] = self._confirming(answer, term.gate.wait_for_command)
         routes |= {"report": self._report, "get_status": self._get_status}
         self._report_handlers: list[TakeReport] = [term.nodes.take_report]
         for keeper in term.keepers.values():
             if (handler := keeper.report_handler()) is not None:
                 self._report_handlers.append(handler)
             for kind, answer in keeper.requests().items():
-                routes[kind] = self._confirming(_gated(term.gate.wait, answer))
+                routes[kind] = self._confirming(answer, term.gate.wait)
             for kind, answer_at_once in keeper.requests_at_once().items():
                 routes[kind] = self._at_once(answer_at_once)
         super().__init__(codec, routes)
@@ -79,13 +77,17 @@ class Requests(Service):
 
         return answer_at_once
 
-    def _confirming(self, answer: Answer) -> Route:
+    def _confirming(
+        self, answer: Answer, gate_opens: Callable[[], Awaitable[None]] | None = None
+    ) -> Route:
         async def confirm_and_answer(
             connection: Connection, frame: Frame, payload: memoryview
         ) -> Frame:
             self._term.gate.check_not_shut()
             await self._confirm()
             try:
+                if gate_opens is not None:
+                    await gate_opens()
                 return await answer(connection, frame)
             except NotLeader as error:
                 raise _LostMeanwhile(error) from error
@@ -220,14 +222,6 @@ class Requests(Service):
     async def _list_leases(self, connection: Connection, frame: Frame) -> Frame:
         async with connection.turns:
             return pb.Frame(lease_list=self._term.leases.list(frame.list_leases))
-
-
-def _gated(opens: Callable[[], Awaitable[None]], answer: Answer) -> Answer:
-    async def wait_and_answer(connection: Connection, frame: Frame) -> Frame:
-        await opens()
-        return await answer(connection, frame)
-
-    return wait_and_answer
 
 
 class Front(Service):

@@ -23,10 +23,11 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.requests import Lost, Outcome, Service, drive
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotLeader
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
 
@@ -40,17 +41,17 @@ class Driver:
 
     def __init__(
         self,
-        catalog: ChainedCatalog,
+        catalog: Catalog,
+        records: ChainedCatalog,
         sequencers: Sequencers,
         members: ConnectedNodes,
         request_timeout_s: float,
-        address_of: Callable[[NodeId], str],
     ) -> None:
         self._catalog = catalog
+        self._records = records
         self._sequencers = sequencers
         self._members = members
         self._request_timeout_s = request_timeout_s
-        self._address_of = address_of
 
     async def drive(
         self,
@@ -100,7 +101,7 @@ class Driver:
     async def _ask(self, replica: Replica, request: Request) -> Answer:
         message, payload = request_to_wire(replica, request)
         if isinstance(request, Pull):
-            message.source.address = self._address_of(request.source.node_id)
+            message.source.address = self._catalog.nodes[request.source.node_id].address
         frame = pb.Frame(chain_request=message)
         while True:
             try:
@@ -114,12 +115,12 @@ class Driver:
     async def _metadata(self, loglet: LogId, request: Request) -> Answer:
         if isinstance(request, Swap):
             try:
-                if await self._catalog.swap(request.projection):
+                if await self._records.swap(request.projection):
                     self._sequencers.begin(request.projection)
                     return Swapped()
             except NotLeader:
                 raise
             except LoomError:
                 return Lost()
-        record = self._catalog.get(loglet)
+        record = self._records.get(loglet)
         return Lost() if record is None else InForce(record.projection)

@@ -68,23 +68,14 @@ class ChainedKeeper(ProtocolKeeper):
         self.records = chained
         self.sequencers = Sequencers(context.leader_epoch)
         self.driver = Driver(
+            catalog,
             chained,
             self.sequencers,
             context.nodes,
             context.settings.failure_detection_s,
-            address_of=lambda node: catalog.nodes[node].address,
         )
         self._nodes = ChainNodes(catalog, context.nodes, context.lost_nodes)
-        self.upkeep = Upkeep(
-            catalog=catalog,
-            chained=chained,
-            sequencers=self.sequencers,
-            driver=self.driver,
-            nodes=self._nodes,
-            background=context.background,
-            sync_bytes_per_s=context.settings.sync_bytes_per_s,
-            node_left=context.forget_if_removed,
-        )
+        self.upkeep = Upkeep(context, chained, self.sequencers, self.driver, self._nodes)
 
     def start(self) -> None:
         self.upkeep.start()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -20,8 +19,7 @@ from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.errors import NotFound, Unavailable
-from loomlog.metadata.background import Background, Progress, RetryLoop, Timers
-from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.background import Progress, RetryLoop, Timers
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.newcomers import Newcomers
@@ -30,6 +28,7 @@ from loomlog.metadata.chained.records import ChainedCatalog, ChainedRecord
 from loomlog.metadata.chained.removal import Removal, Trimming
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.nodes.placement import UNABLE_S
+from loomlog.metadata.protocol import KeeperContext
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -44,15 +43,13 @@ class Upkeep:
 
     def __init__(
         self,
-        catalog: Catalog,
+        context: KeeperContext,
         chained: ChainedCatalog,
         sequencers: Sequencers,
         driver: Driver,
         nodes: ChainNodes,
-        background: Background,
-        sync_bytes_per_s: int,
-        node_left: Callable[[NodeId], Awaitable[None]],
     ) -> None:
+        catalog, background = context.catalog, context.background
         self._catalog = catalog
         self._chained = chained
         self._sequencers = sequencers
@@ -60,8 +57,8 @@ class Upkeep:
         self._nodes = nodes
         self._background = background
         self.epochs = Epochs(catalog, chained, sequencers, driver, nodes, self.wake)
-        self.newcomers = Newcomers(self.epochs, sync_bytes_per_s)
-        self._node_left = node_left
+        self.newcomers = Newcomers(self.epochs, context.settings.sync_bytes_per_s)
+        self._node_left = context.forget_if_removed
         self._repair = RetryLoop("upkeep of segment", self._repair_step, background)
         self.removal = Removal(self.epochs, background)
         self.trimming = Trimming(self.epochs, background)

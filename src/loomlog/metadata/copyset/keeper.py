@@ -20,7 +20,6 @@ from loomlog.limits import NODESET_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.nodes import CopysetNodes
-from loomlog.metadata.copyset.orders import CopysetOrders
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import Removal, Trimming
@@ -55,15 +54,16 @@ class CopysetKeeper(ProtocolKeeper):
         self._catalog = catalog
         self._connected = context.nodes
         self._placement = context.placement
-        nodes = CopysetNodes(catalog, context.nodes, context.lost_nodes)
+        nodes = CopysetNodes(
+            catalog, context.nodes, context.lost_nodes, context.settings.failure_detection_s
+        )
         self.epochs = EpochStore(
             catalog, copysets, nodes, context.clocks.now_us, context.contradicted
         )
-        orders = CopysetOrders(self.epochs, context.nodes, context.settings.failure_detection_s)
-        self._nodes, self._orders, background = nodes, orders, context.background
-        self._recoveries = Recoveries(self.epochs, orders, background)
-        self._trimming = Trimming(self.epochs, orders, background)
-        self._removal = Removal(self.epochs, orders, background)
+        self._nodes = nodes
+        self._recoveries = Recoveries(self.epochs, context.background)
+        self._trimming = Trimming(self.epochs, context.background)
+        self._removal = Removal(self.epochs, context.background)
 
     def start(self) -> None:
         for record in self.records:
@@ -189,7 +189,7 @@ class CopysetKeeper(ProtocolKeeper):
         node, known = self._nodes.sequencer(segment.loglet), None
         with suppress(Retryable, Sealed):
             if node is not None and not self._is_closed(segment):
-                found = await self._orders.find_tail(node, segment.loglet)
+                found = await self._nodes.find_tail(node, segment.loglet)
                 known = SequencerTail(found.epoch, found.tail)
         record = self.records.get(segment.loglet)
         return tail(record.state, known) if record is not None and record.begun else 0
@@ -224,7 +224,7 @@ class CopysetKeeper(ProtocolKeeper):
         if record is None or not record.begun:
             raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is not there now")
         there = list(filter(self._nodes.reachable, record.holders))
-        marks = await self._orders.landmarks(there, record.loglet, timestamp_us)
+        marks = await self._nodes.landmarks(there, record.loglet, timestamp_us)
         last = last_to_go(
             record.state,
             {node: Ages(mark.older, mark.young) for node, mark in marks.items()},

@@ -1,21 +1,29 @@
-"""The storage nodes as copyset loglets see them: which may take records, which may sequence."""
+"""The storage nodes as copyset loglets see them: which may take records or sequence, and orders to
+them over the connections that they opened."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Collection
 from typing import TypeAlias
 
-from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
 from loomlog.core.copyset.nodeset import Member, choose_nodeset, sequencer_of
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.segments import Settings
+from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.limits import NODESET_DEFAULT
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
+from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import LostNodes
 from loomlog.types import LogId, NodeId
-from loomlog.wire.copyset import KnownNode
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
+
+logger = logging.getLogger(__name__)
 
 Losses: TypeAlias = tuple[tuple[LogId, Epoch], ...]
 
@@ -23,10 +31,17 @@ Losses: TypeAlias = tuple[tuple[LogId, Epoch], ...]
 class CopysetNodes:
     """The storage nodes as copyset loglets see them."""
 
-    def __init__(self, catalog: Catalog, members: ConnectedNodes, lost_nodes: LostNodes) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        members: ConnectedNodes,
+        lost_nodes: LostNodes,
+        request_timeout_s: float,
+    ) -> None:
         self._catalog = catalog
         self._members = members
         self._lost_nodes = lost_nodes
+        self._request_timeout_s = request_timeout_s
         self._losses: dict[NodeId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
         self.alive = members.alive
         self.reachable = members.reachable
@@ -87,6 +102,65 @@ class CopysetNodes:
         """Return the nodes of all nodesets of a loglet that are alive."""
         nodes = {node for metadata in state.history for node in metadata.nodes}
         return [node for node in sorted(nodes) if self._members.alive(node)]
+
+    # ---- orders and questions
+
+    async def tell(
+        self, nodes: list[NodeId], order: Trim | Forget, record: CopysetRecord
+    ) -> list[NodeId]:
+        """Give nodes an order; return those that carried it out or have nothing of the loglet."""
+        stamp = record.state.stamp
+        done = await asyncio.gather(*(self._is_done(node, order, stamp) for node in nodes))
+        return [node for node, is_done in zip(nodes, done, strict=True) if is_done]
+
+    async def _is_done(self, node: NodeId, order: Trim | Forget, stamp: int) -> bool:
+        message, _ = request_to_wire(order, stamp)
+        try:
+            answer, payload = await self._members.exchange(
+                node, pb.Frame(copyset_request=message), (), self._request_timeout_s
+            )
+            return isinstance(answer_from_wire(answer.copyset_answer, payload), Done | NotHere)
+        except LoomError as error:
+            logger.info("segment %d: node %d: %s", order.log, node, error)
+            return False
+
+    async def recover(self, node: NodeId, state: pb.CopysetState) -> None:
+        """Have a node recover all epochs before the one that was taken for it. Timeout: it is still
+        recovering; ordering it again waits for the same recovery while the node is connected."""
+        await self._ask(node, pb.Frame(recover_copyset=pb.RecoverCopyset(state=state)))
+
+    async def landmarks(
+        self, nodes: list[NodeId], loglet: LogId, timestamp_us: int
+    ) -> dict[NodeId, pb.CopysetLandmarks]:
+        """Return the landmarks of the nodes that answer."""
+        question = pb.FindCopysetLandmarks(loglet_id=loglet, timestamp_us=timestamp_us)
+        frame = pb.Frame(find_copyset_landmarks=question)
+        answers = await asyncio.gather(
+            *(self._ask(node, frame) for node in nodes), return_exceptions=True
+        )
+        marks = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, pb.Frame):
+                marks[node] = answer.copyset_landmarks
+            elif not isinstance(answer, LoomError):
+                raise answer
+        return marks
+
+    async def find_tail(self, node: NodeId, loglet: LogId) -> pb.CopysetTail:
+        """Ask the sequencer on a node for the tail; it is started if it should be there."""
+        question = pb.FindCopysetTail(loglet_id=loglet)
+        return (await self._ask(node, pb.Frame(find_copyset_tail=question))).copyset_tail
+
+    async def finish(self, node: NodeId, loglet: LogId) -> None:
+        """Have the sequencer there end, if any, and report its end to the epoch store."""
+        question = pb.FindCopysetTail(loglet_id=loglet, finish=True)
+        await self._ask(node, pb.Frame(find_copyset_tail=question))
+
+    async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
+        try:
+            return await self._members.request(node, frame, self._request_timeout_s)
+        except NotLeader as error:  # about the loglet's sequencer, not the metadata's leader
+            raise Unavailable(str(error)) from None
 
 
 def size_of(settings: Settings) -> int:

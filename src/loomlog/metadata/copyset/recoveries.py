@@ -23,7 +23,6 @@ from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
 from loomlog.metadata.background import Background, Progress, RetryLoop, Timers
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
-from loomlog.metadata.copyset.orders import CopysetOrders
 from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.types import LogId, NodeId
 
@@ -34,10 +33,9 @@ SEQUENCER_LOST_S: Final = 1.0  # within this time clients that append replace a 
 
 
 class Recoveries:
-    def __init__(self, epochs: EpochStore, orders: CopysetOrders, background: Background) -> None:
+    def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
-        self._orders = orders
         self._work = RetryLoop("recovery of segment", self._step, background)
         self._sequencers = RetryLoop("sequencer of segment", self._sequence_step, background)
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -121,7 +119,7 @@ class Recoveries:
         async with self._room:
             for node in there:
                 with suppress(Retryable):
-                    await self._orders.find_tail(node, loglet)
+                    await self._nodes.find_tail(node, loglet)
                     return Progress.IDLE
         return Progress.FAILED if there else Progress.IDLE
 
@@ -153,13 +151,13 @@ class Recoveries:
         node = record.state.sequencer
         if self._nodes.reachable(node):
             with suppress(LoomError):
-                await self._orders.finish(node, record.loglet)
+                await self._nodes.finish(node, record.loglet)
 
     async def _recovered(self, node: NodeId, record: CopysetRecord) -> None:
         """Wait until it is recovered or another epoch begins. Unavailable: the node is lost."""
         while self._nodes.reachable(node):
             with suppress(Timeout):
-                await self._orders.recover(node, record)
+                await self._nodes.recover(node, self._epochs.for_a_sequencer(record))
                 return
             now = self._records.get(record.loglet)
             if now is None or now.state.epoch != record.state.epoch:

@@ -14,7 +14,6 @@ from loomlog.core.copyset.messages import Forget, Trim
 from loomlog.core.copyset.record import Lsn
 from loomlog.metadata.background import Background, Progress, RetryLoop
 from loomlog.metadata.copyset.epoch_store import EpochStore
-from loomlog.metadata.copyset.orders import CopysetOrders
 from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.types import LogId, NodeId
@@ -25,10 +24,9 @@ logger = logging.getLogger(__name__)
 class Removal:
     """Deletes loglets that belong to no log any more, and then their records."""
 
-    def __init__(self, epochs: EpochStore, orders: CopysetOrders, background: Background) -> None:
+    def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
-        self._orders = orders
         self._work = RetryLoop("removal of segment", self._step, background)
 
     def look(self, record: CopysetRecord) -> None:
@@ -64,17 +62,16 @@ class Removal:
         """Order the sequencer first: it might still send records to other nodes."""
         sequencer = record.state.sequencer
         if self._nodes.reachable(sequencer):
-            await self._orders.tell([sequencer], Forget(record.loglet), record)
-        return await self._orders.tell(there, Forget(record.loglet), record)
+            await self._nodes.tell([sequencer], Forget(record.loglet), record)
+        return await self._nodes.tell(there, Forget(record.loglet), record)
 
 
 class Trimming:
     """Trims the loglets of logs that were trimmed, on all their nodes."""
 
-    def __init__(self, epochs: EpochStore, orders: CopysetOrders, background: Background) -> None:
+    def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
-        self._orders = orders
         self._work = RetryLoop("trim of segment", self._step, background)
         self._told: dict[LogId, dict[NodeId, Lsn]] = {}  # by this leader
 
@@ -121,6 +118,6 @@ class Trimming:
         untold = self._untold(record)
         if not untold:
             return Progress.IDLE
-        done = await self._orders.tell(untold, Trim(loglet, record.state.trimmed), record)
+        done = await self._nodes.tell(untold, Trim(loglet, record.state.trimmed), record)
         self._told.setdefault(loglet, {}).update(dict.fromkeys(done, record.state.trimmed))
         return Progress.DONE if len(done) == len(untold) else Progress.FAILED

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from loomlog.config import MetadataSettings
-from loomlog.core.quorum.majority import MemberId
-from loomlog.core.quorum.member import Leader
+from loomlog.core.quorum.member import Leader, MemberId
 from loomlog.errors import (
     Busy,
     Conflict,
