@@ -54,7 +54,7 @@ class KeeperContext:
 
 
 class ReplicaSet(NamedTuple):
-    """Replicas of the same data, one of which is on the node that was asked about."""
+    """Replicas of the same data; one is on the node that was asked about."""
 
     name: str  # for people, such as "stream 3"
     nodes: tuple[NodeId, ...]  # that have a complete replica
@@ -221,7 +221,7 @@ class ProtocolKeeper(ABC):
         return []
 
     def kept_on(self, node: NodeId) -> list[str]:
-        """Return the names of logs of which a node has something that is never copied elsewhere."""
+        """Return the names of logs with data on a node that is never copied elsewhere."""
         return []
 
     def stored_bytes(self, node: NodeId) -> int:

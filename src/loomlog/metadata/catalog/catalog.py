@@ -275,7 +275,7 @@ class Catalog(KeptRecords):
         return streams
 
     async def take_back_stream(self, name: str, stream_id: StreamId) -> None:
-        """Forget a stream that never ran, or of which nothing is left."""
+        """Forget a stream that never ran, or has nothing left."""
 
         def without(log: LogRecord) -> LogRecord:
             return replace(log, streams=tuple(s for s in log.streams if s != stream_id))

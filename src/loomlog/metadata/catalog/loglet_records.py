@@ -88,7 +88,7 @@ class LogletRecords(Generic[L]):
             return after
 
     async def forget(self, loglet: LogId) -> None:
-        """Delete a record of which nothing is left."""
+        """Delete the record of a loglet that is gone from all nodes."""
         kept = self._kept.get(loglet)
         if kept is None:
             return

@@ -92,7 +92,7 @@ class LogRecord:
         return None
 
     def trim(self, position: Glsn) -> LogRecord:
-        """Drop segments of which nothing is left; their streams are still to be removed."""
+        """Drop segments that have nothing left; their streams are still to be removed."""
         return self.with_layout(self.layout.trim(position))
 
     def with_layout(self, layout: Layout) -> LogRecord:

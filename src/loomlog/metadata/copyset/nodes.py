@@ -90,12 +90,12 @@ class CopysetNodes:
         there = {m for m in self.usable() if self._members.takes_more(m.node_id)}
         return choose_nodeset(loglet, there, size_of(settings))
 
-    def sequencer(self, loglet: LogId, besides: Collection[NodeId] = ()) -> NodeId | None:
-        """Return which reachable node is to sequence a loglet, if possible none of `besides`. Nodes
+    def sequencer(self, loglet: LogId, avoided: Collection[NodeId] = ()) -> NodeId | None:
+        """Return which reachable node is to sequence a loglet, if possible none of `avoided`. Nodes
         and clients make the same choice."""
         there = [node for node in self._members.all_reachable() if node in self._catalog.nodes]
         staying = [node for node in there if not self.leaves(node)] or there
-        others = [node for node in staying if node not in besides] or staying
+        others = [node for node in staying if node not in avoided] or staying
         return sequencer_of(loglet, dict.fromkeys(others, 1.0))
 
     def alive_of(self, state: LogState) -> list[NodeId]:

@@ -73,15 +73,15 @@ class Trimming:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
         self._work = RetryLoop("trim of segment", self._step, background)
-        self._told: dict[LogId, dict[NodeId, Lsn]] = {}  # by this leader
+        self._trimmed_to: dict[LogId, dict[NodeId, Lsn]] = {}  # by this leader
 
     def look(self, record: CopysetRecord) -> None:
         if not self._is_done(record):
             self._work.wake(record.loglet)
 
     def node_joined(self, node: NodeId) -> None:
-        for told in self._told.values():
-            told.pop(node, None)
+        for trimmed_to in self._trimmed_to.values():
+            trimmed_to.pop(node, None)
         for record in self._records:
             if node in record.holders:
                 self.look(record)
@@ -92,32 +92,32 @@ class Trimming:
             await asyncio.sleep(LOOK_S)
 
     def _is_done(self, record: CopysetRecord) -> bool:
-        return self._target(record) <= record.state.trimmed and not self._untold(record)
+        return self._target(record) <= record.state.trimmed and not self._lagging(record)
 
     def _target(self, record: CopysetRecord) -> Lsn:
         return self._catalog.trim_target(record) if record.begun else 0
 
-    def _untold(self, record: CopysetRecord) -> list[NodeId]:
-        told, trimmed = self._told.get(record.loglet, {}), record.state.trimmed
+    def _lagging(self, record: CopysetRecord) -> list[NodeId]:
+        trimmed_to, trimmed = self._trimmed_to.get(record.loglet, {}), record.state.trimmed
         return [
             node
             for node in record.holders
-            if told.get(node, 0) < trimmed and self._nodes.reachable(node)
+            if trimmed_to.get(node, 0) < trimmed and self._nodes.reachable(node)
         ]
 
     async def _step(self, loglet: LogId) -> Progress:
         record = self._records.get(loglet)
         if record is None:
-            self._told.pop(loglet, None)
+            self._trimmed_to.pop(loglet, None)
             return Progress.IDLE
         target = self._target(record)
         if target > record.state.trimmed:
             await self._epochs.trim(loglet, target)
             logger.info("segment %d is trimmed up to position %d", loglet, target)
             return Progress.DONE
-        untold = self._untold(record)
-        if not untold:
+        lagging = self._lagging(record)
+        if not lagging:
             return Progress.IDLE
-        done = await self._nodes.tell(untold, Trim(loglet, record.state.trimmed), record)
-        self._told.setdefault(loglet, {}).update(dict.fromkeys(done, record.state.trimmed))
-        return Progress.DONE if len(done) == len(untold) else Progress.FAILED
+        done = await self._nodes.tell(lagging, Trim(loglet, record.state.trimmed), record)
+        self._trimmed_to.setdefault(loglet, {}).update(dict.fromkeys(done, record.state.trimmed))
+        return Progress.DONE if len(done) == len(lagging) else Progress.FAILED

@@ -1,6 +1,6 @@
 """The members and the leader of the metadata repository, as recorded in the MetaStore.
 
-leader              the newest epoch and who took it; the fence of all that a leader writes
+leader              the newest epoch and its leader; the fence of all that a leader writes
 metadata/members    the members of the round log, and those before a change until it is over
 metadata/started/N  written before member N makes its first file: if the file is missing later, it
                     was lost

@@ -1,4 +1,4 @@
-"""Ask other metadata repositories who leads: one connection each, opened when needed."""
+"""Ask other metadata repositories which one leads: one connection each, opened when needed."""
 
 from __future__ import annotations
 

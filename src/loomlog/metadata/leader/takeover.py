@@ -138,8 +138,8 @@ class Takeover:
         )
         self._waits_for("")
         logger.info("leads in epoch %d", leader.epoch)
-        beside = [self._announce(term), self._mend(term, cut_short)]
-        tasks = [asyncio.ensure_future(work) for work in beside]
+        works = [self._announce(term), self._mend(term, cut_short)]
+        tasks = [asyncio.ensure_future(work) for work in works]
         try:
             ends: list[asyncio.Future[Any]] = [term.over, log.lost, *tasks]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -62,12 +62,12 @@ class Clocks:
         return "" if self._time_s() else _UNKNOWN
 
     def _time_s(self) -> float | None:
-        return cluster_time(self._wall_s(), self._told().values(), len(self._nodes()))
+        return cluster_time(self._wall_s(), self._readings().values(), len(self._nodes()))
 
     def _skews(self) -> Skews:
-        return skews(self._wall_s(), self._told())
+        return skews(self._wall_s(), self._readings())
 
-    def _told(self) -> dict[NodeId, float]:
+    def _readings(self) -> dict[NodeId, float]:
         now_s = self._loop.time()
         members = ((node, self._members.get(node)) for node in self._members.all_reachable())
         return {n: member.clock.at(now_s) for n, member in members if member and member.clock}

@@ -45,7 +45,7 @@ class ConnectedNode:
     loglet_bytes: int = 0
     conditions: tuple[str, ...] = ()  # what it says is wrong with it
     clock: Reading | None = None
-    unserved: frozenset[StreamId] = frozenset()  # of which it has data that it cannot serve
+    unserved: frozenset[StreamId] = frozenset()  # it has data of them that it cannot serve
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
     def take(self, report: Report, stored_bytes: int, stamp: int, birth: int) -> None:

@@ -139,7 +139,7 @@ class NodeOperator:
         self._wishes_changed(node)
         return pb.Changed(
             done=f"node {node} is not used any more",
-            next=f"its {len(replicas)} replicas are made anew elsewhere; then it is forgotten",
+            next=f"its {len(replicas)} replicas are recreated elsewhere; then it is forgotten",
         )
 
     def _check_removable(self, node: NodeId, replicas: list[ReplicaSet], *, force: bool) -> None:
@@ -154,7 +154,7 @@ class NodeOperator:
         if not force:
             raise InvalidArgument(
                 f"{holds}: start it and drain it; or, if it never comes back, remove it with "
-                "--force, and its replicas are made anew from the others"
+                "--force, and its replicas are recreated from the others"
             )
         if only := [name for name, nodes in replicas if nodes == (node,)]:
             raise InvalidArgument(

@@ -1,7 +1,7 @@
 """Registration of storage nodes: does the node belong here, and is it the one it claims to be?
 
 Node ids and directory names prove nothing. A cluster has a secret, and so has every node; both are
-kept beside the node's data and must match what the metadata knows. A newcomer has empty volumes and
+kept with the node's data and must match what the metadata knows. A newcomer has empty volumes and
 its own node secret. It gets the cluster's secret when it joins, but only with a free number: to
 take the number of a known node it needs an operator's `loom node replace`.
 """

@@ -29,7 +29,7 @@ _MESSAGES: Final = [field.name for field in pb.Frame.DESCRIPTOR.oneofs_by_name["
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplicaAnswer:
     """The report of a replica."""
 
     report: Report
@@ -53,7 +53,7 @@ class Caller:
 
     @property
     def streams(self) -> frozenset[StreamId]:
-        """Return the streams of which it holds something."""
+        """Return the streams that it holds something of."""
         return frozenset(r.log_stream_id for r in self.registration.uncommit_reports)
 
 
@@ -107,7 +107,7 @@ class Collector(Service):
         except TimeoutError:
             pass
 
-    async def ask(self, node: NodeId, stream_id: StreamId, after: Glsn) -> Told:
+    async def ask(self, node: NodeId, stream_id: StreamId, after: Glsn) -> ReplicaAnswer:
         """Return what a replica knows above a high watermark, with a report as new as that."""
         caller = self.callers.get(node)
         if caller is None:
@@ -120,7 +120,7 @@ class Collector(Service):
             commits += map(commit_from_wire, answer.commits)
             if not answer.more:
                 report = report_from_wire(answer.report)
-                return Told(report, answer.report.stamp, answer.ran_epoch, tuple(commits))
+                return ReplicaAnswer(report, answer.report.stamp, answer.ran_epoch, tuple(commits))
             after = commits[-1].high_watermark
 
     async def holdings(self, caller: Caller) -> pb.Holdings:

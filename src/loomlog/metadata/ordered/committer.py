@@ -141,7 +141,7 @@ class Committer:
             log.reconnected(node)
 
     def take_report(self, node: NodeId, message: pb.GetReportResponse | pb.Register) -> None:
-        """Called with every report of a node, the first of which is part of its registration."""
+        """Called with every report of a node; the first is part of its registration."""
         member = self.members.get(node)
         if member is None:
             return
@@ -232,7 +232,7 @@ class Committer:
         self._turn_scheduled = False
         durable, self._durable = self._durable, {}
         if durable:
-            self._tell(durable.values(), empty=False)
+            self._send_commits(durable.values(), empty=False)
         reported, self._reported = self._reported, {}
         for log in reported.values():
             self._begin_round(log)
@@ -268,7 +268,7 @@ class Committer:
 
     # ---- commits out
 
-    def _tell(self, logs: Iterable[LogRounds], *, empty: bool) -> None:
+    def _send_commits(self, logs: Iterable[LogRounds], *, empty: bool) -> None:
         results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
         for log in logs:
             for node in _nodes_of(log):
@@ -280,12 +280,12 @@ class Committer:
         for node, commits_of_node in results.items():
             self._send(node, commits_of_node)
         if self._bare and self._bare_timer is None:
-            self._bare_timer = self._loop.call_later(BARE_DELAY_S, self._tell_bare)
+            self._bare_timer = self._loop.call_later(BARE_DELAY_S, self._send_bare)
 
-    def _tell_bare(self) -> None:
+    def _send_bare(self) -> None:
         self._bare_timer = None
         bare, self._bare = self._bare, {}
-        self._tell(bare.values(), empty=True)
+        self._send_commits(bare.values(), empty=True)
 
     def tell(self, node: NodeId, log: LogRounds, *, empty: bool) -> None:
         """Send the node the commits of a log that it lacks, now."""

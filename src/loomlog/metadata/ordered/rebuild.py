@@ -27,7 +27,7 @@ from loomlog.metadata.catalog.records import (
     decode,
     encode,
 )
-from loomlog.metadata.offline.collector import Collector, Told
+from loomlog.metadata.offline.collector import Collector, ReplicaAnswer
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.protocol_names import ORDERED
@@ -152,14 +152,14 @@ class Rebuilding:
         """Ask a replica; None if it is away, lost its data, is damaged, or is of another stream."""
         try:
             async with self._room:
-                told: Told = await self._collector.ask(node, stream.stream_id, after)
+                answer: ReplicaAnswer = await self._collector.ask(node, stream.stream_id, after)
         except LoomError:
             return None
-        if told.report.damaged or told.stamp != stream.stamp:
+        if answer.report.damaged or answer.stamp != stream.stamp:
             return None
         caller = self._collector.callers.get(node)
         synced = caller is not None and caller.sync_mode == SyncMode.ALWAYS
-        return Witness(told.report, told.ran_epoch, synced, told.commits)
+        return Witness(answer.report, answer.ran_epoch, synced, answer.commits)
 
 
 @asynccontextmanager

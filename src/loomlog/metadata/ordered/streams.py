@@ -113,7 +113,7 @@ class OrderedStreams:
         return record, await self.run((record.stream_id,), ADD_WAIT_S)
 
     async def take_back(self, name: str, record: StreamRecord) -> None:
-        """Remove a stream that never ran, or of which nothing is left."""
+        """Remove a stream that never ran, or has nothing left."""
         stream = self._committer.stream(record.stream_id)
         if stream is None:
             return

@@ -83,7 +83,7 @@ class CatchUp:
         waiting: Callable[[list[NodeId]], None],
     ) -> Plan:
         """Ask all nodes except those in `without`. `leave`: unknown loglets of unknown logs.
-        `deleted`: logs of which no node has anything, because they were deleted since."""
+        `deleted`: logs that no node has, because they were deleted since."""
         wanted = [node for node in self.nodes if node not in without]
         await self._collector.wait_for(wanted, timeout_s, waiting)
         callers = self._collector.callers

@@ -452,7 +452,7 @@ async def test_a_node_that_is_not_empty_is_not_removed(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match="--force"):
             await cluster.change_node(NODE.REMOVE, 2)
         changed = await cluster.change_node(NODE.REMOVE, 2, force=True)
-        assert changed.next == "its 1 replicas are made anew elsewhere; then it is forgotten"
+        assert changed.next == "its 1 replicas are recreated elsewhere; then it is forgotten"
         with pytest.raises(Unauthorized, match="was removed"):
             await nodes[1].join(cluster.address)
         await nodes[1].crash()

@@ -153,7 +153,7 @@ class Watch:
         self._keys = keys
         self._prefix = prefix
         self._changed = changed
-        self._told = revision
+        self._reported = revision
         self._present: set[str] | None = None  # the keys that exist, as reported
         self._ended = False
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -178,7 +178,7 @@ class Watch:
     async def _follow_or_catch_up(self) -> None:
         try:
             if self._present is None:
-                self._present = await self._present_at(self._told)
+                self._present = await self._present_at(self._reported)
             await self._follow()
         except Compacted:
             await self._catch_up()
@@ -189,7 +189,9 @@ class Watch:
         endpoint = await self._connection.reach(self._connection.deadline())
         async with self._connection.stream(endpoint, lambda e: e.watch.Watch) as call:
             first, end = self._keys.range(self._prefix)
-            create = rpc.WatchCreateRequest(key=first, range_end=end, start_revision=self._told + 1)
+            create = rpc.WatchCreateRequest(
+                key=first, range_end=end, start_revision=self._reported + 1
+            )
             await call.write(rpc.WatchRequest(create_request=create))
             while response := await self._next(call, endpoint):
                 if response.compact_revision:
@@ -214,9 +216,9 @@ class Watch:
     def _tell_event(self, event: Any) -> None:
         key, version = self._keys.name(event.kv.key), event.kv.mod_revision
         if event.type == rpc.Event.DELETE:
-            self._tell(Change(key, None), version)
+            self._report(Change(key, None), version)
         else:
-            self._tell(Change(key, Versioned(event.kv.value, version)), version)
+            self._report(Change(key, Versioned(event.kv.value, version)), version)
 
     # ---- when it does not
 
@@ -232,16 +234,16 @@ class Watch:
         answer = await self._connection.ask_now(lambda e: e.kv.Range, request)
         found = {self._keys.name(item.key): item for item in answer.kvs}
         for key in sorted((self._present or set()) - set(found)):
-            self._tell(Change(key, None), self._told)
+            self._report(Change(key, None), self._reported)
         for key, item in sorted(found.items(), key=lambda pair: pair[1].mod_revision):
-            if item.mod_revision > self._told:
+            if item.mod_revision > self._reported:
                 version = item.mod_revision
-                self._tell(Change(key, Versioned(item.value, version)), version)
+                self._report(Change(key, Versioned(item.value, version)), version)
         self._present = set(found)
-        self._told = answer.header.revision
+        self._reported = answer.header.revision
 
-    def _tell(self, change: Change, version: int) -> None:
-        self._told = version
+    def _report(self, change: Change, version: int) -> None:
+        self._reported = version
         if self._present is not None:
             (self._present.discard if change.item is None else self._present.add)(change.key)
         if self._ended:
