@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loomlog import errors as errors
+    from loomlog.client.blocking import BlockingCheckpoint as BlockingCheckpoint
     from loomlog.client.blocking import BlockingCluster as BlockingCluster
+    from loomlog.client.blocking import BlockingLease as BlockingLease
     from loomlog.client.blocking import BlockingLog as BlockingLog
+    from loomlog.client.blocking import BlockingRegister as BlockingRegister
+    from loomlog.client.blocking import BlockingWriter as BlockingWriter
     from loomlog.client.blocking import connect_sync as connect_sync
-    from loomlog.client.blocking.handles import BlockingCheckpoint as BlockingCheckpoint
-    from loomlog.client.blocking.handles import BlockingLease as BlockingLease
-    from loomlog.client.blocking.handles import BlockingRegister as BlockingRegister
-    from loomlog.client.blocking.handles import BlockingWriter as BlockingWriter
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
     from loomlog.client.info import ClusterStatus as ClusterStatus
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from loomlog.types import Position as Position
 
 _HOMES = {
-    "BlockingCheckpoint": "loomlog.client.blocking.handles",
+    "BlockingCheckpoint": "loomlog.client.blocking",
     "BlockingCluster": "loomlog.client.blocking",
-    "BlockingLease": "loomlog.client.blocking.handles",
+    "BlockingLease": "loomlog.client.blocking",
     "BlockingLog": "loomlog.client.blocking",
-    "BlockingRegister": "loomlog.client.blocking.handles",
-    "BlockingWriter": "loomlog.client.blocking.handles",
+    "BlockingRegister": "loomlog.client.blocking",
+    "BlockingWriter": "loomlog.client.blocking",
     "Change": "loomlog.client.operator",
     "Checkpoint": "loomlog.client.kv.checkpoints",
     "CheckpointInfo": "loomlog.client.kv.checkpoints",

@@ -17,7 +17,7 @@ from archive_rig import ArchiveRig, local_cluster
 
 import loomlog
 from loomlog.archive import manifest
-from loomlog.archive.reader import Archive
+from loomlog.archive.contents import Archive
 from loomlog.errors import Conflict, Corrupt, DataLoss, InvalidArgument, NotFound, NotYetWritten
 from loomlog.spark import archive_job
 from loomlog.spark.archive_tasks import write_file

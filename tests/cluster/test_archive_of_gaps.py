@@ -9,7 +9,7 @@ import pytest
 from archive_rig import local_cluster
 
 import loomlog
-from loomlog.archive.reader import Archive
+from loomlog.archive.contents import Archive
 from loomlog.client.blocking import BlockingCluster, BlockingLog
 from loomlog.core.copyset.record import epoch_of
 from loomlog.errors import NotFound

@@ -35,7 +35,7 @@ ALLOWED: dict[str, str] = {
     "client/info.py": "shows users what each protocol adds to the status of a stream",
     "cli/console/output.py": "prints it",
     "cli/console/options.py": "parses positions that are made of an epoch and an offset",
-    "client/read/cuts.py": "knows how such positions are made",
+    "client/cuts.py": "knows how such positions are made",
     "limits.py": "names the bounds of each protocol",
 }
 

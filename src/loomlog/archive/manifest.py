@@ -33,7 +33,7 @@ class RangeFile:
     size_bytes: int
     crc32c: int  # of the file
     footer_crc32c: int  # of what Parquet writes at its end: where everything is
-    checksum: str  # of its rows, see checksum.py
+    checksum: str  # of its rows, see range_file.py
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 A position without row is one of which the log said that nothing stands there. The footer says which
 positions each row group has, so one row is found by reading one row group. The footer and every
 page have checksums, which are checked on every read; `check` is for the whole file.
+
+The checksum of rows does not depend on how they are split into batches or files: it consists of the
+CRC32C of each column's bytes, and of the lengths in each column of bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from loomlog import limits
-from loomlog.archive.checksum import Checksum, difference
 from loomlog.archive.location import Location
 from loomlog.archive.manifest import RangeFile
 from loomlog.columns import SCHEMA
@@ -247,3 +249,65 @@ def _checksum_of(live: Iterable[Any], file: RangeFile, named: str) -> tuple[str,
     if first is not None and end <= file.last:
         raise DataLoss(f"{named}: the log ends at {end - 1}, before it")
     return checksum.text(), first
+
+
+_NULL_LENGTH: Final = pa.scalar(-1, pa.int32())
+_BYTES_PER_OFFSET: Final = 4
+
+
+class Checksum:
+    """Computes the checksum of a sequence of batches of SCHEMA."""
+
+    def __init__(self) -> None:
+        self._sums = dict.fromkeys(_PARTS, 0)
+
+    def update(self, batch: Any) -> None:
+        for name, column in zip(SCHEMA.names, batch.columns, strict=True):
+            if pa.types.is_binary(column.type):
+                lengths = pc.binary_length(column)
+                self._add(f"{name} lengths", _fixed(pc.fill_null(lengths, _NULL_LENGTH)))
+                self._add(name, _contents(column))
+            else:
+                self._add(name, _fixed(column))
+
+    def text(self) -> str:
+        """Return the checksum as text."""
+        return "-".join(f"{value:08x}" for value in self._sums.values())
+
+    def _add(self, part: str, data: memoryview) -> None:
+        self._sums[part] = crc32c(data, self._sums[part])
+
+
+def _parts() -> list[str]:
+    found: list[str] = []
+    for field in SCHEMA:
+        found += [f"{field.name} lengths"] if pa.types.is_binary(field.type) else []
+        found.append(field.name)
+    return found
+
+
+_PARTS: Final = _parts()
+
+
+def difference(one: str, other: str) -> str:
+    """Return the names of the parts in which two checksums differ; empty if they are equal."""
+    pairs = zip(_PARTS, one.split("-"), other.split("-"), strict=False)
+    return ", ".join(part for part, a, b in pairs if a != b)
+
+
+def _fixed(column: Any) -> memoryview:
+    """Return the bytes of a column of numbers without nulls."""
+    width = column.type.bit_width // 8
+    start = column.offset * width
+    return memoryview(column.buffers()[1])[start : start + len(column) * width]
+
+
+def _contents(column: Any) -> memoryview:
+    """Return the concatenated bytes of a column of bytes; nulls have none."""
+    if column.null_count:
+        column = pc.fill_null(column, b"")
+    _, offsets, data = column.buffers()
+    if not len(column) or data is None:
+        return memoryview(b"")
+    numbers = memoryview(offsets)[column.offset * _BYTES_PER_OFFSET :].cast("B").cast("i")
+    return memoryview(data)[numbers[0] : numbers[len(column)]]

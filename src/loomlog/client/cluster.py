@@ -17,7 +17,7 @@ from typing import Self, Unpack
 from loomlog import limits, protocol_names
 from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinning, usable_cpus
-from loomlog.client.arguments import check_name
+from loomlog.client.arguments import check_name, retention_s
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.kv.leases import Leases
 from loomlog.client.kv.registers import Registers
@@ -25,7 +25,6 @@ from loomlog.client.log import Log
 from loomlog.client.log_parts import Client, LogParts
 from loomlog.client.operator import Operator
 from loomlog.client.publish.publications import Publications
-from loomlog.client.read import durations
 from loomlog.client.servers import Connections, Metadata
 from loomlog.client.settings import ClientOptions, checked_settings
 from loomlog.client.subscribe.subscription import OpenSubscriptions
@@ -138,7 +137,7 @@ class Cluster(Operator, Registers, Leases):
         if nodeset is not None:
             _check_count("nodeset", nodeset, limits.NODESET_MAX)
         return await self._create_log(
-            name, protocol, streams, replicas, durations.retention_s(retention), nodeset or 0
+            name, protocol, streams, replicas, retention_s(retention), nodeset or 0
         )
 
     async def _make_staging_log(self, name: str, like: LogInfo) -> None:

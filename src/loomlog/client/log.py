@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.append.appender import positions
-from loomlog.client.arguments import check_number
+from loomlog.client.arguments import check_number, retention_s, timestamp_us
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.kv.checkpoints import Checkpoint, CheckpointInfo
 from loomlog.client.kv.leases import Lease
@@ -17,8 +17,7 @@ from loomlog.client.log_parts import LogParts
 from loomlog.client.publish.publications import Publications
 from loomlog.client.publish.stager import Staged, Stager, portions
 from loomlog.client.publish.writer import Writer
-from loomlog.client.read.durations import retention_s, timestamp_us
-from loomlog.client.subscribe.shapes import arrow, entries
+from loomlog.client.subscribe.pieces import arrow, entries
 from loomlog.errors import InvalidArgument, Trimmed
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb

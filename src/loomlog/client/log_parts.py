@@ -14,8 +14,7 @@ from loomlog.client.info import LogInfo, log_info
 from loomlog.client.kv.checkpoints import Checkpoints
 from loomlog.client.loglets.contract import Context
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.read.by_position import Reader
-from loomlog.client.read.time_search import TimeSearch
+from loomlog.client.reader import Reader, TimeSearch
 from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.subscription import OpenSubscriptions

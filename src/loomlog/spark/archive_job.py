@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
-from loomlog.archive import record, writer
+from loomlog.archive import contents, record
+from loomlog.archive.contents import Archive, Saved
 from loomlog.archive.location import Location, uri_of
 from loomlog.archive.manifest import RangeFile
-from loomlog.archive.reader import Archive
 from loomlog.archive.record import ArchiveInfo
-from loomlog.archive.writer import Saved
 from loomlog.client.blocking import BlockingCluster
 from loomlog.errors import (
     Conflict,
@@ -100,7 +99,7 @@ def run(
     job = _Job(cluster, address, log, run_tasks, report)
     job.claim(to)
     report("cleaning", 0, 1)
-    writer.clean(job.archive)
+    contents.clean(job.archive)
     files = job.write(until, rows_per_file)
     checked = job.check_and_trim(min(until, job.info.through)) if trim else 0
     return Outcome(
@@ -214,7 +213,7 @@ class _Job:
             done = sum(task.rows for task in tasks[:at])
             files = self._run("writing", write_file, tasks[at : at + FILES_PER_STEP], done, total)
             files.sort(key=lambda file: file.first)
-            self._publish(writer.extend(self.archive, files))
+            self._publish(contents.extend(self.archive, files))
             made += files
         return made
 
@@ -249,7 +248,7 @@ class _Job:
         files = {file.first: file for file in self._run("mending", write_file, tasks)}
         others = {f.file.name: files[f.file.first] for f in damaged if f.file.first in files}
         if others:
-            self._publish(writer.exchange(self.archive, others))
+            self._publish(contents.exchange(self.archive, others))
         if lost:
             return Corrupt(
                 f"{problems}. Nothing was trimmed; the log has not all rows of "

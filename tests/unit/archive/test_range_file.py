@@ -12,9 +12,9 @@ import pytest
 from archive_rows import rows
 
 from loomlog.archive import range_file
-from loomlog.archive.checksum import Checksum, difference
 from loomlog.archive.location import Location, uri_of
 from loomlog.archive.manifest import RangeFile
+from loomlog.archive.range_file import Checksum, difference
 from loomlog.columns import SCHEMA
 from loomlog.errors import Corrupt, DataLoss
 from loomlog.types import Gap

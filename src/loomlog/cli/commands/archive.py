@@ -125,7 +125,7 @@ def status(
 @app.command("list")
 def list_files(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     """List the files of a log's archive."""
-    from loomlog.archive.reader import Archive
+    from loomlog.archive.contents import Archive
     from loomlog.spark import archive_job
 
     with connected_sync(cluster) as client:
@@ -197,7 +197,7 @@ class Extent:
 
 def _seconds(text: str | None) -> float | None:
     """ "7d" -> 604800.0"""
-    from loomlog.client.read.durations import duration_s
+    from loomlog.client.arguments import duration_s
 
     if text is None:
         return None

@@ -9,17 +9,15 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from loomlog.client.blocking.handles import (
-    BlockingCheckpoint,
-    BlockingLease,
-    BlockingRegister,
-    BlockingWriter,
-)
 from loomlog.client.blocking.loop_thread import Blocking, LoopThread, blocking, blocking_as
 from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
 from loomlog.client.cluster import Cluster, connect
+from loomlog.client.kv.checkpoints import Checkpoint
+from loomlog.client.kv.leases import Lease
+from loomlog.client.kv.registers import Register
 from loomlog.client.log import Log
 from loomlog.client.publish.stager import Staged, portions
+from loomlog.client.publish.writer import Writer
 from loomlog.client.settings import ClientOptions
 from loomlog.client.subscribe.pieces import Pieces, Shown
 from loomlog.errors import Unavailable
@@ -27,6 +25,72 @@ from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class BlockingCheckpoint(Blocking[Checkpoint]):
+    """A named reader position in one log. It exists once it is set."""
+
+    def __init__(self, thread: LoopThread, checkpoint: Checkpoint) -> None:
+        super().__init__(thread, checkpoint)
+        self.name = checkpoint.name
+
+    def __repr__(self) -> str:
+        return f"<BlockingCheckpoint {self.name!r}>"
+
+    get = blocking(Checkpoint.get)
+    set = blocking(Checkpoint.set)
+    delete = blocking(Checkpoint.delete)
+
+
+class BlockingLease(Blocking[Lease]):
+    """A lease as it was acquired; it may have expired since."""
+
+    def __init__(self, thread: LoopThread, lease: Lease) -> None:
+        super().__init__(thread, lease)
+        self.name = lease.name
+        self.holder = lease.holder
+        self.epoch = lease.epoch
+        self.ttl_s = lease.ttl_s
+        self.held = lease
+
+    def __repr__(self) -> str:
+        return f"<BlockingLease {self.name!r} of {self.holder!r}, epoch {self.epoch}>"
+
+    renew = blocking(Lease.renew)
+    release = blocking(Lease.release)
+
+
+class BlockingRegister(Blocking[Register]):
+    """A handle for one register, which need not exist."""
+
+    def __init__(self, thread: LoopThread, register: Register) -> None:
+        super().__init__(thread, register)
+        self.name = register.name
+
+    def __repr__(self) -> str:
+        return f"<BlockingRegister {self.name!r}>"
+
+    get = blocking(Register.get)
+
+    def swap(self, value: bytes | None, expected: int, lease: BlockingLease | None = None) -> int:
+        """Replace the value at version `expected`; see `Register.swap`."""
+        held = lease.held if lease else None
+        return self._thread.run(self._target.swap(value, expected, held))
+
+
+class BlockingWriter(Blocking[Writer]):
+    """A durable identity that publishes to one log, in the order of its sequence numbers."""
+
+    def __init__(self, thread: LoopThread, writer: Writer) -> None:
+        super().__init__(thread, writer)
+        self.name = writer.name
+
+    def __repr__(self) -> str:
+        return f"<BlockingWriter {self.name!r}>"
+
+    sequence = blocking(Writer.sequence)
+    publish = blocking(Writer.publish)
+    forget = blocking(Writer.forget)
 
 
 class BlockingLog(Blocking[Log]):

@@ -11,9 +11,8 @@ from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import ByPosition, InStream
-from loomlog.client.subscribe.pieces import Piece, Pieces, Referred, Shown, Stored
+from loomlog.client.subscribe.pieces import Piece, Pieces, Referred, Shown, Stored, WithoutPayloads
 from loomlog.client.subscribe.references import OneReference, WithoutReferences
-from loomlog.client.subscribe.shapes import WithoutPayloads
 from loomlog.client.subscribe.subscription import OpenSubscriptions, Subscription
 from loomlog.client.subscribe.with_archive import ArchivedLog, WithArchive
 from loomlog.errors import InvalidArgument

@@ -21,7 +21,7 @@ from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
 from loomlog.types import Entry, Gap, Glsn, LogId
 
 if TYPE_CHECKING:
-    from loomlog.archive.reader import Archive
+    from loomlog.archive.contents import Archive
 
 
 FromLog: TypeAlias = Callable[[Glsn], Pieces[Shown]]
@@ -95,7 +95,7 @@ class ArchivedLog:
         return archive if archive is not None and archive.info.covers(position) else None
 
     async def _refresh(self, log_id: LogId) -> bool:
-        from loomlog.archive.reader import Archive
+        from loomlog.archive.contents import Archive
 
         before = None if self._archive is None else self._archive.info
         info = await self._info_of(log_id)

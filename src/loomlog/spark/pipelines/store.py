@@ -20,8 +20,7 @@ from loomlog.spark.pipelines.units import Counters, Progress, Range, Unit, UnitS
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
-    from loomlog.client.blocking import BlockingCluster
-    from loomlog.client.blocking.handles import BlockingLease
+    from loomlog.client.blocking import BlockingCluster, BlockingLease
 
 
 PREFIX: Final = "pipeline/"

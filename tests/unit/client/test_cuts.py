@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from loomlog.client.read.cuts import cut, is_dense
+from loomlog.client.cuts import cut, is_dense
 from loomlog.core.copyset.record import make
 
 

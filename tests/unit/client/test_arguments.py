@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from loomlog.client.read.durations import duration_s, retention_s, timestamp_us
+from loomlog.client.arguments import duration_s, retention_s, timestamp_us
 from loomlog.errors import InvalidArgument
 from loomlog.limits import RETENTION_S_MAX
 

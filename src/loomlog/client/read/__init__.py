@@ -1,1 +1,0 @@
-"""Single reads and searches by time."""
