@@ -32,6 +32,7 @@ class Log:
     def __init__(self, parts: LogParts, publications: Publications) -> None:
         self.name = parts.name
         self._parts = parts
+        self._append = parts.appender.append
         self._publications = publications
 
     def __repr__(self) -> str:
@@ -47,7 +48,7 @@ class Log:
         Concurrent appends are sent in batches, so for throughput start several before awaiting
         the first, unless their order matters. Cancelling the wait does not undo the append. When
         the append buffer is full, the entry first waits for room. `stream` chooses a log stream."""
-        return self._parts.appender.append(value, key, stream)
+        return self._append(value, key, stream)
 
     async def append_many(
         self,

@@ -311,7 +311,9 @@ class Batch:
             self.stalled = False
             self.lane.stalled -= 1
         if attempt is not None:
-            attempt.target.vacate(attempt)
+            target = attempt.target
+            del target.in_flight[attempt]
+            target.doubtful -= attempt.doubtful
             attempt.cancel()
 
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:

@@ -96,19 +96,17 @@ class Delivery:
                 if not self._targets.running(lane.stream):
                     self.refresh_soon(at_once=self._targets.missing(lane.stream))
                 return
-            self._start(lane.queue.popleft(), target, now_s)
-
-    def _start(self, batch: Batch, target: Stream, now_s: float) -> None:
-        batch.progress.advance(Event.PICKED)
-        carrier = self._carriers.get(target.protocol)
-        attempt = carrier.attempt(batch, target) if carrier else Attempt(batch, target)
-        batch.attempt = attempt
-        target.in_flight[attempt] = now_s
-        if carrier is None:
-            error = errors.unknown_protocol(self._log, target)
-            self._loop.call_soon(self.refused, attempt, error)
-        else:
-            attempt.start()
+            batch = lane.queue.popleft()
+            batch.progress.advance(Event.PICKED)
+            carrier = self._carriers.get(target.protocol)
+            attempt = carrier.attempt(batch, target) if carrier else Attempt(batch, target)
+            batch.attempt = attempt
+            target.in_flight[attempt] = now_s
+            if carrier is None:
+                error = errors.unknown_protocol(self._log, target)
+                self._loop.call_soon(self.refused, attempt, error)
+            else:
+                attempt.start()
 
     def _pump_all(self) -> None:
         for lane in self.lanes:
@@ -360,10 +358,6 @@ class Stream:
         if not attempt.doubtful:
             attempt.doubtful = True
             self.doubtful += 1
-
-    def vacate(self, attempt: Attempt) -> None:
-        del self.in_flight[attempt]
-        self.doubtful -= attempt.doubtful
 
     def waited_s(self, now_s: float) -> float:
         """Return how long the oldest attempt has been in flight."""

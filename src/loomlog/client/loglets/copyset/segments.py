@@ -126,11 +126,18 @@ class Sequencers:
         self._segments = segments
         self._rng = rng
         self._named: dict[LogId, str] = {}  # address of the sequencer named by a redirect
+        self._chosen: dict[LogId, tuple[View, str]] = {}  # by a view, and its address
         self._told: dict[LogId, tuple[str, Epoch]] = {}  # epoch reported by an address
 
     def address(self, view: View) -> str:
         """Return the address of the node to ask next."""
-        return self._named.get(view.loglet) or _chosen(view)
+        named = self._named.get(view.loglet)
+        if named is not None:
+            return named
+        chosen = self._chosen.get(view.loglet)
+        if chosen is None or chosen[0] is not view:
+            chosen = self._chosen[view.loglet] = view, _chosen(view)
+        return chosen[1]
 
     async def connect(self, view: View) -> Connection:
         return await self._segments.connect_to(self.address(view))

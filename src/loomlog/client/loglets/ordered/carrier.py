@@ -148,6 +148,7 @@ class OrderedAttempt(Attempt):
             self._failed(connection, retryable_if_sound(reply, self._payload))
         elif reply.appended.first_glsn:
             place = reply.appended
+            self.connection = None  # no further answer is expected
             self._carrier.outcomes.appended(self, place.first_glsn, place.first_llsn)
         else:
             self._lost(f"{connection.peer} gave no position")
