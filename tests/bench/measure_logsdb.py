@@ -172,7 +172,7 @@ class Running:
         self.table = RocksLogs(str(path), 0)
         self.workers = [ThreadWorker(self.loop, name) for name in ("commits", "looks", "upkeep")]
         commits, look_ups, upkeep = self.workers
-        self.store = LogsStore(1, self.table, commits, look_ups, upkeep, lambda: False)
+        self.store = LogsStore(1, self.table, commits, look_ups, upkeep)
 
     async def ask(self, request: NodeRequest) -> NodeAnswer:
         answer: asyncio.Future[NodeAnswer] = self.loop.create_future()

@@ -19,6 +19,7 @@ from loomlog.limits import KIB, MIB
 from loomlog.node import StorageNode
 from loomlog.node import node as node_module
 from loomlog.node.copyset import logs_volume
+from loomlog.node.copyset import service as copyset_service
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.rows import PartitionSettings
 from loomlog.testing import LocalCluster
@@ -177,7 +178,8 @@ async def test_nodes_with_slow_clocks_keep_what_is_young(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(PartitionSettings.__init__, "__defaults__", (0.05, 6144 * MIB, 32 * KIB))
     monkeypatch.setattr(logs_volume, "TEND_S", 0.02)
-    monkeypatch.setattr(node_module, "_now_us", an_hour_ago_us)
+    for module in (node_module, copyset_service):
+        monkeypatch.setattr(module, "_now_us", an_hour_ago_us)
     servers = LocalCluster(nodes=3, retention_interval_s=0.02)
     async with servers as cluster:
         for node in servers.nodes.values():

@@ -77,12 +77,7 @@ class LogsRig:
     def __init__(self, table: LogsTable, *, sync: bool = True) -> None:
         self.table = table
         self.commits, self.look_ups, self.upkeep = AnyWorker(), AnyWorker(), AnyWorker()
-        self.is_full = False
-        self.store = LogsStore(
-            *(ME, table, self.commits, self.look_ups, self.upkeep),
-            lambda: self.is_full,
-            sync=sync,
-        )
+        self.store = LogsStore(ME, table, self.commits, self.look_ups, self.upkeep, sync=sync)
 
     def ask(self, request: NodeRequest) -> NodeAnswer:
         answers: list[NodeAnswer] = []

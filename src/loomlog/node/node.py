@@ -133,7 +133,6 @@ class StorageNode:
             link=self._link,
             requests=self._requests,
             random=self._rng,
-            now_us=_now_us,
         )
         for name, make in PROTOCOLS.items():
             self.protocols[name] = protocol = make(context)

@@ -32,7 +32,6 @@ class NodeContext:
     link: MetadataLink
     requests: Service  # answers clients and peers; work that it spawns ends with it
     random: Random
-    now_us: Callable[[], int]
 
 
 class NodeProtocol:

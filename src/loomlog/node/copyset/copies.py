@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import (
     Begin,
     Delivered,
@@ -44,23 +46,29 @@ from loomlog.core.copyset.messages import (
     Trim,
     Trouble,
 )
-from loomlog.core.copyset.record import EPOCH_MAX, Epoch, epoch_of
-from loomlog.core.copyset.storage import LogStanding
+from loomlog.core.copyset.procedures import Purged, purge
+from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
+from loomlog.core.copyset.storage import LogStanding, epoch_to_purge
 from loomlog.errors import LoomError, Unavailable
 from loomlog.net.turns import Turns
 from loomlog.node.copyset.epoch_store import EpochStore
 from loomlog.node.copyset.logs_volume import LogsVolume
 from loomlog.node.copyset.marks import MATTERS_US, Marks, Seen
-from loomlog.node.copyset.waiting_reads import WaitingReads
+from loomlog.node.copyset.procedures import Asker
 from loomlog.node.disks import Disks
+from loomlog.node.long_poll import LongPoll
 from loomlog.node.workers import called_back
 from loomlog.storage.logsdb.store import Answered
-from loomlog.types import LogId
+from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
+RETRY: Final = Backoff(0.05, 2.0)
+RELEASE_S: Final = 20.0  # as often as sequencers tell nodes that get no records
+
 Found = TypeVar("Found")
+Ask: TypeAlias = Callable[[NodeRequest, Answered], None]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 _NOT_JOINED: Final = Refused(
@@ -88,7 +96,8 @@ class Copies:
         self._lost = lost
 
     def standing(self, log: LogId) -> LogStanding:
-        return self.volume.standing(log)
+        store = self.volume.store
+        return store.standing(log) if store is not None else LogStanding()
 
     def forget(self, log: LogId) -> None:
         self._sealed.discard(log)
@@ -127,12 +136,17 @@ class Copies:
 
     def ask_store(self, request: NodeRequest, done: Answered) -> None:
         """Like `ask`, but ignore stamps and losses."""
-        answered = partial(self._answered, request, done)
-        self.volume.when_open(lambda store: store.ask(request, answered), done)
+        if isinstance(request, Release | Purge | Trim | Forget):
+            done = partial(self._changed, request, done)
+        if (store := self.volume.store) is not None:
+            store.ask(request, done)
+        else:
+            self.volume.when_open(lambda store: store.ask(request, done), done)
 
-    def _answered(self, request: NodeRequest, done: Answered, answer: NodeAnswer) -> None:
+    def _changed(self, request: NodeRequest, done: Answered, answer: NodeAnswer) -> None:
+        """Called with the answer to a request that may change what readers see."""
         done(answer)
-        if isinstance(answer, Done) and isinstance(request, Release | Purge | Trim | Forget):
+        if isinstance(answer, Done):
             self._waiting.changed(request.log)
 
     # ---- creation stamps
@@ -201,6 +215,130 @@ class Copies:
         return seen._replace(certain=False) if is_blind else seen
 
 
+class WaitingReads:
+    """Reads that wait for more: readers follow the end of a log with them.
+
+    Such a read looks whenever its log has changed. When its time is over it looks once more,
+    because it reports even then how far the log is released and trimmed."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        # Ordered sets, so that a simulation can be repeated.
+        self._by_log: defaultdict[LogId, dict[LongPoll[NodeAnswer], None]] = defaultdict(dict)
+
+    def add(self, read: Read, wait_s: float, done: Answered, turns: Turns) -> Callable[[], None]:
+        """Return a function that ends the read without an answer."""
+
+        def forget() -> None:
+            del others[waiting]
+            if not others:
+                self._by_log.pop(read.log, None)
+
+        others = self._by_log[read.log]
+        look, is_nothing = partial(self._ask, read), partial(_is_nothing, read)
+        waiting = LongPoll(turns, look, is_nothing, wait_s, done, forget)
+        others[waiting] = None
+        waiting.look()
+        return waiting.end
+
+    def changed(self, log: LogId) -> None:
+        """Look again: more of the log may be shown, or less is there."""
+        for waiting in list(self._by_log.get(log, ())):
+            waiting.look()
+
+    def look_at_all(self) -> None:
+        """Look again for all of them: the store has failed, and they are answered so."""
+        for log in list(self._by_log):
+            self.changed(log)
+
+    def stop(self) -> None:
+        for waitings in list(self._by_log.values()):
+            for waiting in list(waitings):
+                waiting.end()
+
+
+class CatchUp:
+    """Catches up with logs that went on without this node: how epochs ended, and how far logs are
+    released."""
+
+    def __init__(
+        self, me: NodeId, copies: Copies, asker: Asker, epochs: EpochStore, spawn: Spawn
+    ) -> None:
+        self._me = me
+        self._copies = copies
+        self._asker = asker
+        self._epochs = epochs
+        self._spawn = spawn
+        self._missed: dict[LogId, Lsn] = {}  # released elsewhere, of logs that are caught up with
+        self._look_at: dict[LogId, float] = {}  # when to ask again, by the loop's clock
+
+    # ---- epochs that were recovered without this node
+
+    def released(self, release: Release, answer: NodeAnswer) -> None:
+        """Called with the answer to every release. If an older epoch was recovered without this
+        node, it must learn how that ended, and repeat the release."""
+        standing = self._copies.standing(release.log)
+        if isinstance(answer, Done) and epoch_to_purge(release.lsn, standing) is not None:
+            self.missed(release.log, release.lsn)
+
+    def missed(self, log: LogId, lsn: Lsn) -> None:
+        """Catch up: the log is released up to this LSN, but not here."""
+        is_under_way = log in self._missed
+        self._missed[log] = max(lsn, self._missed.get(log, 0))
+        if not is_under_way:
+            self._spawn(self._purge(log))
+
+    async def _purge(self, log: LogId) -> None:
+        failures = 0
+        try:
+            while (epoch := self._epoch_to_purge(log)) is not None:
+                outcome = await self._asker.run(purge(log, epoch, self._me))
+                if isinstance(outcome, Purged):
+                    failures = 0
+                    continue
+                logger.info("loglet %d, epoch %d: %s", log, epoch, outcome.reason)
+                await asyncio.sleep(RETRY.delay_s(failures))
+                failures += 1
+        finally:
+            lsn = self._missed.pop(log, None)
+        if lsn is not None:
+            self._release_here(log, lsn)
+
+    def _release_here(self, log: LogId, lsn: Lsn) -> None:
+        release = Release(log, lsn)
+        self._copies.ask_store(release, partial(self.released, release))
+
+    def _epoch_to_purge(self, log: LogId) -> Epoch | None:
+        """Return the next epoch to learn about; None: nothing is left to do, or the log is gone."""
+        lsn = self._missed.get(log)
+        return None if lsn is None else epoch_to_purge(lsn, self._copies.standing(log))
+
+    # ---- releases
+
+    def somebody_reads(self, log: LogId) -> None:
+        """Ask now and then how far the log is recovered: it may have been released while this node
+        was away, and all that is recovered may be shown."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at.get(log, now):
+            self._look_at[log] = now + RELEASE_S
+            self._spawn(self._release(log))
+
+    def forget(self, log: LogId) -> None:
+        self._missed.pop(log, None)
+        self._look_at.pop(log, None)
+
+    async def _release(self, log: LogId) -> None:
+        try:
+            known = await self._epochs.get(log, RELEASE_S)
+        except LoomError as error:
+            logger.debug("loglet %d: how far it is recovered is not known: %s", log, error)
+            self._look_at.pop(log, None)
+            return
+        lsn = make(known.state.last_clean + 1, 0)
+        if lsn > self._copies.standing(log).released:
+            self._release_here(log, lsn)
+
+
 async def looked_up(look: Callable[[Callable[[Found | Refused], None]], None]) -> Found:
     """Start a look-up in the store and wait for its result; raises Unavailable if it is refused."""
     found = await called_back(look)
@@ -218,3 +356,8 @@ def _other_log(request: NodeRequest, stored: int, stamp: int) -> NodeAnswer:
         logger.warning("nothing is deleted: %s", reason)
         return NotHere()
     return Refused(Trouble.DISABLED, reason)
+
+
+def _is_nothing(read: Read, answer: NodeAnswer) -> bool:
+    """Return whether the node neither sends anything nor has looked any further."""
+    return isinstance(answer, Delivered) and not answer.records and answer.next_lsn <= read.first

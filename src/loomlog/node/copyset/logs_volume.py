@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 from loomlog import limits
 from loomlog.core.copyset.messages import Refused, Trouble
-from loomlog.core.copyset.storage import LogStanding
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE
@@ -85,9 +84,6 @@ class LogsVolume:
         """Sentences for operators about a LogsDB that cannot be opened."""
         return [self._problem] if self._problem else []
 
-    def standing(self, log: LogId) -> LogStanding:
-        return self.store.standing(log) if self.store is not None else LogStanding()
-
     @property
     def logs(self) -> list[LogId]:
         return self.store.logs() if self.store is not None else []
@@ -102,8 +98,10 @@ class LogsVolume:
         return self._stored_bytes
 
     def volume_changed(self) -> None:
-        """Called when the volume failed, or works again."""
+        """Called when the volume failed, works again, or is nearly full."""
         store = self.store
+        if store is not None:
+            store.is_full = self._volume.nearly_full
         if self.path in self._volume.vanished:
             if self._volume.works:
                 self._problem = f"the copies at {self.path} are gone: restart this node"
@@ -208,9 +206,9 @@ class LogsVolume:
             self._disks.settings.node_id,
             self._table,
             *workers,
-            lambda: self._volume.nearly_full,
             on_failure=self._volume.failed,
         )
+        self.store.is_full = self._volume.nearly_full
         self._tend()
 
     def _tend(self) -> None:

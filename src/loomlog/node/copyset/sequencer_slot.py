@@ -28,12 +28,10 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.limits import COPYSET_QUEUED_APPENDS_MAX, COPYSET_QUEUED_BYTES_MAX, REQUEST_TIMEOUT_S
-from loomlog.node.copyset.appends import Append
 from loomlog.node.copyset.epoch_store import Known
-from loomlog.node.copyset.look_back import look_back
 from loomlog.node.copyset.marks import Seen
-from loomlog.node.copyset.procedures import insist
-from loomlog.node.copyset.sequencer import OpenEnd, RunningSequencer, SequencerContext
+from loomlog.node.copyset.procedures import insist, look_back
+from loomlog.node.copyset.sequencer import Append, OpenEnd, RunningSequencer, SequencerContext
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -16,16 +17,13 @@ from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import SequencerSettings
 from loomlog.core.copyset.storage import newest_epoch
 from loomlog.errors import InvalidArgument, LoomError, Sealed, Unavailable
-from loomlog.node.copyset.appends import Append
-from loomlog.node.copyset.catch_up import CatchUp
-from loomlog.node.copyset.copies import Copies, looked_up
+from loomlog.node.copyset.copies import CatchUp, Copies, looked_up
 from loomlog.node.copyset.epoch_store import EpochStore, Known
-from loomlog.node.copyset.grants import Grants
-from loomlog.node.copyset.handler import CopysetHandler
+from loomlog.node.copyset.handler import CopysetHandler, Grants
 from loomlog.node.copyset.marks import Seen
 from loomlog.node.copyset.peers import Peers
 from loomlog.node.copyset.procedures import Asker, recover
-from loomlog.node.copyset.sequencer import RunningSequencer, SequencerContext
+from loomlog.node.copyset.sequencer import Append, RunningSequencer, SequencerContext
 from loomlog.node.copyset.sequencer_slot import SequencerSlot
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
@@ -58,7 +56,7 @@ class CopysetService(NodeProtocol):
         self._reported_tails: dict[LogId, Lsn] = {}
         self._peers = Peers(context.codec, self._connected, self._stamp_of)
         self._epochs = EpochStore(context.link.request, self._learned)
-        self._copies = Copies(context.disks, self._epochs, context.now_us, self._spawn)
+        self._copies = Copies(context.disks, self._epochs, _now_us, self._spawn)
         self._copies_lost = self._copies.volume.is_lost  # and that was not reported yet
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
         asker = Asker(self._ask, self._epochs.ask)
@@ -72,7 +70,7 @@ class CopysetService(NodeProtocol):
             exclusions=self._exclusions,
             chance=context.random,
             settings=settings or SequencerSettings(),
-            now_us=context.now_us,
+            now_us=_now_us,
             spawn=self._spawn,
         )
         self._catch_up = CatchUp(self._me, self._copies, asker, self._epochs, self._spawn)
@@ -369,3 +367,7 @@ class CopysetService(NodeProtocol):
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background work for copyset logs failed", exc_info=error)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

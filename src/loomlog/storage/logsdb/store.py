@@ -87,19 +87,17 @@ class LogsStore:
         commits: Worker,
         look_ups: Worker,
         upkeep: Worker,
-        is_full: Callable[[], bool],
         *,
         on_failure: Callable[[BaseException], None] = lambda error: None,
         sync: bool = True,
     ) -> None:
-        """`is_full`: whether only what frees space should be taken. `on_failure` is called when a
-        commit fails."""
+        """`on_failure` is called when a commit fails."""
         self._me = me
         self._table = table
         self._commits = commits
         self._look_ups = look_ups
         self._upkeep = upkeep
-        self._is_full = is_full
+        self.is_full = False  # take only what frees space; set by the owner
         self._on_failure = on_failure
         self._sync = sync
         self._waiting: list[_Waiting] = []
@@ -179,7 +177,7 @@ class LogsStore:
     def _commit(self, group: list[_Waiting], answers: list[NodeAnswer]) -> None:
         """Runs in the worker."""
         if self._failed is None:
-            view = _Commit(self._table, self._me, is_full=self._is_full())
+            view = _Commit(self._table, self._me, is_full=self.is_full)
             answers += (view.decide(asked.request) for asked in group)
             if view.changes:
                 self._table.commit(view.changes, sync=self._sync and view.is_urgent)

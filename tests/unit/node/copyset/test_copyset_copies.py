@@ -29,8 +29,7 @@ from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.limits import MIB
 from loomlog.net.turns import Turns
-from loomlog.node.copyset.catch_up import CatchUp
-from loomlog.node.copyset.copies import Copies
+from loomlog.node.copyset.copies import CatchUp, Copies
 from loomlog.node.copyset.epoch_store import EpochStore
 from loomlog.node.copyset.logs_volume import find_logs
 from loomlog.node.copyset.procedures import Asker

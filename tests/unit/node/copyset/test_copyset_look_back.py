@@ -12,9 +12,9 @@ from loomlog.batch import read_header
 from loomlog.core.copyset.log_state import first_state
 from loomlog.core.copyset.nodeset import Member
 from loomlog.errors import Unavailable
-from loomlog.node.copyset import look_back as module
-from loomlog.node.copyset.look_back import FindBatch, look_back
+from loomlog.node.copyset import procedures as module
 from loomlog.node.copyset.marks import Seen
+from loomlog.node.copyset.procedures import FindBatch, look_back
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 

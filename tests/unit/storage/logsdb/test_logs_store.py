@@ -355,13 +355,13 @@ def test_what_waits_is_bounded(rig: LogsRig) -> None:
 
 def test_a_full_disk_takes_no_batches(rig: LogsRig) -> None:
     rig.put(record(1))
-    rig.is_full = True
+    rig.store.is_full = True
     refused = rig.ask(Store(LOG, record(2)))
     assert isinstance(refused, Refused)
     assert refused.trouble is Trouble.NO_SPACE
     assert rig.ask(Seal(LOG, 0)) == SealedAt(0, 0, [], newer=record(1).last)
     rig.trim(1)
-    rig.is_full = False
+    rig.store.is_full = False
     rig.put(record(2))
 
 

@@ -34,7 +34,7 @@ class Running:
         names = ("commits", "look-ups", "upkeep")
         self._workers = [ThreadWorker(self._loop, name) for name in names]
         commits, look_ups, upkeep = self._workers
-        self.store = LogsStore(ME, self._table, commits, look_ups, upkeep, lambda: False)
+        self.store = LogsStore(ME, self._table, commits, look_ups, upkeep)
 
     async def ask(self, request: NodeRequest) -> NodeAnswer:
         answer: asyncio.Future[NodeAnswer] = self._loop.create_future()
