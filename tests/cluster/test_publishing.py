@@ -19,7 +19,7 @@ from loomlog import connect, connect_sync
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
 from loomlog.client.log_parts import LogParts
-from loomlog.client.publish import stager, trim
+from loomlog.client.publish import publications, stager
 from loomlog.client.publish.stager import Staged
 from loomlog.client.publish.writer import Published, Writer
 from loomlog.errors import DataLoss, Fenced, InvalidArgument, NotFound, Trimmed, Unavailable
@@ -515,7 +515,7 @@ async def test_whose_rows_may_be_gone_publishes_them_not(
     await log.append(b"0")
     slow = await log.writer("slow")
     staged = await log.stage(rows(5000, 10))
-    first_needed = trim._first_needed
+    first_needed = publications._first_needed
 
     async def publish_meanwhile(log_: LogParts, otherwise: int) -> int:
         found = await first_needed(log_, otherwise)
@@ -523,7 +523,7 @@ async def test_whose_rows_may_be_gone_publishes_them_not(
             await slow.publish(1, staged)
         return found
 
-    monkeypatch.setattr(trim, "_first_needed", publish_meanwhile)
+    monkeypatch.setattr(publications, "_first_needed", publish_meanwhile)
     async with await with_a_fast_clock(local) as late:
         await late.log("events").trim(1)
     await publish_again(log, slow, 1, rows(5000, 10))
