@@ -1,4 +1,4 @@
-"""Large batches, beside RocksDB, in files that are numbered.
+"""Large batches, next to RocksDB, in numbered files.
 
     <path>/batches/<folder>/<number>
 
@@ -10,7 +10,7 @@ process ended, takes space until its file goes.
     LogsDB     a folder for each partition, a file for each log in it
     chains     a folder for each replica, a new file when the last one is large enough
 
-One thread appends, removes and closes. Others may read beside it: each opens what it reads.
+One thread appends, removes and closes. Others may read at the same time: each opens what it reads.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class BatchFiles:
     # ---- reading, in any thread
 
     def open(self, folder: int, number: int) -> File:
-        """FileNotFoundError: it was removed."""
+        """Raise FileNotFoundError if it was removed."""
         return self._files.open(self._file(folder, number))
 
     # ---- removing
@@ -124,7 +124,7 @@ class BatchFiles:
             self._files.remove_tree(self._directory(folder))
 
     def remove_others(self, used: Container[tuple[int, int]]) -> None:
-        """Files that a process which ended could not remove any more."""
+        """Remove the files that an earlier process could not remove any more."""
         for folder in self._numbers(self._path):
             numbers = self._numbers(self._directory(folder))
             unused = [number for number in numbers if (folder, number) not in used]

@@ -114,7 +114,7 @@ class RealFile:
 
 
 def _skip(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
-    """The buffers without their first `count` bytes."""
+    """Return the buffers without their first `count` bytes."""
     rest: list[Buffer] = []
     for buffer in buffers:
         if count >= len(buffer):
@@ -289,7 +289,7 @@ class DirectoryLock:
 
 
 def lock_directory(path: str) -> DirectoryLock:
-    """Lock `path` against every other process; the kernel lets go when this one dies."""
+    """Lock `path` against all other processes; the kernel unlocks it when this one dies."""
     fd = os.open(f"{path}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -34,7 +34,7 @@ class File(Protocol):
         """Return up to `size` bytes; fewer only at the end of the file."""
 
     def read_cached(self, size: int, offset: int) -> bytearray | None:
-        """Like `read`, but None where it would have to wait for the disk. Never blocks."""
+        """Like `read`, but return None instead of waiting for the disk. Never blocks."""
 
     def size(self) -> int: ...
 
@@ -77,7 +77,7 @@ class Files(Protocol):
         """Open for reading and writing; without `create` a missing file is FileNotFoundError."""
 
     def list(self, path: str) -> list[str]:
-        """The names in a directory, sorted; a missing directory is FileNotFoundError."""
+        """Return the names in a directory, sorted; a missing directory is FileNotFoundError."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -92,7 +92,7 @@ class Files(Protocol):
         """Create a directory and its parents, unless it exists."""
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces the target."""
+        """Replace the target, atomically."""
 
     def remove(self, path: str) -> None: ...
 

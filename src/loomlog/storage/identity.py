@@ -45,7 +45,7 @@ class Identity:
     volumes: tuple[str, ...] = ()  # all of the node; each has an identity before it is listed
 
     def is_of(self, node: Identity) -> bool:
-        """Whether it names the same cluster and node; secrets are compared elsewhere."""
+        """Return whether it names the same cluster and node; secrets are compared elsewhere."""
         return (self.cluster_id, self.node_id) == (node.cluster_id, node.node_id)
 
     def __str__(self) -> str:

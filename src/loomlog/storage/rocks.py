@@ -62,7 +62,7 @@ def prepare(path: str, *, was_used: bool = False) -> None:
 
 
 def _is_made_first(name: str) -> bool:
-    """Whether the file may be there before CURRENT, in a database that is just being made."""
+    """Return whether a file may be there before CURRENT, while a database is being made."""
     return name in _MADE_FIRST or name.startswith(("LOG", "MANIFEST-")) or name.endswith(".dbtmp")
 
 

@@ -1,4 +1,4 @@
-"""Large blocks of chains, in files beside the table (batch_files.py): which, and what is in them.
+"""Large blocks of chains, in files next to the table (batch_files.py): which, and their contents.
 
 Each replica fills one file after the other. A file goes as a whole, when everything in it was
 trimmed: so the highest position in it is kept, by a row of the table.
@@ -102,13 +102,13 @@ class BlockFiles:
     # ---- reading
 
     def open(self, replica: Replica, number: int) -> File:
-        """FileNotFoundError: all in it was trimmed."""
+        """Raise FileNotFoundError if everything in it was trimmed."""
         return self._files.open(_folder(replica), number)
 
     # ---- removing
 
     def remove(self, replica: Replica, position: Glsn) -> list[int]:
-        """The files of which nothing is left above a position; their numbers."""
+        """Remove the files that end at or below a position; return their numbers."""
         with self._lock:
             files = self._contents.get(replica, {})
             gone = [number for number in files if files[number].highest <= position]
@@ -136,7 +136,7 @@ def read(file: File, place: Place) -> bytearray:
 def needless(
     contents: Contents, standings: Mapping[Replica, Standing]
 ) -> Iterator[tuple[Replica, int]]:
-    """Files that should have been removed before the process ended."""
+    """Yield the files that should have been removed before the process ended."""
     for replica, files in contents.items():
         standing = standings.get(replica)
         for number, content in files.items():
@@ -145,5 +145,5 @@ def needless(
 
 
 def _folder(replica: Replica) -> int:
-    """A number of its own for each replica of a node."""
+    """Return a number that no other replica of the node has."""
     return replica.log_id << 96 | replica.chain << 64 | replica.birth

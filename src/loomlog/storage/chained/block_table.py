@@ -49,7 +49,7 @@ class BlockTable(Protocol):
 
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         """Free the space of what was deleted up to this position. May take long; in a worker of
-        its own, beside everything else."""
+        its own, while everything else goes on."""
 
     def interrupt(self) -> None:
         """Give up a `reclaim` that is under way: the table is about to be closed."""

@@ -262,7 +262,7 @@ def _change(batch: WriteBatch, replica: Replica, change: Standing | Gone) -> Non
 
 
 def _delete_below(batch: WriteBatch, replica: Replica, position: Glsn) -> None:
-    """Blocks that end there are kept."""
+    """Delete the blocks that end before a position."""
     for kind in (_BLOCKS, _EXTENTS):
         prefix = _prefix(kind, replica)
         batch.delete_range(prefix, prefix + _PLACE.pack(position, 0))

@@ -7,7 +7,7 @@
 
 What may be asked and what it means is core/chained/replica.py's matter. After a commit has failed
 nothing is answered but `Refused`. The writes of that commit are `Lost`: a failed sync says nothing
-about what reached the disk. A replica of which something cannot be read goes on, and is not fit
+about what reached the disk. A replica with something that cannot be read goes on, and is not fit
 (`Check`) any more.
 """
 
@@ -94,7 +94,7 @@ class WriteOnceStore:
         self.failed: Refused | None = None  # the answer to all requests once a commit has failed
         self.replicas = table.replicas()  # those that are here
         self._ends: dict[Replica, Glsn] = {}  # behind all blocks of a replica, where that is known
-        self.damaged: set[Replica] = set()  # those of which something could not be read
+        self.damaged: set[Replica] = set()  # those with something that could not be read
         self.stored_bytes = table.stored_bytes()  # about, as of the last commit
         self._measured_bytes = self.stored_bytes
 
@@ -138,7 +138,7 @@ class WriteOnceStore:
                 self._measure(commit)
 
     def _measure(self, commit: _Commit) -> None:
-        """The table is not asked about its size for every block."""
+        """Estimate the size of the table: it is not asked for every block."""
         self.stored_bytes += commit.size
         if commit.standings or self.stored_bytes - self._measured_bytes > MEASURE_BYTES:
             self.stored_bytes = self._measured_bytes = self._table.stored_bytes()

@@ -39,7 +39,7 @@ class ChangedLog:
         return LogEntry(self.standing, self.shares, self.last)
 
 
-class Writing:
+class Commit:
     def __init__(
         self,
         entries: Mapping[LogId, LogEntry],
@@ -88,7 +88,7 @@ class Writing:
             self._batch.delete_range(rows.log_key(kind, log), rows.after_log(kind, log), family)
 
     def finish(self) -> WriteBatch:
-        """All rows."""
+        """Return all rows."""
         for log, changed in self.logs.items():
             self._put_shares(log, changed)
             if not changed.is_gone and changed.standing != changed.written:

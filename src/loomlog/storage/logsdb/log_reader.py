@@ -84,7 +84,7 @@ class LogRows:
             head = self._head(self._cursor.previous())
 
     def _go_back_to(self, head: rows.Head) -> None:
-        """Others may have moved the cursor meanwhile."""
+        """Move the cursor back if another scan has moved it."""
         if self._cursor.key != (key := self._key(head.record.first)):
             self._cursor.seek(key)
 

@@ -31,7 +31,7 @@ from loomlog.storage import rocks
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.logsdb import rows
-from loomlog.storage.logsdb.commit import ChangedLog, Writing
+from loomlog.storage.logsdb.commit import ChangedLog, Commit
 from loomlog.storage.logsdb.log_reader import LogEntry, LogReader, Partitions
 from loomlog.storage.logsdb.rows import (
     Beginnings,
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 _FILES_OPEN_MAX: Final = 512  # of partitions that are hardly ever read
 _COMPACTED_BYTES_MIN: Final = MIB  # less is not worth the work
 _FIRST: Final = 1  # partition
-_DAMAGE_TOLD_MAX: Final = 1000  # copies; then it is known that the disk is bad
+_DAMAGE_LOGGED_MAX: Final = 1000  # copies; then it is known that the disk is bad
 
 # Which blob files a compaction looks through for what can go. A partition is written once: nothing
 # can, unless logs were trimmed or deleted; then `compact` handles it.
@@ -78,7 +78,7 @@ class _Use:
     freed: int = 0  # since it was compacted
 
     def count(self, before: Share | None, after: Share | None) -> None:
-        """A share of it changed."""
+        """Count a share that changed."""
         self.logs += (after is not None) - (before is not None)
         grown = (after.size if after else 0) - (before.size if before else 0)
         self.size += grown
@@ -108,7 +108,7 @@ class RocksLogs:
         self._handles: dict[PartitionId, ColumnFamily] = {}
         self._cut: set[LogId] = set()  # trimmed since the last search for droppable data
         self._drops = 0  # commits that took something away
-        self._damaged: set[tuple[LogId, Lsn]] = set()  # copies of which that was told
+        self._damaged: set[tuple[LogId, Lsn]] = set()  # copies that were logged as damaged
         self._partitions = Partitions(Beginnings({}), {})
         try:
             self._load(names, now_us)
@@ -147,7 +147,7 @@ class RocksLogs:
 
     def _note_damage(self, log: LogId, lsn: Lsn) -> None:
         """Log damage for the operator; readers use another copy."""
-        if (log, lsn) not in self._damaged and len(self._damaged) < _DAMAGE_TOLD_MAX:
+        if (log, lsn) not in self._damaged and len(self._damaged) < _DAMAGE_LOGGED_MAX:
             self._damaged.add((log, lsn))
             logger.warning(
                 "loglet %d: the copy at %s is damaged, readers get another one: check the disk",
@@ -164,29 +164,29 @@ class RocksLogs:
     # ---- commits
 
     def commit(self, changes: Sequence[tuple[LogId, Change]], *, sync: bool) -> None:
-        writing = self._writing()
+        commit = self._new_commit()
         for log, change in changes:
-            writing.add(log, change)
+            commit.add(log, change)
             if isinstance(change, LogStanding) and change.trimmed:
                 self._cut.add(log)
-        self._write(writing, sync=sync)
+        self._write(commit, sync=sync)
 
-    def _writing(self) -> Writing:
-        return Writing(
+    def _new_commit(self) -> Commit:
+        return Commit(
             *(self._entries, self._partitions, self._handles),
             *(self._files, self._settings.large_batch_bytes),
         )
 
-    def _write(self, writing: Writing, *, sync: bool) -> None:
-        batch = writing.finish()
-        if writing.has_files:
+    def _write(self, commit: Commit, *, sync: bool) -> None:
+        batch = commit.finish()
+        if commit.has_files:
             self._files.flush(sync=sync)
         with self._committing:
-            self._drops += writing.takes_away
+            self._drops += commit.takes_away
             rocks.write(self._db, batch, sync=sync)
-            for log, changed in writing.logs.items():
+            for log, changed in commit.logs.items():
                 self._replace_entry(log, changed)
-        for log, changed in writing.logs.items():
+        for log, changed in commit.logs.items():
             for partition in changed.touched - changed.shares.keys():
                 self._files.remove(partition, log)
 
@@ -241,16 +241,16 @@ class RocksLogs:
             tables[partition - 1].flush(wait=False)  # its memory and its log are free then
 
     def _drop_trimmed(self) -> None:
-        """The shares of which nothing is left."""
+        """Drop the shares that were trimmed whole."""
         cut, self._cut = self._cut, set()
-        writing = self._writing()
+        commit = self._new_commit()
         for log in cut:
             entry = self._entries.get(log, _NO_ENTRY)
             for partition, share in entry.shares.items():
                 if share.last <= entry.standing.trimmed:
-                    writing.drop_share(log, partition)
-        if writing.logs:
-            self._write(writing, sync=True)
+                    commit.drop_share(log, partition)
+        if commit.logs:
+            self._write(commit, sync=True)
 
     def _drop(self, partition: PartitionId) -> None:
         """Drop an empty partition; after a power loss, the next start does it."""
@@ -342,7 +342,7 @@ def _open(path: str, names: list[str]) -> Rdict:
 
 
 def _families(path: str) -> list[str]:
-    """Column families that are there, but the one that always is."""
+    """Return the names of all column families except the default one."""
     if not Path(path, "CURRENT").exists():
         return []
     return [name for name in Rdict.list_cf(path, _options()) if name != "default"]

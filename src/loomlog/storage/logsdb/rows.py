@@ -160,8 +160,8 @@ class Beginnings:
         return self._ids[max(0, bisect_right(self._starts_us, time_us) - 1)]
 
     def is_over(self, now_us: int, size: int, settings: PartitionSettings) -> bool:
-        """Whether a new one begins, given the size of that of now. Also if that one was begun by a
-        clock that was ahead by more than a partition."""
+        """Return whether a new one begins, given the size of the current one. Also if that one was
+        begun by a clock that was ahead by more than a partition."""
         age_us = now_us - self.starts_us[self.at(now_us)]
         if abs(age_us) >= settings.duration_s * 1e6:
             return True

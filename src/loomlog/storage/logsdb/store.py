@@ -8,7 +8,7 @@
 
 What may be asked and what it means is core/copyset/storage.py's matter. After a failed commit
 nothing is answered but `Refused`: a failed sync says nothing about what reached the disk. A record
-that cannot be read is the matter of those who ask for it.
+that cannot be read fails only the requests for it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class LogsStore:
         span_us: int,
         done: Callable[[RecentBatches | Refused], None],
     ) -> None:
-        """The batches of the last `span_us`, as far as these are not too many."""
+        """Call `done` with the batches of the last `span_us`, if they are not too many."""
         self._look(log, lambda stored: recent_batches(stored, now_us, span_us), done)
 
     def ages(self, log: LogId, before_us: int, done: Callable[[Ages | Refused], None]) -> None:
@@ -381,7 +381,7 @@ class UncommittedLog:
         return (self._rewritten.get(head.first, head) for head in heads if self._is_here(head))
 
     def _is_here(self, head: Record) -> bool:
-        """Whether a stored one is neither trimmed nor replaced nor erased."""
+        """Return whether a stored one is neither trimmed nor replaced nor erased."""
         return (
             head.last > self.standing.trimmed
             and head.first not in self._added.by_first

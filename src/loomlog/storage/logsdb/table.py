@@ -42,10 +42,10 @@ class StoredLog(Records, Protocol):
         """The standing of the log; the initial one if it is not stored here."""
 
     def scan(self, first: Lsn, last: Lsn) -> Iterator[Record]:
-        """The heads of all copies that overlap [first, last], in order."""
+        """Yield the heads of all copies that overlap [first, last], in order."""
 
     def scan_back(self, last: Lsn) -> Iterator[Record]:
-        """The heads of all copies that begin at `last` or before, the last one first."""
+        """Yield the heads of all copies that begin at `last` or before, the last one first."""
 
 
 class LogsTable(Protocol):
@@ -60,7 +60,7 @@ class LogsTable(Protocol):
         """Return an LSN above which no copy of the log is stored."""
 
     def stored_bytes(self, log: LogId) -> int:
-        """About: what was stored of it and is not trimmed, in whole partitions."""
+        """Return about how much was stored of it and is not trimmed, in whole partitions."""
 
     def look(self, log: LogId) -> StoredLog:
         """Return a view for the committing worker, valid for one commit."""
@@ -82,7 +82,7 @@ class LogsTable(Protocol):
 
     def compact(self) -> None:
         """Give back what was dropped out of partitions that stay. May take long; in a worker of its
-        own, beside everything else."""
+        own, while everything else goes on."""
 
     def interrupt(self) -> None:
         """Give up a `compact` that is under way: the table is about to be closed."""

@@ -61,7 +61,7 @@ def encode(ordinal: int, context: CommitContext) -> bytes:
 
 
 def decode(data: Buffer, offset: int = 0) -> tuple[int, CommitContext] | None:
-    """The ordinal and the commit at `offset`, or None where no sound record stands."""
+    """Return the ordinal and the commit at `offset`, or None if there is no sound record."""
     if len(data) < offset + RECORD_BYTES:
         return None
     body = memoryview(data)[offset + _CRC.size : offset + RECORD_BYTES]
@@ -120,7 +120,7 @@ class CommitFile(ChannelFile):
 
 
 def follows(context: CommitContext, earlier: CommitContext) -> bool:
-    """Whether it can be the next commit of a stream."""
+    """Return whether it can be the next commit of a stream."""
     return context.llsn == earlier.last_llsn + 1 and context.high_watermark > earlier.high_watermark
 
 
@@ -270,7 +270,7 @@ class CommitLog:
         return file
 
     def _create(self, last: CommitFile | None, file: CommitFile) -> None:
-        """Off the loop. A file says that all records before it are stored."""
+        """Create a file, off the loop. It says that all records before it are stored."""
         if last is not None and self._durable:
             last.file.sync()
         file.opened = self._files.open(file.path, create=True)
@@ -282,18 +282,19 @@ class CommitLog:
     # ---- finding ------------------------------------------------------------------------
 
     def find(self, glsn: Glsn, read: Read) -> CommitContext | None:
-        """The first commit with entries that ends at or above `glsn`."""
-        return self._at_or_none(self._search(glsn, _glsn, _last_glsn, read), read)
+        """Return the first commit with entries that ends at or above `glsn`."""
+        ordinal = self._search(glsn, _glsn, _last_glsn, read)
+        return self._at(ordinal, read) if ordinal < self._next else None
 
     def walk(self, llsn: Llsn, read: Read) -> Iterator[tuple[int, CommitContext]]:
-        """The commits from the one that holds `llsn` on, each with its ordinal."""
+        """Yield the commits from the one that holds `llsn` on, each with its ordinal."""
         ordinal = self._cursors.get(llsn)
         if ordinal is None or ordinal < self._oldest:  # the commit before `llsn` may be dropped
             ordinal = self._search(llsn, _llsn, _last_llsn, read)
         return self._from(ordinal, read)
 
     def after(self, high_watermark: Glsn, read: Read) -> Iterator[CommitContext]:
-        """The commits with entries whose high watermark is above this one, oldest first."""
+        """Yield the commits with entries whose high watermark is above this one, oldest first."""
         ordinal = self._search(high_watermark + 1, _high_watermark, _high_watermark, read)
         return (context for _, context in self._from(ordinal, read))
 
@@ -304,13 +305,13 @@ class CommitLog:
                 ordinal += 1
 
     def remember(self, llsn: Llsn, ordinal: int) -> None:
-        """A reader will go on at `llsn`, which is in this commit or in the next."""
+        """Note that a reader will go on at `llsn`, which is in this commit or in the next."""
         if len(self._cursors) >= _CURSORS_MAX:
             self._cursors = {}
         self._cursors[llsn] = ordinal
 
     def newest_first(self) -> Iterator[CommitContext]:
-        """All commits, as far back as they can be read. Blocking."""
+        """Yield all commits, as far back as they can be read. Blocking."""
         if self.empty is not None:
             yield self.empty
         for ordinal in range(self._next - 1, self._oldest - 1, -1):
@@ -321,7 +322,7 @@ class CommitLog:
                 return
 
     def _search(self, number: int, start: _Key, last: _Key, read: Read) -> int:
-        """The ordinal of the first record whose last number is at or above `number`."""
+        """Return the ordinal of the first record whose last number is at or above `number`."""
         first, recent = self._recent
         if recent and (start(recent[0]) <= number or first <= self._oldest):
             return first + bisect_left(recent, number, key=last)
@@ -333,9 +334,6 @@ class CommitLog:
         high = chain[max(after, 1)].first_ordinal if max(after, 1) < len(chain) else self._next
         ordinals = range(low, high)
         return low + bisect_left(ordinals, number, key=lambda o: last(self._at(o, read)))
-
-    def _at_or_none(self, ordinal: int, read: Read) -> CommitContext | None:
-        return self._at(ordinal, read) if ordinal < self._next else None
 
     def _at(self, ordinal: int, read: Read) -> CommitContext:
         return self._block(ordinal, read, 1)[0]
@@ -410,7 +408,7 @@ class CommitLog:
         return [partial(self._remove, file) for file in dropped]
 
     def sync(self) -> None:
-        """Off the loop: store what was written. Files before the last were synced at the roll."""
+        """Sync what was written, off the loop. Files before the last were synced at the roll."""
         if self._durable:
             for file in self._chain[-2:]:
                 if file.opened is not None:
@@ -422,7 +420,7 @@ class CommitLog:
             self._files.sync_directory(self._path)
 
     def abandon(self) -> None:
-        """Others stand in its place. Files are closed when the last reader lets go of them."""
+        """Forget the files, which were replaced. They are closed with their last reader."""
         for file in self._chain:
             self._journal.forget(file)
 

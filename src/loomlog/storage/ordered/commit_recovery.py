@@ -76,7 +76,7 @@ def _scan(file: CommitFile, data: bytearray) -> list[CommitContext]:
 def _open_slots(
     file: CommitFile, next_ordinal: int, last: CommitContext | None, file_bytes: int
 ) -> CommitContext | None:
-    """The latest empty commit that counts; clears away what does not."""
+    """Return the latest empty commit that counts; clear what does not."""
     newest: CommitContext | None = None
     keep_slot: int | None = None
     for slot, offset in enumerate(SLOT_OFFSETS):

@@ -98,7 +98,7 @@ class Producers:
         marks.append(mark)
 
     def __iter__(self) -> Iterator[ProducerMark]:
-        """Per producer, oldest first."""
+        """Yield the marks of each producer, oldest first."""
         for marks in self._marks.values():
             yield from marks
 
@@ -206,7 +206,7 @@ class DataFile(ChannelFile):
             self.add(header)
 
     def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> list[Batch]:
-        """Whole batches from the one that holds `first_llsn`; at least one, none that starts
+        """Return whole batches from the one that holds `first_llsn`; at least one, none that starts
         above `last_llsn`, else no more than `max_bytes`."""
         offset = self._cursors.get(first_llsn)
         if offset is None:
@@ -246,8 +246,8 @@ class DataFile(ChannelFile):
         return Examined(llsn, offset - start, None)
 
     def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
-        """The first batch with an entry of that time or later, among those that hold `first_llsn`
-        to `last_llsn`. Exact in whatever order times are. Blocking."""
+        """Return the first batch with an entry of that time or later, among those that hold
+        `first_llsn` to `last_llsn`. Exact in whatever order times are. Blocking."""
         begin = max(bisect_right(self._llsns, first_llsn) - 1, 0)
         for piece in range(begin, bisect_right(self._llsns, last_llsn)):
             if self._times_us[piece] < timestamp_us:
@@ -281,7 +281,7 @@ class DataFile(ChannelFile):
         return self._offsets[position], self._llsns[position]
 
     def _behind(self, llsn: Llsn, offset: int, header: Header | None) -> Llsn:
-        """The first LLSN that can be found behind a broken batch."""
+        """Return the first LLSN that can be found behind a broken batch."""
         if header is not None and header.first_llsn == llsn:
             self._remember(header.last_llsn + 1, offset + header.size)
             return header.last_llsn + 1
@@ -289,7 +289,7 @@ class DataFile(ChannelFile):
         return self._llsns[above] if above < len(self._llsns) else self.next_llsn
 
     def check_place(self, broken: Broken, header: Header) -> None:
-        """Whether a batch is what stood in the place of the broken one."""
+        """Raise InvalidArgument unless a batch fits in the place of the broken one."""
         end = broken.offset + header.size
         above = bisect_right(self._llsns, broken.llsn)
         if above < len(self._llsns):
@@ -362,7 +362,7 @@ class DataFile(ChannelFile):
             raise Corrupt(f"LLSN {header.first_llsn} of stream {header.stream_id} is here")
 
     def _bound(self, last_llsn: Llsn) -> int:
-        """An offset at or behind the end of `last_llsn`, as near as the index knows."""
+        """Return an offset at or behind the end of `last_llsn`, as near as the index knows."""
         above = bisect_right(self._llsns, last_llsn)
         return self._offsets[above] if above < len(self._llsns) else self.end
 
@@ -390,7 +390,7 @@ class _Window:
         self._start = 0
 
     def at(self, offset: int, size: int) -> memoryview:
-        """The bytes there; fewer at the end of the file."""
+        """Return the bytes there; fewer at the end of the file."""
         if offset < self._start or offset + size > self._start + len(self._block):
             want = min(max(size, self._block_bytes), max(self._limit - offset, 0))
             self._block = memoryview(self._read(self._file, want, offset))

@@ -64,7 +64,7 @@ def encode(index: DataIndex) -> bytes:
 
 
 def decode(data: bytearray) -> DataIndex:
-    """The index in `data`, or Corrupt."""
+    """Return the index in `data`, or raise Corrupt."""
     if len(data) < _HEAD.size + _CRC.size:
         raise Corrupt("data file index: cut off")
     body = memoryview(data)[: -_CRC.size]

@@ -1,4 +1,4 @@
-"""The entries of one replica: a sequence of data files, dense in LLSN, of which the last one grows.
+"""The entries of one replica: a sequence of data files, dense in LLSN; the last one grows.
 
     data/<first LLSN, 20 digits>.seg    batches; the first one grows (journal.py), the others
                                         have their full size from the start
@@ -94,7 +94,7 @@ class DataLog:
         return [data_file.path for data_file in self._data_files if data_file.opened is not None]
 
     def producers(self) -> dict[int, list[ProducerMark]]:
-        """The last batches of every producer, oldest first."""
+        """Return the last batches of every producer, oldest first."""
         marks: dict[int, list[ProducerMark]] = {}
         for mark in Producers(m for data_file in self._data_files for m in data_file.producers):
             marks.setdefault(mark.producer_id, []).append(mark)
@@ -173,7 +173,7 @@ class DataLog:
         )
 
     def _roll(self, last: DataFile | None, data_file: DataFile) -> None:
-        """Off the loop: finish the full data file, bring in the file of the next."""
+        """Finish the full data file and open the next one, off the loop."""
         if last is not None:
             if self._settings.sync is SyncMode.INTERVAL:
                 last.file.sync()  # an index must not outlive its data
@@ -312,7 +312,7 @@ class DataLog:
         found.append((end, epoch))
 
     def drop_below(self, llsn: Llsn) -> list[Step]:
-        """Forget the data files that end below `llsn`; the steps that make away with the files."""
+        """Forget the data files that end below `llsn`; return the steps that remove them."""
         count = 0
         while count + 1 < len(self._data_files) and self._data_files[count + 1].first_llsn <= llsn:
             count += 1
@@ -336,7 +336,7 @@ class DataLog:
         self.next_llsn = next_llsn
 
     def abandon(self) -> None:
-        """Others stand in its place. Files are closed when the last reader lets go of them."""
+        """Forget the files, which were replaced. They are closed with their last reader."""
         for data_file in self._data_files:
             self._journal.forget(data_file)
 
@@ -390,7 +390,8 @@ class DataLog:
         return True
 
     def _set_aside(self, firsts: Sequence[Llsn]) -> None:
-        """Entries in front of these are lost; they cannot be served, and a person may want them."""
+        """Rename files that cannot be served, because entries before them are lost. An operator may
+        want them."""
         self.damaged = True
         for first_llsn in firsts:
             path = f"{self._path}/{first_llsn:020d}.seg"

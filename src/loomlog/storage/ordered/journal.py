@@ -143,7 +143,7 @@ class _Job:
         )
 
     def _runs(self) -> dict[ChannelFile, list[tuple[int, list[Buffer]]]]:
-        """Per file, what lies side by side joined into one write."""
+        """Return the writes of each file; adjacent ones are joined."""
         runs: dict[ChannelFile, list[tuple[int, list[Buffer]]]] = {}
         ends: dict[ChannelFile, int] = {}
         for request in self.requests:
@@ -164,7 +164,7 @@ class _Job:
                 self._try(target.channel, partial(_write, target, buffers, offset))
 
     def _try(self, channel: Channel, step: Step) -> None:
-        """One replica's bad disk must not stop the others in the job."""
+        """Run a step of a channel. A failure must not stop the other channels in the job."""
         if channel in self.errors:
             return
         try:
@@ -256,7 +256,7 @@ class Journal:
             self._flush_alarm.set()
 
     def call(self, channel: Channel, steps: Sequence[Step], done: Finished = _ignore) -> None:
-        """Other blocking work, in order with the writes of its channel."""
+        """Run other blocking work, in order with the writes of its channel."""
         if self._accepts(channel, done):
             self._queue.append(_Call(channel, steps, done))
             self._eager += 1
@@ -270,7 +270,7 @@ class Journal:
             self.call(target.channel, [partial(target.try_grow, size)])
 
     def forget(self, target: ChannelFile) -> None:
-        """The file is gone; there is nothing left to sync."""
+        """Do not sync a file that was removed."""
         self._dirty.pop(target, None)
 
     def close(self) -> None:
@@ -317,7 +317,7 @@ class Journal:
         self._worker.run(job.steps(), partial(self._finished, job))
 
     def _take(self) -> _Job:
-        """The next job: one call, or all writes in front of the next call."""
+        """Return the next job: one call, or all writes before the next call."""
         queue = self._queue
         if queue and isinstance(queue[0], _Call):
             self._eager -= 1
@@ -385,7 +385,7 @@ class Journal:
 
 
 def _answer(requests: list[_Request]) -> None:
-    """Every caller is answered, also when the code of one of them breaks."""
+    """Answer every caller, even if the callback of one of them raises."""
     broken: Exception | None = None
     for request in requests:
         try:

@@ -52,13 +52,13 @@ class StreamMeta:
 
 
 def save_meta(files: Files, path: str, meta: StreamMeta) -> None:
-    """Blocking; survives a power loss whatever the sync mode: epochs fence."""
+    """Write the meta file. It survives a power loss in every sync mode: epochs fence. Blocking."""
     data = small_files.encode({"format": META_FORMAT, **asdict(meta)})
     small_files.replace_file(files, f"{path}/meta", data)
 
 
 def load_meta(files: Files, path: str) -> StreamMeta:
-    """Blocking."""
+    """Read the meta file. Blocking."""
     fields = small_files.decode(small_files.read(files, f"{path}/meta"))
     if fields is None:
         raise Corrupt(f"{path}/meta does not match its checksum; recreate this replica")
@@ -83,7 +83,7 @@ class FoundReplicas:
     def conditions(self) -> list[str]:
         """Return conditions for operators, one sentence each."""
         damaged = [
-            f"{path} is not served: {reason}; it is made anew if another node has all of the stream"
+            f"{path} is not served: {reason}; it is recreated if another node has all of the stream"
             for path, (_, reason) in self.damaged.items()
         ]
         aside = [
@@ -94,7 +94,7 @@ class FoundReplicas:
 
     @property
     def unserved(self) -> set[StreamId]:
-        """Return the streams of which there is data that operators may bring back."""
+        """Return the streams with data that operators may bring back."""
         return {*self.taken, *self.misplaced, *(number for number, _ in self.damaged.values())}
 
     def damaged_of(self, number: StreamId) -> list[str]:

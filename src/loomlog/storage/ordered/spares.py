@@ -1,8 +1,8 @@
 """Files ready to become data files: made ahead of need, or trimmed ones to be written again.
 
-Overwriting a file that was written before halves the cost of its fdatasync. What stands in it
-is stale; whoever reads a data file must tell it from data. Used off the loop only, by steps of
-one replica, which run one after the other.
+Overwriting a file that was written before halves the cost of its fdatasync. Its old
+contents are stale, and readers of a data file must tell them from data. Used off the loop only, by
+steps of one replica, which run one after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Spares:
     def __init__(
         self, files: Files, path: str, size: int, count_max: int, *, durable: bool = True
     ) -> None:
-        """Blocking. Takes over what an earlier run left."""
+        """Take over what an earlier process left. Blocking."""
         self._files = files
         self._path = path
         self._size = size
@@ -34,7 +34,7 @@ class Spares:
             self._ready.append(self._make())
 
     def take(self, target: str) -> File:
-        """A file of full size, moved to `target`."""
+        """Move a file of full size to `target`, and return it."""
         self.prepare()
         path, file = self._ready.pop()  # the latest: more likely one that was written before
         self._files.rename(path, target)

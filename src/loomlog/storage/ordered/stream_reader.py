@@ -88,7 +88,7 @@ class StreamReader:
     # ---- reading ------------------------------------------------------------------------
 
     def find(self, glsn: Glsn) -> CommitContext | None:
-        """The commit that holds `glsn`, or the first with entries after it; None if none."""
+        """Return the commit that holds `glsn`, or the first with entries after it, or None."""
         return self._commits.find(glsn, from_disk)
 
     def find_cached(self, glsn: Glsn) -> CommitContext | Literal[Miss.MISS] | None:
@@ -98,7 +98,7 @@ class StreamReader:
             return MISS
 
     def find_llsn(self, llsn: Llsn) -> CommitContext | None:
-        """The commit that holds `llsn`; None if there is none, or none any more."""
+        """Return the commit that holds `llsn`; None if there is none, or none any more."""
         return self._find_llsn(llsn, from_disk)
 
     def find_llsn_cached(self, llsn: Llsn) -> CommitContext | Literal[Miss.MISS] | None:
@@ -123,7 +123,7 @@ class StreamReader:
         return max(header.first_llsn, first_llsn) if header else None
 
     def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk:
-        """Committed batches from the one that holds `first_llsn`; none that starts above
+        """Return committed batches from the one that holds `first_llsn`; none that starts above
         `last_llsn`; at least one, else no more than `max_bytes`."""
         return self._read(first_llsn, last_llsn, max_bytes, from_disk)
 
@@ -174,7 +174,7 @@ class StreamReader:
         return glsns[0], glsns[-1] + last.count - 1
 
     def commits_after(self, high_watermark: Glsn, count_max: int) -> list[CommitContext]:
-        """The commits with entries above a high watermark, oldest first. Blocking."""
+        """Return the commits with entries above a high watermark, oldest first. Blocking."""
         return list(islice(self._commits.after(high_watermark, from_disk), count_max))
 
     # ---- copying to another replica -----------------------------------------------------
@@ -192,7 +192,7 @@ class StreamReader:
         return Beginning(piece.llsn, piece.glsn, piece.prev_high_watermark)
 
     def read_part(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Part:
-        """As `read`, but as stored and with the commits; it must begin and end with a batch.
+        """Like `read`, but as stored and with the commits; it must begin and end with a batch.
         `first_llsn` may be below the trim, as far as the data is still there."""
         return self._read_part(first_llsn, last_llsn, max_bytes, from_disk)
 
@@ -214,7 +214,7 @@ class StreamReader:
         return Part(_joined(batches), first, last, commits)
 
     def read_stored(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> memoryview:
-        """Committed batches from the one that holds `first_llsn`, as they are stored."""
+        """Return committed batches from the one that holds `first_llsn`, as they are stored."""
         self._check_readable(first_llsn, self._data.first_llsn)
         return _joined(self._data.read(first_llsn, last_llsn, max_bytes, from_disk))
 
@@ -231,7 +231,7 @@ class StreamReader:
 
 
 def _joined(batches: list[Batch]) -> memoryview:
-    """Batches that were read together lie side by side."""
+    """Return batches that were read together as one buffer: they are adjacent."""
     size = sum(len(batch.view) for batch in batches)
     return memoryview(batches[0].view.obj)[:size]
 
@@ -253,7 +253,7 @@ def pieces(
 
 
 def cut(commit: CommitContext, first_llsn: Llsn, last_llsn: Llsn) -> CommitContext:
-    """The piece of a commit that lies between the two, which it overlaps."""
+    """Return the piece of a commit that lies between the two, which it overlaps."""
     before = max(0, first_llsn - commit.llsn)
     after = max(0, commit.last_llsn - last_llsn)
     piece = commit._replace(
@@ -269,7 +269,7 @@ def cut(commit: CommitContext, first_llsn: Llsn, last_llsn: Llsn) -> CommitConte
 def check_cover(
     commits: Sequence[CommitContext], ends: Sequence[Llsn], first_llsn: Llsn, high_watermark: Glsn
 ) -> None:
-    """Raises Corrupt unless the commits cover exactly the batches that end at `ends`, each batch
+    """Raise Corrupt unless the commits cover exactly the batches that end at `ends`, each batch
     by one commit, and go on from `high_watermark`."""
     boundaries = set(ends)
     llsn = first_llsn

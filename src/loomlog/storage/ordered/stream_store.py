@@ -60,14 +60,14 @@ class StreamStore(StreamReader):
         journal: Journal,
         settings: StorageSettings,
     ) -> StreamStore:
-        """A new, empty replica at `path`."""
+        """Create an empty replica at `path`."""
         if files.exists(f"{path}/meta") or has_data(files, path):
             raise AlreadyExists(f"{path} holds a replica already; remove it first")
         if files.exists(path):
             files.remove_tree(path)  # a creation that was interrupted
         files.make_directory(path)
         store = cls(files, path, meta, journal, settings)
-        save_meta(files, path, meta)  # last: without it the directory is nobody's
+        save_meta(files, path, meta)  # last: without it the directory has no owner
         files.sync_directory(path.rpartition("/")[0])
         return store
 
@@ -75,7 +75,7 @@ class StreamStore(StreamReader):
     def open(
         cls, files: Files, path: str, journal: Journal, settings: StorageSettings
     ) -> StreamStore:
-        """The replica that is stored at `path`, recovered."""
+        """Recover the replica that is stored at `path`."""
         _sync_names(files, path)
         store = cls._opened(files, path, journal, settings)
         _remove_wiped(files, path)
@@ -200,7 +200,7 @@ class StreamStore(StreamReader):
         ]
 
     def _find_low(self, trimmed_glsn: Glsn) -> Place:
-        """The first committed entry above the trim. Blocking."""
+        """Return the first committed entry above the trim. Blocking."""
         commit = self._commits.find(trimmed_glsn + 1, from_disk)
         return NOWHERE if commit is None else _first_above(trimmed_glsn, commit)
 
@@ -313,7 +313,7 @@ class StreamStore(StreamReader):
 
 
 def _first_above(trimmed_glsn: Glsn, commit: CommitContext) -> Place:
-    """The first entry of a commit that is not trimmed, or NOWHERE."""
+    """Return the first entry of a commit that is not trimmed, or NOWHERE."""
     glsn = max(commit.glsn, trimmed_glsn + 1)
     skipped = glsn - commit.glsn
     return Place(glsn, commit.llsn + skipped) if skipped < commit.length else NOWHERE
