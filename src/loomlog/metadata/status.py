@@ -15,6 +15,7 @@ from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.nodes.connected_nodes import ConnectedNode, ConnectedNodes
 from loomlog.metadata.nodes.node_operator import NodeOperator
 from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.rollback.gate import Gate
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import STATE_TO_WIRE
@@ -33,9 +34,8 @@ class StatusView:
         leader: Leader,
         metadata_members: Callable[[], Sequence[pb.MetadataMember]],
         own_conditions: Callable[[], Iterable[str]],
-        waits_for: Callable[[], str],
+        gate: Gate,
     ) -> None:
-        """`waits_for` returns why no stream can run now, or ""."""
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._nodes = nodes
@@ -45,7 +45,7 @@ class StatusView:
         self._leader = leader
         self._metadata_members = metadata_members
         self._own_conditions = own_conditions
-        self._waits_for = waits_for
+        self._gate = gate
         self._started_at = self._loop.time()
 
     # ---- logs
@@ -81,7 +81,7 @@ class StatusView:
 
     def _streams(self, log: LogRecord) -> list[pb.LogStream]:
         streams = [stream for keeper in self._keepers.values() for stream in keeper.streams(log)]
-        if reason := self._waits_for():
+        if reason := self._gate.condition:
             for stream in streams:
                 stream.condition = reason
         return streams
@@ -116,7 +116,8 @@ class StatusView:
         """Return what is wrong with this metadata repository."""
         is_retained = any(log.retention_s for log in self._catalog.logs.values())
         waits = self._clocks.why_unknown() if is_retained else ""
-        return [*self._own_conditions(), *filter(None, (self._clocks.own_condition(), waits))]
+        gate, clock = (self._gate.condition, self._gate.doubt), self._clocks.own_condition()
+        return [*filter(None, gate), *self._own_conditions(), *filter(None, (clock, waits))]
 
     def _node(self, node: NodeRecord) -> pb.NodeStatus:
         node_id, keepers = node.node_id, self._keepers.values()

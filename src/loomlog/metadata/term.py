@@ -73,7 +73,6 @@ class Term:
         self.leader = mandate.leader
         self.store = store
         self.gate = gate
-        self._own_conditions = mandate.conditions
         self.confirm = mandate.confirm
         self.change_members = mandate.change_members
         self.over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -144,8 +143,8 @@ class Term:
             clocks=self.clocks,
             leader=mandate.leader,
             metadata_members=mandate.members,
-            own_conditions=self._conditions,
-            waits_for=lambda: self.gate.condition,
+            own_conditions=mandate.conditions,
+            gate=self.gate,
         )
         self.registration = Registration(
             catalog=self.catalog,
@@ -153,7 +152,6 @@ class Term:
             keepers=self.keepers,
             gate=self.gate,
             heartbeat_s=settings.heartbeat_s,
-            joined=self._node_joined,
             metadata_addresses=self.view.metadata_addresses,
         )
 
@@ -201,10 +199,6 @@ class Term:
 
     # ---- events
 
-    def _conditions(self) -> list[str]:
-        """Return what is wrong with this metadata repository."""
-        return [*filter(None, (self.gate.condition, self.gate.doubt)), *self._own_conditions()]
-
     def _gate_shut(self, error: LoomError) -> None:
         """Send no more orders; queries are still answered."""
         self.nodes.disconnect_all(error)
@@ -216,10 +210,6 @@ class Term:
         logger.info("node %d is %s", node, "alive" if alive else "silent")
         for keeper in self.keepers.values():
             keeper.node_changed(node, alive=alive)
-
-    def _node_joined(self, node: NodeId) -> None:
-        for keeper in self.keepers.values():
-            keeper.node_joined(node)
 
     def note_generation(self, node: NodeId, generation: int) -> None:
         """Record the generation of a node's data: an older copy of it is recognised by that."""

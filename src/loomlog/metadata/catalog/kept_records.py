@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 
 from loomlog.core.segments import Segment
 from loomlog.errors import Conflict, NotFound, SwapUnknown
@@ -24,6 +25,7 @@ from loomlog.metadata.catalog.records import (
 )
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
 
 _KINDS: dict[str, type[Record]] = {
     "cluster": ClusterRecord,
@@ -66,6 +68,14 @@ class KeptRecords:
     def locations(self) -> dict[NodeId, str]:
         """Return the failure domains of all nodes; "" where none is named."""
         return {node.node_id: node.location for node in self.nodes.values()}
+
+    def addressed(self, nodes: Iterable[NodeId]) -> list[pb.Replica]:
+        """Return nodes with their addresses, for messages; "" for one that was forgotten."""
+        known = ((node, self.nodes.get(node)) for node in nodes)
+        return [
+            pb.Replica(storage_node_id=node, address=record.address if record else "")
+            for node, record in known
+        ]
 
     def streams_on(self, node_id: NodeId) -> list[StreamRecord]:
         """Return the streams with a replica on a node, or with one that is being made there."""

@@ -232,9 +232,7 @@ class ChainedKeeper(ProtocolKeeper):
             log_stream_id=record.stream_id,
             state=self._state(record),
             seal_epoch=projection.epoch,
-            replicas=[
-                pb.Replica(storage_node_id=node, address=addresses.get(node, "")) for node in nodes
-            ],
+            replicas=self._catalog.addressed(nodes),
             last=tail,
             condition=self._condition(record, segment),
             joining_node=record.joining[0].node_id if record.joining else 0,

@@ -247,15 +247,11 @@ class CopysetKeeper(ProtocolKeeper):
 
     def _stream(self, log: LogRecord, record: CopysetRecord, segment: Segment) -> pb.LogStream:
         state = record.state
-        addresses = {node.node_id: node.address for node in self._catalog.nodes.values()}
         return pb.LogStream(
             log_stream_id=record.stream_id,
             state=pb.STREAM_SEALED if state.closed else pb.RUNNING,
             seal_epoch=state.epoch,
-            replicas=[
-                pb.Replica(storage_node_id=node, address=addresses.get(node, ""))
-                for node in state.history[-1].nodes
-            ],
+            replicas=self._catalog.addressed(state.history[-1].nodes),
             last=self.known_tail(log, segment),
             condition=self._condition(record),
             loglet_id=record.loglet,

@@ -30,12 +30,7 @@ RETRY_S: Final = 0.5  # after a step that failed
 class Switching:
     """The switches of all logs."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        keepers: Keepers,
-        background: Background,
-    ) -> None:
+    def __init__(self, catalog: Catalog, keepers: Keepers, background: Background) -> None:
         self._catalog = catalog
         self._keepers = keepers
         self._background = background

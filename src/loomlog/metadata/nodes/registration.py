@@ -42,7 +42,6 @@ class Registration:
         keepers: Keepers,
         gate: Gate,
         heartbeat_s: float,
-        joined: Callable[[NodeId], None],
         metadata_addresses: Callable[[], list[str]],
     ) -> None:
         self._catalog = catalog
@@ -50,7 +49,6 @@ class Registration:
         self._keepers = keepers
         self._gate = gate
         self._heartbeat_s = heartbeat_s
-        self._joined = joined
         self._metadata_addresses = metadata_addresses
         self._one_by_one = asyncio.Lock()
 
@@ -101,6 +99,10 @@ class Registration:
         logger.info("node %d registered from %s", node, request.address)
         # After the answer, which is sent in this turn of the loop.
         asyncio.get_running_loop().call_soon(self._joined, node)
+
+    def _joined(self, node: NodeId) -> None:
+        for keeper in self._keepers.values():
+            keeper.node_joined(node)
 
     def _is_older_copy(self, request: pb.Register) -> bool:
         """Return whether the node's data lacks what it had when it was heard last."""

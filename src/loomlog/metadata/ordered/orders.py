@@ -63,10 +63,7 @@ class Orders:
                 raise failure
 
     async def add_replica(self, log_id: LogId, stream_id: StreamId, node: NodeId) -> None:
-        replicas = [
-            pb.Replica(storage_node_id=n, address=self._catalog.nodes[n].address)
-            for n in self._replicas(stream_id)
-        ]
+        replicas = self._catalog.addressed(self._replicas(stream_id))
         record = self._catalog.stream(stream_id)
         order = pb.AddLogStream(
             log_id=log_id,

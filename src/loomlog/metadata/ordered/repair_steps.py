@@ -159,10 +159,7 @@ class RepairSteps:
     async def _unseal(self, log: LogRounds, stream: StreamRounds) -> bool:
         stream_id, epoch = stream.stream_id, stream.epoch
         await self._catalog.update_stream(stream_id, epoch=epoch, sealed=False)
-        replicas = [
-            pb.Replica(storage_node_id=node, address=self._catalog.nodes[node].address)
-            for node in stream.replicas
-        ]
+        replicas = self._catalog.addressed(stream.replicas)
         order = pb.Unseal(log_stream_id=stream_id, seal_epoch=epoch, replicas=replicas)
         try:
             await self._unseal_replicas(stream, order)

@@ -80,10 +80,7 @@ class StreamStatus:
             log_stream_id=stream_id,
             state=STATE_TO_WIRE[self.state(stream)],
             seal_epoch=stream.epoch,
-            replicas=[
-                pb.Replica(storage_node_id=node, address=self._catalog.nodes[node].address)
-                for node in stream.replicas
-            ],
+            replicas=self._catalog.addressed(stream.replicas),
             entries=self._entries(stream),
             condition=condition,
             joining_node=stream.joining or 0,

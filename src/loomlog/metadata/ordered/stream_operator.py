@@ -177,11 +177,7 @@ class StreamOperator:
     async def _scrub_on(
         self, stream: StreamRounds, node: NodeId, *, start: bool
     ) -> pb.ReplicaScrub:
-        peers = [
-            pb.Replica(storage_node_id=n, address=self._catalog.nodes[n].address)
-            for n in stream.replicas
-            if n != node
-        ]
+        peers = self._catalog.addressed(n for n in stream.replicas if n != node)
         order = pb.Scrub(log_stream_id=stream.stream_id, replicas=peers, start=start)
         try:
             answer = await self._nodes.request(node, pb.Frame(scrub=order), WAIT_S)
