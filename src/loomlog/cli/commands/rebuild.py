@@ -132,8 +132,8 @@ def _check_where(data: str, etcd: str) -> None:
 
 
 async def rebuild_alone(directory: str, how: How) -> None:
+    from loomlog.metadata.data_directory import has_rounds, rounds_in
     from loomlog.metadata.offline import embedded
-    from loomlog.metadata.offline.data_directory import has_rounds, rounds_in
     from loomlog.metadata.registry import give_up
     from loomlog.storage.disk import RealFiles
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from loomlog.errors import AlreadyExists
+from loomlog.metadata.data_directory import database_in, has_rounds, rounds_in
 from loomlog.metadata.offline import transfer
-from loomlog.metadata.offline.data_directory import database_in, has_rounds, rounds_in
 from loomlog.metadata.offline.transfer import Dump
 from loomlog.metadata.rounds.round_files import (
     FILE_BYTES,

@@ -14,11 +14,11 @@ from loomlog.config import EtcdSettings
 from loomlog.core.quorum.leader import Sealed, choose
 from loomlog.core.quorum.member import NOBODY, MemberId
 from loomlog.errors import Corrupt, InvalidArgument, NotFound, Unavailable
+from loomlog.metadata.data_directory import quorum_in
 from loomlog.metadata.leader import membership
 from loomlog.metadata.leader.membership import Membership
 from loomlog.metadata.leader.peers import Peers
 from loomlog.metadata.offline import transfer
-from loomlog.metadata.offline.data_directory import quorum_in
 from loomlog.metadata.offline.transfer import Dump
 from loomlog.metadata.rounds import imported_rounds
 from loomlog.metadata.rounds.member_disk import MemberDisk, member_in

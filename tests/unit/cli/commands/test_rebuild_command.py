@@ -11,7 +11,7 @@ import pytest
 
 from loomlog.cli.commands.rebuild import How, rebuild_alone
 from loomlog.errors import LoomError, NotFound
-from loomlog.metadata.offline.data_directory import has_rounds
+from loomlog.metadata.data_directory import has_rounds
 from loomlog.storage.disk import RealFiles
 from loomlog.testing import LocalCluster
 

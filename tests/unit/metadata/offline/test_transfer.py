@@ -13,9 +13,9 @@ from loomlog.config import EtcdSettings
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import AlreadyExists, Corrupt, NotFound, Unavailable, VersionMismatch
 from loomlog.metadata.catalog.records import ClusterRecord, encode
+from loomlog.metadata.data_directory import rounds_in
 from loomlog.metadata.leader import membership
 from loomlog.metadata.offline import embedded, replicated, transfer
-from loomlog.metadata.offline.data_directory import rounds_in
 from loomlog.metadata.offline.transfer import Dump, MovableStore
 from loomlog.metadata.rounds import RoundLog, imported_rounds
 from loomlog.metadata.rounds.round_files import FileRoundLog
