@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from copyset_parties import LOG, Message, Node, ignore
 
-from loomlog.core.copyset.messages import Amend, Clean, Store, Trim, Trouble
+from loomlog.core.copyset.messages import Amend, Clean, Store, Trim
+from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import Epoch, Kind
 from loomlog.core.copyset.storage import Put
 

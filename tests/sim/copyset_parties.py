@@ -22,7 +22,6 @@ from loomlog.core.copyset.effects import (
     ReaderEffect,
     SetTimer,
 )
-from loomlog.core.copyset.exclusions import Exclusions
 from loomlog.core.copyset.messages import (
     Activate,
     Delivered,
@@ -38,9 +37,8 @@ from loomlog.core.copyset.messages import (
     SealedAt,
     SetClean,
     Store,
-    Trouble,
 )
-from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Exclusions, Member, Trouble
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.reader import Reader
 from loomlog.core.copyset.reader_sources import ReadSettings

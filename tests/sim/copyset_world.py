@@ -28,7 +28,6 @@ from copyset_parties import (
 )
 
 from loomlog.core.copyset.effects import Contradicted, Send, SequencerEffect
-from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
 from loomlog.core.copyset.messages import (
     Activate,
     Amend,
@@ -44,7 +43,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import Authority, Member
+from loomlog.core.copyset.nodeset import Authority, Exclusions, ExclusionTimes, Member
 from loomlog.core.copyset.procedures import Answer, Fenced, NotPurged, Purged, fence, purge
 from loomlog.core.copyset.record import LSN_MAX, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Ending, Interrupted, Recovered, Recovery

@@ -1,8 +1,8 @@
 """Converts between the types of core/chained and wire messages. Pure.
 
 The core's `log_id` is the id of the loglet, of which a log may have several. A request that makes
-no sense raises InvalidArgument. Of an answer nothing is raised: one that cannot be used is
-`Refused` if it told of something to read, else `Lost`.
+no sense raises InvalidArgument. An answer raises nothing: one that cannot be used becomes `Refused`
+if something was read, else `Lost`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FETCH_BYTES_MAX: Final = MIB  # of one answer; the last block goes over it
 
 _Ask = pb.ChainRequest
 _Tell = pb.ChainAnswer
-# In the way of every append. Looked up once, because that is slow.
+# Needed by every append. Looked up once, because that is slow.
 _WRITE: Final = _Ask.WRITE
 _NEXT: Final = pb.SequencerRequest.NEXT
 _HANDED_OUT: Final = pb.SequencerAnswer.HANDED_OUT
@@ -73,7 +73,7 @@ ORDERS: Final = frozenset({_Ask.TRIM, _Ask.SEAL, _Ask.CREATE, _Ask.PULL, _Ask.RE
 def request_to_wire(
     replica: Replica, request: Request, *, wait_ms: int = 0
 ) -> tuple[pb.ChainRequest, Buffer]:
-    """The message, and its payload. A `Fetch` that finds nothing may wait."""
+    """Return the message and its payload. A `Fetch` that finds nothing may wait."""
     if isinstance(request, Write):
         return _write_to_wire(replica, request.epoch, request.block), request.block.batch
     message = pb.ChainRequest(
@@ -131,10 +131,9 @@ def request_from_wire(
     message: pb.ChainRequest, node_id: NodeId, payload: memoryview
 ) -> tuple[Replica, Request]:
     """Return the replica and the request, with blocks verified and bounds checked."""
-    kind = message.kind
-    make = _REQUESTS.get(kind)
+    make = _REQUESTS.get(message.kind)
     if make is None:
-        raise InvalidArgument(f"no request of kind {kind} is known here: upgrade this node")
+        raise InvalidArgument(f"no request of kind {message.kind} is known here: upgrade this node")
     replica = Replica(node_id, message.loglet_id, message.chain, message.birth)
     return replica, make(message, payload)
 
@@ -147,7 +146,7 @@ def _block_sent(message: pb.ChainRequest, payload: memoryview) -> Block:
 
 
 def _block(first: Glsn, count: int, batch: Buffer) -> Block:
-    """The block, if it is what it is said to be."""
+    """Return the block; raise if its batch does not match its place."""
     if not len(batch):
         return junk(first, count)
     header = check(batch)
@@ -207,7 +206,7 @@ _WORDS_TO_WIRE: Final = {
 
 
 def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
-    """The message, which is not to be changed, and its payload."""
+    """Return the message, which must not be changed, and its payload."""
     word = _WORDS_TO_WIRE.get(type(answer))
     if word is not None:
         return word, ()
@@ -222,9 +221,8 @@ def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
             listed = [pb.BlockExtent(first=first, count=count) for first, count in extents]
             return _Tell(kind=_Tell.LISTED, extents=listed, more=more, position=young), ()
         case Fetched(blocks, more):
-            return _Tell(kind=_Tell.FETCHED, extents=_extents(blocks), more=more), list(
-                _padded(blocks)
-            )
+            fetched = _Tell(kind=_Tell.FETCHED, extents=_extents(blocks), more=more)
+            return fetched, list(_padded(blocks))
         case Pulled(end, size, more):
             return _Tell(kind=_Tell.PULLED, end=end, size=size, more=more), ()
         case SealedAt(end, trimmed):
@@ -256,13 +254,13 @@ def _padded(blocks: Sequence[Block]) -> Iterator[Buffer]:
 
 
 def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
-    """The answer, its blocks checked; they are views into the payload."""
+    """Return the answer with its blocks verified; they are views into the payload."""
     word = _WORDS_FROM_WIRE.get(message.kind)
     if word is not None:
         return word
     match message.kind:
         case _Tell.FOUND | _Tell.LISTED | _Tell.FETCHED:
-            return _what_was_read(message, payload)
+            return _read_from_wire(message, payload)
         case _Tell.MISSING:
             return Missing(message.position)
         case _Tell.TRIMMED_TO:
@@ -280,7 +278,7 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
     return Lost()  # it says so; or it is of a newer node, and may mean that it was done
 
 
-def _what_was_read(message: pb.ChainAnswer, payload: memoryview) -> Answer:
+def _read_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
     if message.kind == _Tell.LISTED:
         extents = [Extent(extent.first, extent.count) for extent in message.extents]
         return Listed(extents, message.more, message.position)
@@ -399,7 +397,7 @@ def projection_to_wire(projection: Projection, addresses: Mapping[NodeId, str]) 
 
 
 def projection_from_wire(message: pb.Projection) -> tuple[Projection, dict[NodeId, str]]:
-    """The projection, and where its nodes are."""
+    """Return the projection and the addresses of its nodes."""
     if not message.chains or not all(chain.replicas for chain in message.chains):
         raise InvalidArgument(f"a projection of loglet {message.loglet_id} without replicas")
     addresses = {

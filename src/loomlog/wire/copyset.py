@@ -41,9 +41,8 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
     Trim,
-    Trouble,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
 from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, Kind, Record, epoch_of, offset_of
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
 from loomlog.limits import ALIGNMENT, MIB
@@ -76,7 +75,7 @@ def record_to_wire(record: Record) -> pb.CopysetRecord:
 
 
 def _record(message: pb.CopysetRecord, batch: Buffer) -> Record:
-    """The record, if it can be one; its batch is checked."""
+    """Return the record, verified with its batch."""
     first, count = message.first, message.count
     last_offset = offset_of(first) + count - 1
     if not (0 < epoch_of(first) <= EPOCH_MAX and offset_of(first) and count):
@@ -127,7 +126,7 @@ def _padded(records: Sequence[Record]) -> Iterator[Buffer]:
 def request_to_wire(
     request: NodeRequest, stamp: int, *, wait_ms: int = 0
 ) -> tuple[pb.CopysetRequest, Buffer]:
-    """The message, and its payload. A `Read` that finds nothing may wait."""
+    """Return the message and its payload. A `Read` that finds nothing may wait."""
     message = pb.CopysetRequest(loglet_id=request.log, stamp=stamp)
     match request:
         case Store(_, record, draining):
@@ -208,7 +207,7 @@ def _sent(message: pb.CopysetRequest, batch: memoryview) -> Record:
 
 
 def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffer]]:
-    """The message, and its payload."""
+    """Return the message and its payload."""
     match answer:
         case Stored():
             return _Tell(kind=_Tell.STORED), ()
@@ -256,7 +255,7 @@ def _delivered_to_wire(answer: Delivered) -> pb.CopysetAnswer:
 
 
 def answer_from_wire(message: pb.CopysetAnswer, payload: memoryview) -> NodeAnswer:
-    """The answer, its records checked; their batches are views into the payload."""
+    """Return the answer with its records verified; their batches are views into the payload."""
     match message.kind:
         case _Tell.STORED:
             return Stored()
@@ -389,7 +388,7 @@ def state_to_wire(loglet: LogId, state: LogState, nodes: Iterable[KnownNode]) ->
 
 
 def state_from_wire(message: pb.CopysetState) -> tuple[LogState, Mapping[NodeId, KnownNode]]:
-    """The state, and the nodes by their ids."""
+    """Return the state, and the nodes by their ids."""
     if not message.history:
         raise InvalidArgument(f"a state of loglet {message.loglet_id} without nodes")
     state = LogState(

@@ -31,9 +31,8 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
     Trim,
-    Trouble,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
 from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, Kind, Record, make
 from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.wire import copyset

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from loomlog.core.copyset.nodeset import EpochMetadata
+from loomlog.core.copyset.nodeset import EpochMetadata, Trouble
 from loomlog.core.copyset.record import Epoch, Lsn, Offset, Record
 from loomlog.types import LogId, NodeId
 
@@ -165,14 +164,6 @@ class Occupied:
     """There is another record of the same epoch: the epoch was taken twice."""
 
     lsn: Lsn
-
-
-class Trouble(StrEnum):
-    """Why a node takes no record now. Each kind keeps it out of copysets for its own time."""
-
-    NO_SPACE = "no space"
-    DISABLED = "disabled"  # its disk failed, or it is being rebuilt or drained
-    OVERLOADED = "overloaded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ from loomlog.core.copyset.effects import (
     StepDown,
     Token,
 )
-from loomlog.core.copyset.exclusions import Exclusions
 from loomlog.core.copyset.messages import (
     Amend,
     NodeAnswer,
@@ -47,7 +46,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import Chance, EpochMetadata
+from loomlog.core.copyset.nodeset import Chance, EpochMetadata, Exclusions
 from loomlog.core.copyset.record import (
     OFFSET_MAX,
     Epoch,

@@ -288,7 +288,7 @@ def _join_spare(situation: Situation) -> Join:
 
 def _seal_again(situation: Situation) -> BeginSeal:
     assert situation.too_new is not None
-    epoch = situation.heard[situation.too_new].epoch
+    epoch = situation.live_reports[situation.too_new].epoch
     return BeginSeal(f"node {situation.too_new} runs in epoch {epoch}")
 
 

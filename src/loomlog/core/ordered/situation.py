@@ -39,7 +39,7 @@ class Situation:
         self.wants_another = len(self.staying) < stream.wanted_replicas
 
     @cached_property
-    def heard(self) -> dict[NodeId, Report]:
+    def live_reports(self) -> dict[NodeId, Report]:
         """The newest reports of replicas, and of the newcomer, on nodes that are alive."""
         joining = [] if self.joining is None else [self.joining]
         reported = (node for node in (*self.stream.replicas, *joining) if node in self.reports)
@@ -101,7 +101,7 @@ class Situation:
     def too_new(self) -> NodeId | None:
         """A replica that runs, or knows a newer epoch."""
         now = self.stream.epoch
-        for node, report in self.heard.items():
+        for node, report in self.live_reports.items():
             runs = report.epoch == now and report.state is ReplicaState.RUNNING
             if report.epoch > now or runs:
                 return node
@@ -110,7 +110,7 @@ class Situation:
     @cached_property
     def unsealed(self) -> tuple[NodeId, ...]:
         """Replicas that lack only the seal, with the commits before it."""
-        return tuple(node for node, report in self.heard.items() if self._needs_seal(report))
+        return tuple(node for node, report in self.live_reports.items() if self._needs_seal(report))
 
     def _needs_seal(self, report: Report) -> bool:
         if report.epoch < self.stream.epoch:
@@ -120,7 +120,7 @@ class Situation:
 
     @cached_property
     def whole(self) -> list[NodeId]:
-        return [node for node, r in self.heard.items() if r.state is ReplicaState.SEALED]
+        return [node for node, r in self.live_reports.items() if r.state is ReplicaState.SEALED]
 
     @property
     def complete(self) -> bool:
@@ -129,15 +129,15 @@ class Situation:
 
     @property
     def sources(self) -> list[NodeId]:
-        return [node for node in self.whole if not self.heard[node].damaged]
+        return [node for node in self.whole if not self.live_reports[node].damaged]
 
     @property
     def behind(self) -> list[NodeId]:
-        return [node for node in self.heard if node not in self.whole]
+        return [node for node in self.live_reports if node not in self.whole]
 
     @property
     def missing(self) -> list[NodeId]:
-        return [node for node in self.stream.replicas if node not in self.heard]
+        return [node for node in self.stream.replicas if node not in self.live_reports]
 
     @property
     def emptied(self) -> list[NodeId]:
@@ -154,7 +154,7 @@ class Situation:
     def newcomer_is_durable(self) -> bool:
         """A crash would leave the newcomer whole. Before that the rounds that it was copied may be
         known only to the replica that makes room for it."""
-        report = self.heard[self.newcomer]
+        report = self.live_reports[self.newcomer]
         return report.stored_high_watermark >= report.high_watermark
 
     @property

@@ -44,8 +44,8 @@ from loomlog.core.copyset.messages import (
     SealedAt,
     Store,
     Trim,
-    Trouble,
 )
+from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.procedures import Purged, purge
 from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.storage import LogStanding, epoch_to_purge

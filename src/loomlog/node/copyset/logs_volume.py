@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from loomlog import limits
-from loomlog.core.copyset.messages import Refused, Trouble
+from loomlog.core.copyset.messages import Refused
+from loomlog.core.copyset.nodeset import Trouble
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE

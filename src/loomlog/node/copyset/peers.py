@@ -14,7 +14,8 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Release, Trouble
+from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Release
+from loomlog.core.copyset.nodeset import Trouble
 from loomlog.errors import LoomError, Retryable, Unavailable
 from loomlog.net.endpoints import connect
 from loomlog.types import LogId, NodeId

@@ -26,7 +26,6 @@ from loomlog.core.copyset.effects import (
     SequencerEffect,
     StepDown,
 )
-from loomlog.core.copyset.exclusions import Exclusions
 from loomlog.core.copyset.messages import (
     Amend,
     Finish,
@@ -36,7 +35,7 @@ from loomlog.core.copyset.messages import (
     Release,
     Store,
 )
-from loomlog.core.copyset.nodeset import Chance
+from loomlog.core.copyset.nodeset import Chance, Exclusions
 from loomlog.core.copyset.procedures import Fenced, fence
 from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered

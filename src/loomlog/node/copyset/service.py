@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
 from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Release
+from loomlog.core.copyset.nodeset import Exclusions, ExclusionTimes
 from loomlog.core.copyset.record import Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import SequencerSettings

@@ -35,8 +35,8 @@ from loomlog.core.copyset.messages import (
     Seal,
     Store,
     Trim,
-    Trouble,
 )
+from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record
 from loomlog.core.copyset.storage import (
     Change,

@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
-from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
-from loomlog.core.copyset.messages import Trouble
 from loomlog.core.copyset.nodeset import (
     EpochMetadata,
+    Exclusions,
+    ExclusionTimes,
     Member,
+    Trouble,
     choose_copyset,
     choose_nodeset,
     ranked,

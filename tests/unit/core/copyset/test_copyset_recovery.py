@@ -22,9 +22,8 @@ from loomlog.core.copyset.messages import (
     SetClean,
     Store,
     Trim,
-    Trouble,
 )
-from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, Trouble
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Record, make
 from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery

@@ -20,7 +20,6 @@ from loomlog.core.copyset.effects import (
     SequencerEffect,
     StepDown,
 )
-from loomlog.core.copyset.exclusions import Exclusions, ExclusionTimes
 from loomlog.core.copyset.messages import (
     Amend,
     NodeAnswer,
@@ -31,9 +30,8 @@ from loomlog.core.copyset.messages import (
     Release,
     Store,
     Stored,
-    Trouble,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, ExclusionTimes, Member, Trouble
 from loomlog.core.copyset.record import Record, make
 from loomlog.core.copyset.sequencer import OFFSET_LAST, Sequencer, SequencerSettings
 

@@ -39,8 +39,8 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
     Trim,
-    Trouble,
 )
+from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.errors import Corrupt

@@ -19,8 +19,8 @@ from loomlog.core.copyset.messages import (
     Release,
     Store,
     Stored,
-    Trouble,
 )
+from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import look_up
 from loomlog.errors import Corrupt
