@@ -18,7 +18,7 @@ import typer
 
 from loomlog.cli.console import changes
 from loomlog.cli.console import pipeline_output as show
-from loomlog.cli.console.command import connected_sync
+from loomlog.cli.console.command import command, connected_sync
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, SPARK_MASTER, Cluster, Json, SparkMaster, Yes
 from loomlog.cli.console.output import bytes_field, print_json, say
@@ -55,22 +55,29 @@ MetricsFile = Annotated[
 ]
 
 
-@app.command()
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of commands that run a pipeline."""
+
+    name: Which = None
+    site: Site = None
+    spark_master: SparkMaster = SPARK_MASTER
+    cluster: Cluster = CLUSTER
+    as_json: Json = False
+
+
+@command(app)
 def run(
     file: File,
-    name: Which = None,
     once: Annotated[
         bool, typer.Option("--once", help="Only what is in the sources now, then end.")
     ] = False,
-    site: Site = None,
-    spark_master: SparkMaster = SPARK_MASTER,
     metrics_file: MetricsFile = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
+    *,
+    how: RunOptions,
 ) -> None:
     """Run a pipeline until Ctrl-C; it goes on where any run of it ended."""
-    how = _Run(cluster, site, spark_master, metrics_file, as_json)
-    _run(how, _load(file, name), once=once)
+    _run(how, _load(file, how.name), once=once, metrics_file=metrics_file)
 
 
 @app.command("list")
@@ -135,7 +142,7 @@ def reset(
     say(fields, text, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def backfill(
     file: File,
     first: Annotated[
@@ -154,25 +161,22 @@ def backfill(
         int | None,
         typer.Option(min=2, metavar="N", help="Go on with the backfill into this version."),
     ] = None,
-    name: Which = None,
-    site: Site = None,
-    spark_master: SparkMaster = SPARK_MASTER,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
+    *,
+    how: RunOptions,
 ) -> None:
     """Process a part of the sources again, into a new version of the output."""
     if version is not None and any(v is not None for v in (first, last, from_time, to_time)):
         raise typer.BadParameter("the backfill has its extent already", param_hint="--version")
-    pipeline = _load(file, name)
+    pipeline = _load(file, how.name)
     from loomlog.spark.pipelines import rerun
 
-    with connected_sync(cluster) as client:
+    with connected_sync(how.cluster) as client:
         if version is not None:
             derived = rerun.continued(client, pipeline, version)
         else:
             extent = rerun.Extent(first, last, _utc(from_time), _utc(to_time))
             derived = rerun.backfill(client, pipeline, extent)
-    _run(_Run(cluster, site, spark_master, None, as_json), derived, once=True)
+    _run(how, derived, once=True)
 
 
 @letters_app.command("list")
@@ -202,25 +206,18 @@ def list_letters(
         print(f"{name} has no dead letters")
 
 
-@letters_app.command("replay")
-def replay_letters(
-    file: File,
-    name: Which = None,
-    site: Site = None,
-    spark_master: SparkMaster = SPARK_MASTER,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
+@command(letters_app, "replay")
+def replay_letters(file: File, how: RunOptions) -> None:
     """Process dead letters again, with the pipeline as it is now."""
-    pipeline = _load(file, name)
+    pipeline = _load(file, how.name)
     from loomlog.spark.pipelines import rerun
 
-    with connected_sync(cluster) as client:
+    with connected_sync(how.cluster) as client:
         replays = rerun.replays(client, pipeline)
     if not replays:
         print(f"there are no dead letters in {pipeline.dead_letters}")
     for derived in replays:
-        _run(_Run(cluster, site, spark_master, None, as_json), derived, once=True)
+        _run(how, derived, once=True)
 
 
 def _show(cluster: str, name: str | None, metrics_file: Path | None, *, as_json: bool) -> None:
@@ -274,43 +271,34 @@ def _load(file: Path, name: str | None) -> Pipeline:
     return load(file, name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The options of a run."""
-
-    address: str
-    site: str | None
-    spark_master: str
-    metrics_file: Path | None
-    as_json: bool
-
-
-def _run(how: _Run, pipeline: Pipeline, *, once: bool) -> None:
+def _run(
+    how: RunOptions, pipeline: Pipeline, *, once: bool, metrics_file: Path | None = None
+) -> None:
     from loomlog.spark import Runner
     from loomlog.spark.pipelines.runner import Listener
 
     output = show.RunOutput(pipeline.name, as_json=how.as_json)
-    with connected_sync(how.address):
+    with connected_sync(how.cluster):
         pass  # before Spark takes its time
     spark = start_spark(
         f"loom pipeline {pipeline.name}", how.spark_master, _settings(how, pipeline)
     )
     try:
-        with written_metrics(how.address, pipeline.name, how.metrics_file) as note:
+        with written_metrics(how.cluster, pipeline.name, metrics_file) as note:
 
             def committed(unit: Unit, progress: Progress) -> None:
                 output.committed(unit, progress)
                 note()
 
             listener = Listener(committed=committed, said=output.said)
-            runner = Runner(pipeline, how.address, spark, site=how.site, listener=listener)
+            runner = Runner(pipeline, how.cluster, spark, site=how.site, listener=listener)
             with stopped_by_signals(runner):
                 output.ended(runner.run(once=once))
     finally:
         stop_spark(spark)
 
 
-def _settings(how: _Run, pipeline: Pipeline) -> dict[str, str]:
+def _settings(how: RunOptions, pipeline: Pipeline) -> dict[str, str]:
     """Spark's default of 200 tasks after a shuffle is for clusters."""
     local = how.spark_master.startswith("local")
     partitions = {"spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2))}

@@ -6,7 +6,6 @@ Several know each other by address, so those are chosen once and stored next to 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from dataclasses import asdict, dataclass
@@ -18,7 +17,6 @@ from loomlog.net.address import split_address
 from loomlog.testing import etcd
 
 HOST: Final = "127.0.0.1"
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +67,6 @@ def etcd_command(directory: Path, addresses: Addresses) -> list[str]:
     cluster = f"etcd-1={peer}"
     binary = etcd.require_etcd()
     return with_parent + etcd.member_command(binary, "etcd-1", directory, client, peer, cluster)
-
-
-async def etcd_is_healthy(address: str) -> None:
-    """Wait until it serves."""
-    while not await asyncio.to_thread(etcd.is_healthy, address):  # noqa: ASYNC110 - it does not tell
-        await asyncio.sleep(_POLL_S)
 
 
 # ---- addresses

@@ -13,12 +13,13 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from loomlog import limits
 from loomlog.cli.processes.local_metadata import (
@@ -26,15 +27,15 @@ from loomlog.cli.processes.local_metadata import (
     Addresses,
     addresses_for,
     etcd_command,
-    etcd_is_healthy,
 )
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.storage.disk import DIRECTORY_MODE
-from loomlog.testing.etcd import environment
+from loomlog.testing.etcd import environment, is_healthy
 from loomlog.types import SyncMode
 
 CLUSTER_ID: Final = "local"
 START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
+POLL_S: Final = 0.05  # while etcd starts
 STOP_TIMEOUT_S: Final = 15.0  # then it is killed
 HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
 
@@ -117,24 +118,16 @@ class LocalProcesses:
         self.children.extend(await asyncio.gather(*starting))
 
     async def _start_etcd(self, addresses: Addresses) -> Child:
-        name = "etcd-1"
-        log_file = self._log_file(name)
+        log_file = self._log_file("etcd-1")
         command = etcd_command(self.plan.directory, addresses)
         process = await _spawn(command, log_file, environment())
         self._spawned.append(process)
-        healthy = asyncio.ensure_future(etcd_is_healthy(addresses.etcd))
-        ended = asyncio.ensure_future(process.wait())
-        try:
-            await asyncio.wait(
-                (healthy, ended), timeout=START_TIMEOUT_S, return_when="FIRST_COMPLETED"
-            )
-            is_healthy = healthy.done()
-        finally:
-            for waiting in (healthy, ended):
-                waiting.cancel()
-        if not is_healthy:
-            raise LoomError(f"{name} did not start: {_last_words(log_file)}")
-        return Child(name, process, addresses.etcd, None, log_file)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not await asyncio.to_thread(is_healthy, addresses.etcd):
+            if process.returncode is not None or time.monotonic() > deadline:
+                raise LoomError(f"etcd-1 did not start: {_last_words(log_file)}")
+            await asyncio.sleep(POLL_S)
+        return Child("etcd-1", process, addresses.etcd, None, log_file)
 
     async def stop(self) -> None:
         """SIGTERM to all, and to nodes first, which tell the metadata repository that they end;
@@ -177,10 +170,10 @@ class LocalProcesses:
         return Child(
             name=name,
             process=process,
-            address=str(ready["address"]),
-            http=_text(ready.get("http")),
+            address=ready["address"],
+            http=ready.get("http"),
             log_file=log_file,
-            held_back=str(ready.get("held_back", "")),
+            held_back=ready.get("held_back", ""),
         )
 
     def _log_file(self, name: str) -> Path:
@@ -265,7 +258,7 @@ async def _spawn(
 
 async def _ready_line(
     name: str, process: asyncio.subprocess.Process, log_file: Path
-) -> dict[str, object]:
+) -> dict[str, Any]:
     assert process.stdout is not None
     try:
         line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
@@ -276,7 +269,7 @@ async def _ready_line(
     if not line:
         await process.wait()
         raise LoomError(f"{name} did not start: {_last_words(log_file)}")
-    ready: dict[str, object] = json.loads(line)
+    ready: dict[str, Any] = json.loads(line)
     return ready
 
 
@@ -299,7 +292,3 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         _send(process, signal.SIGKILL)
         await process.wait()
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
