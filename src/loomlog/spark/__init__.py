@@ -73,7 +73,7 @@ def register(spark: SparkSession) -> None:
 def session(
     app: str = "loomlog", master: str = "local[*,4]", config: dict[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session with this source, after a check that there is a Java that can run it."""
+    """Return a Spark session with this source; check first that a Java can run it."""
     _require_pyspark()
     require_java()
     from pyspark.sql import SparkSession

@@ -74,7 +74,7 @@ class Outcome:
 
 
 def in_turn(work: Callable[[T], R], tasks: Sequence[T], finished: Callable[[int], None]) -> list[R]:
-    """Runs tasks here, one after the other."""
+    """Run tasks here, one after the other."""
     found = []
     for task in tasks:
         found.append(work(task))
@@ -131,7 +131,7 @@ def verify(
 
 
 def forget(cluster: BlockingCluster, log: str) -> ArchiveInfo:
-    """The log has no archive any more; the files stay."""
+    """End the archive of a log; its files stay."""
     info = existing(cluster, log)
     register = cluster.register(record.register_name(log))
     found = register.get()
@@ -280,7 +280,7 @@ class _Job:
         )
 
     def _publish(self, saved: Saved) -> None:
-        """Makes the files of a manifest the archive."""
+        """Make the files of a manifest the archive."""
         self._report("publishing", 0, 1)
         self._swap(
             replace(
@@ -332,7 +332,7 @@ def _run(
     done: int = 0,
     total: int | None = None,
 ) -> list[R]:
-    """The results of all tasks, with reports in rows, as if all tasks were of the same size."""
+    """Return the results of all tasks; report in rows, as if all tasks were of the same size."""
     rows = sum(task.rows for task in tasks)
     total = rows if total is None else total
     report(what, done, total)

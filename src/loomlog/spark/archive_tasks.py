@@ -100,7 +100,7 @@ def check_file(task: Checking) -> Checked:
 def cut(
     log: BlockingLog, place: Place, first: Glsn, last: Glsn, rows_per_file: int
 ) -> Iterator[Writing]:
-    """Files that together have all positions from `first` to `last`."""
+    """Yield files that together have all positions from `first` to `last`."""
     while first <= last:
         begin = _next_entry(log, first, last)
         end = min(begin + rows_per_file - 1, last)

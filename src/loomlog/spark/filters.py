@@ -80,7 +80,7 @@ def _by_time(found: Narrowing, given: Any) -> Narrowing:
 
 
 def _bounds(given: Any, step: Any, kind: type) -> tuple[Any, Any]:
-    """The first value that is wanted and the first one above that is not; None: no bound."""
+    """Return the first wanted value and the first unwanted one above it; None: no bound."""
     if isinstance(given, In) and given.value and all(isinstance(v, kind) for v in given.value):
         return min(given.value), max(given.value) + step
     value = getattr(given, "value", None)

@@ -25,7 +25,7 @@ _FIX: Final = (
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The `java` that Spark will run; raises a LoomError with the fix if it will not do."""
+    """Return the `java` that Spark will run; raise a LoomError with the fix if it will not do."""
     java = find_java(environment)
     if java is None:
         raise LoomError(f"Spark needs Java and there is none: {_FIX}")

@@ -62,7 +62,7 @@ class ReadOptions:
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options of a batch read or of a streaming query."""
+    """Check the options of a batch read or of a streaming query."""
     options = named(given, _NAMES, "source")
     _refuse_wrong_kind(options, streaming)
     from_time = _time(options, "startingTimestamp")
@@ -151,7 +151,7 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _time(options: Mapping[str, str], name: str) -> datetime | None:
-    """ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970 as for Kafka."""
+    """Parse ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970 as for Kafka."""
     text = options.get(name)
     if text is None:
         return None

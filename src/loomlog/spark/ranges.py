@@ -77,7 +77,7 @@ def plan(
     last: Glsn,
     streams: frozenset[StreamId] | None = None,
 ) -> list[TaskRange]:
-    """The tasks that read the positions from `first` to `last`, of these streams or of all."""
+    """Return tasks that read the positions from `first` to `last`, of these streams or of all."""
     for _ in range(_PLANS_MAX):
         head = log.head()
         ranges: list[TaskRange] = list(_archived(log, options, first, min(last, head - 1), streams))
@@ -99,7 +99,7 @@ def _archived(
     last: Glsn,
     streams: frozenset[StreamId] | None,
 ) -> Iterator[TaskRange]:
-    """Trimmed positions, as far as they are archived; data loss as the options want it."""
+    """Yield trimmed positions as far as they are archived; handle data loss as the options say."""
     if first > last:
         return
     info = log.archive()
@@ -157,7 +157,7 @@ def _epochs(whole: PositionRange) -> list[PositionRange]:
 
 
 def _split(ranges: list[TaskRange], options: ReadOptions) -> Iterator[TaskRange]:
-    """Parts of nearly the same size, as small and as many as the options ask for."""
+    """Yield parts of nearly the same size, as small and as many as the options ask for."""
     total = sum(r.count for r in ranges if not _is_sparse(r))
     most = options.records_per_partition_max or total
     if len(ranges) < options.partitions_min:

@@ -30,13 +30,13 @@ _LLSN: Final = SCHEMA.get_field_index("llsn")
 
 
 def connect(options: ReadOptions) -> BlockingCluster:
-    """A client for one task or one plan; the time to wait for an answer is the user's."""
+    """Connect for one task or one plan; the user chooses how long to wait for an answer."""
     timeout_s = min(options.read_timeout_s, limits.REQUEST_TIMEOUT_S)
     return connect_sync(options.cluster, request_timeout_s=timeout_s)
 
 
 def read_range(options: ReadOptions, wanted: TaskRange, schema: Any) -> Iterator[Any]:
-    """The rows of a range as Arrow batches of `schema`."""
+    """Yield the rows of a range as Arrow batches of `schema`."""
     with connect(options) as cluster:
         log = cluster.log(options.log)
         if isinstance(wanted, PositionRange):

@@ -144,7 +144,7 @@ class BatchWriter(DataSourceArrowWriter):
             self._forget()
 
     def _forget(self) -> None:
-        """A writer that was made for this batch alone is of no use any more."""
+        """Forget a writer that was made for this batch alone."""
         if self._options.writer is None:
             with connect_sync(self._options.cluster) as cluster:
                 cluster.log(self._options.log).writer(self._writer).forget()

@@ -32,7 +32,7 @@ _POLL_S: Final = 0.02
 
 
 def require_etcd() -> str:
-    """The path of the etcd binary; raises a LoomError with the fix if there is none."""
+    """Return the path of the etcd binary; raise a LoomError with the fix if there is none."""
     found = shutil.which("etcd")
     if found is None:
         raise LoomError(
@@ -160,11 +160,11 @@ class LocalEtcd:
         self._members[member].stop()
 
     def kill(self, member: int) -> None:
-        """kill -9; fine if it is gone already."""
+        """Kill it with -9, if it is not gone already."""
         self._members[member].kill()
 
     def pause(self, member: int) -> None:
-        """SIGSTOP: it is silent, its connections stay open."""
+        """Send SIGSTOP: it is silent, its connections stay open."""
         self._members[member].signal(signal.SIGSTOP)
 
     def resume(self, member: int) -> None:
@@ -177,7 +177,7 @@ class LocalEtcd:
         self._wait(member, self._members[member].healthy, "is not healthy")
 
     def leader(self) -> int:
-        """The member that leads; waits for an election."""
+        """Return the member that leads; wait for an election."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             for number in self.pids:

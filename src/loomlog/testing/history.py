@@ -100,7 +100,7 @@ class History:
         self._events: list[list[Any]] = []
 
     def invoke(self, client: str, op: OpId, values: Sequence[bytes]) -> None:
-        """An append is about to be sent."""
+        """Note that an append is about to be sent."""
         if op in self.appends:
             raise ValueError(f"append {op!r} was invoked before")
         if not values:
@@ -129,12 +129,12 @@ class History:
         self._events.append(["unknown", op])
 
     def trim(self, position: Glsn) -> None:
-        """A trim up to and with `position` is about to be asked for."""
+        """Note that a trim up to and with `position` is about to be requested."""
         self.trimmed = max(self.trimmed, position)
         self._events.append(["trim", position])
 
     def reader(self, reader: str, start: Glsn = 1) -> None:
-        """A subscription begins. A reader that starts over is a new reader."""
+        """Note that a subscription begins. A reader that starts over is a new reader."""
         if reader in self.readers:
             raise ValueError(f"reader {reader!r} has begun before")
         self.readers[reader] = Reader(start)
@@ -175,7 +175,7 @@ class History:
         return None if op is None else self.appends[op]
 
     def dump(self) -> str:
-        """One JSON array a line."""
+        """Return the history as text, one JSON array a line."""
         return "".join(json.dumps(event) + "\n" for event in self._events)
 
     @classmethod

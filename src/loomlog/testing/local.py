@@ -100,7 +100,7 @@ class LocalCluster:
         await self.close()
 
     async def connect(self) -> Cluster:
-        """Another client; closed with the cluster."""
+        """Connect another client; it is closed with the cluster."""
         client = await connect(self.address)
         self._clients.append(client)
         return client
@@ -119,7 +119,7 @@ class LocalCluster:
     # ---- servers
 
     async def start_metadata(self, number: int = 1) -> None:
-        """A new number is that of one more, to be added with `add_metadata`."""
+        """Start a metadata repository. One with a new number is to be added with `add_metadata`."""
         if self._store is not None:
             self._listen.setdefault(number, free_address())
         name = "vmr" if self._store is None else f"vmr-{number}"

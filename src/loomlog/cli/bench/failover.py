@@ -138,7 +138,7 @@ def _holder(log: LogInfo, hit: int) -> NodeId | None:
 
 
 def _link(log: LogInfo, place: int) -> NodeId:
-    """The node at that place of the chain."""
+    """Return the node at that place of the chain."""
     return log.streams[0].chains[0][place]
 
 
@@ -148,7 +148,7 @@ def _sequencer(log: LogInfo) -> NodeId | None:
 
 
 def _storing(log: LogInfo) -> NodeId | None:
-    """A node that does not sequence."""
+    """Return a node that does not sequence."""
     nodes = (replica.node for replica in log.streams[0].replicas)
     return next((node for node in nodes if node != _sequencer(log)), None)
 
@@ -210,7 +210,7 @@ async def _bring_back(place: _Place, victim: NodeId) -> None:
 
 
 def _is_settled(stream: StreamInfo, victim: NodeId) -> bool:
-    """Another node may be killed."""
+    """Return whether another node may be killed."""
     nodes = {replica.node for replica in stream.replicas}
     return stream.copyset is None or (_is_recovered(stream) and victim in nodes)
 

@@ -40,7 +40,7 @@ class Idle:
 
 
 def describe(fdatasyncs_ms: list[float]) -> Machine:
-    """This machine, with what was measured of its disk."""
+    """Describe this machine, with what was measured of its disk."""
     return Machine(
         cores=os.cpu_count() or 1,
         system=f"{platform.system()} {platform.machine()}",
@@ -50,7 +50,7 @@ def describe(fdatasyncs_ms: list[float]) -> Machine:
 
 
 def fdatasync_ms(directory: Path) -> float:
-    """Median, measured as a storage node writes: into a file whose blocks exist already."""
+    """Return the median, measured as a storage node writes: into a file whose blocks exist."""
     with TemporaryDirectory(dir=directory) as scratch:
         fd = os.open(Path(scratch) / "file", os.O_RDWR | os.O_CREAT)
         try:
@@ -69,7 +69,7 @@ def _timed_write(fd: int, number: int) -> float:
 
 
 async def idle(pids: dict[str, int], seconds: float) -> Idle | None:
-    """CPU and memory of the servers while nothing happens; None without psutil."""
+    """Measure CPU and memory of the servers while nothing happens; None without psutil."""
     try:
         import psutil
     except ImportError:
@@ -99,7 +99,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mb(pids: dict[str, int]) -> dict[str, float]:
-    """Resident memory of the servers; empty without psutil."""
+    """Return the resident memory of the servers; empty without psutil."""
     try:
         import psutil
     except ImportError:

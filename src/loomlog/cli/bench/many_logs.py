@@ -136,7 +136,7 @@ async def _create(cluster: Cluster, protocol: str, replicas: int, count: int) ->
 
 
 async def _for_each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
-    """A few at once."""
+    """Do the work for all items, a few at once."""
     left = iter(items)
 
     async def worker() -> None:

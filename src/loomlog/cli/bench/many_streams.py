@@ -130,7 +130,7 @@ class _PlayedNode:
                 await self._happened.wait()
 
     async def commit_one_each(self) -> None:
-        """One more entry in every stream, reported at once; until all are committed."""
+        """Report one more entry in every stream, and wait until all are committed."""
         self._uncommitted = len(self.replicas)
         for replica in self.replicas.values():
             replica.next_llsn += 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def as_fields(report: Report) -> dict[str, Any]:
-    """JSON-ready."""
+    """Return the report for JSON."""
     return {
         "machine": asdict(describe(report.fdatasyncs_ms)),
         "cluster": {
@@ -94,7 +94,7 @@ def _compared(report: Report, index: int) -> tuple[str, ...]:
 
 
 def start_fields(starts: list[Start]) -> dict[str, Any]:
-    """JSON-ready."""
+    """Return the report for JSON."""
     return {"starts": [asdict(start) for start in starts]}
 
 
@@ -110,7 +110,7 @@ def print_starts(starts: list[Start]) -> None:
 
 
 def failover_fields(report: failover.Report) -> dict[str, Any]:
-    """JSON-ready."""
+    """Return the report for JSON."""
     fields = asdict(report)
     for kill, of in zip(fields["kills"], report.kills, strict=True):
         for copy, measured in zip(kill["copies"], of.copies, strict=True):
@@ -189,7 +189,7 @@ def print_many_logs(report: many_logs.Report) -> None:
 
 
 def takeover_fields(report: takeovers.Report) -> dict[str, Any]:
-    """JSON-ready."""
+    """Return the report for JSON."""
     return {
         "one_at_a_time": {n: _result_fields(result) for n, result in report.alone.items()},
         "concurrent": {n: _result_fields(result) for n, result in report.together.items()},
@@ -223,7 +223,7 @@ def print_takeovers(report: takeovers.Report) -> None:
 
 
 def spark_fields(report: spark_rates.Report) -> dict[str, Any]:
-    """JSON-ready."""
+    """Return the report for JSON."""
     rates = {
         "log_rows_per_s": round(report.log_rows_per_s),
         "parquet_rows_per_s": round(report.parquet_rows_per_s),

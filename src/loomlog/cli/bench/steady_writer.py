@@ -73,7 +73,7 @@ class SteadyWriter:
     # ---- what it was like
 
     def longest_gap_s(self, begin: float, end: float) -> float:
-        """The longest time between two acknowledgements."""
+        """Return the longest time between two acknowledgements."""
         ends = sorted(s.ended for s in self._samples if s.acknowledged and begin <= s.ended < end)
         points = [begin, *ends, end]
         return max(after - before for before, after in pairwise(points))

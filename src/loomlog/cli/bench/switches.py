@@ -99,7 +99,7 @@ async def _switch(
 
 
 def _other_settings(old: SegmentInfo, wanted: str) -> dict[str, int]:
-    """Than it has: else what runs already would not be switched."""
+    """Return settings that differ from those it has: otherwise nothing would be switched."""
     if wanted == "copyset":
         return {"streams": 1, "nodeset": NODES} if old.protocol == wanted else {"streams": 1}
     return {"streams": 3 - old.streams}

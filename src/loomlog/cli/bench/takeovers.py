@@ -83,7 +83,7 @@ class _Place:
     log: Log
 
     async def leader(self) -> int:
-        """The vmr that leads, once all of them are there."""
+        """Return the vmr that leads, once all of them are there."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 status = await self.cluster.status()

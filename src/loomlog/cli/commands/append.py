@@ -124,7 +124,7 @@ def batches(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
 
 
 def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]:
-    """Key and value of a line."""
+    """Split a line into key and value."""
     key, found, value = line.partition(separator)
     if not found:
         shown = separator.decode(errors="backslashreplace")
@@ -181,7 +181,7 @@ async def _readable(fd: int) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Advance]:
-    """A moving line on a terminal, while standard input is not typed by hand; else nothing."""
+    """Show a progress line on a terminal, unless standard input is typed by hand."""
     if not sys.stderr.isatty() or sys.stdin.isatty():
         yield lambda lines, count_bytes: None
         return

@@ -196,7 +196,7 @@ class Extent:
 
 
 def _seconds(text: str | None) -> float | None:
-    """ "7d" -> 604800.0"""
+    """Parse "7d" to 604800.0."""
     from loomlog.client.arguments import duration_s
 
     if text is None:
@@ -229,7 +229,7 @@ def _print_outcome(outcome: Outcome) -> None:
 
 @contextmanager
 def _reported() -> Iterator[Report]:
-    """A bar on a terminal, on stderr."""
+    """Show a progress bar on stderr if that is a terminal."""
     with bar() as show:
 
         def report(what: str, done: int, total: int) -> None:
@@ -241,7 +241,7 @@ def _reported() -> Iterator[Report]:
 
 @contextmanager
 def _tasks(master: str) -> Iterator[RunTasks]:
-    """Tasks on Spark, which is started with the first ones and runs until the command ends."""
+    """Run tasks on Spark, which is started with the first ones and ends with the command."""
     from loomlog.spark.archive_tasks import tasks_on
 
     sessions: list[SparkSession] = []

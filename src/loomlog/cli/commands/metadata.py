@@ -168,7 +168,7 @@ def _read(file: Path) -> Dump:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Whole and durable, or not at all. It holds the cluster's secrets: for its owner alone."""
+    """Write it whole and durably, or not at all. It holds secrets: only its owner may read it."""
     unfinished = file.with_name(f"{file.name}.part")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(fd, "wb") as opened:

@@ -328,8 +328,8 @@ def written_metrics(address: str, name: str, path: Path | None) -> Iterator[Call
 
 @contextmanager
 def stopped_by_signals(runner: Runner) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the runner; from a thread, for Spark does not like to be called from
-    a signal handler."""
+    """Let Ctrl-C and SIGTERM end the runner; from a thread, because Spark must not be called from a
+    signal handler."""
     stopping: list[threading.Thread] = []
 
     def stop(*_: Any) -> None:

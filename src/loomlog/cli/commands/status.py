@@ -77,7 +77,7 @@ async def _statuses(
 
 @contextmanager
 def _screen(*, as_json: bool) -> Iterator[Show]:
-    """A screen that changes on a terminal; else one status below the other."""
+    """Show a screen that changes on a terminal; otherwise one status below the other."""
     if as_json:
         yield lambda status: print_json(_fields(status))
         return

@@ -165,7 +165,7 @@ class _Moving:
 async def _wanted(
     log: loomlog.Log, first: int, last: int | None, count_max: int | None, *, gaps: bool
 ) -> AsyncGenerator[Entry | Gap, None]:
-    """Entries from `first` to `last` (None: no end), at most `count_max`; `gaps` between them."""
+    """Yield entries from `first` to `last` (None: no end), at most `count_max`, and `gaps`."""
     from loomlog.types import Gap
 
     if count_max == 0 or (last is not None and first > last):
@@ -192,7 +192,7 @@ def _as_json(entry: Entry) -> str:
 
 
 def _print_gap(gap: Gap) -> None:
-    """Beside the entries, which other programs may read."""
+    """Print to stderr: other programs may read the entries."""
     sys.stdout.flush()
     have = "has" if gap.first == gap.last else "have"
     print(f"{span(gap.first, gap.last)} {have} no entry: {gap.kind}", file=sys.stderr)

@@ -169,7 +169,7 @@ class EtcdAccess:
     etcd_key: EtcdKey = ""
 
     def settings(self, etcd: str) -> EtcdSettings:
-        """The password comes from the environment, where `ps` does not show it."""
+        """Return the settings, with the password from the environment: `ps` does not show that."""
         endpoints = tuple(filter(None, etcd.split(",")))
         for endpoint in endpoints:
             split_address(endpoint)

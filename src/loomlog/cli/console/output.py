@@ -24,7 +24,7 @@ _VISIBLE |= {10: "\\n", 13: "\\r"}
 
 
 def print_json(value: Any) -> None:
-    """One line."""
+    """Print a value as one line."""
     print(json.dumps(value, default=str), flush=True)
 
 
@@ -37,12 +37,12 @@ def say(fields: Any, text: str, *, as_json: bool) -> None:
 
 
 def visible(data: bytes) -> str:
-    """Bytes as text on one line; what is not UTF-8, and control characters, are escaped."""
+    """Return bytes as text on one line, with control characters and bad UTF-8 escaped."""
     return data.decode("utf-8", "backslashreplace").translate(_VISIBLE)
 
 
 def entry_fields(entry: Entry) -> dict[str, object]:
-    """An entry for JSON; bytes that are not UTF-8 come as `value_base64` or `key_base64`."""
+    """Return an entry for JSON; bytes that are not UTF-8 are in `value_base64`, `key_base64`."""
     fields: dict[str, object] = {
         "position": entry.position,
         "stream": entry.stream,
@@ -74,7 +74,7 @@ def console() -> Console:
 
 
 def plain(text: str) -> str:
-    """Text of a user as rich shall print it: brackets in it are no markup."""
+    """Escape the text of a user for rich: brackets in it are no markup."""
     from rich.markup import escape
 
     return escape(text)
@@ -92,7 +92,7 @@ def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
 
 
 def status_view(status: ClusterStatus) -> RenderableType:
-    """The whole cluster on one screen."""
+    """Show the whole cluster on one screen."""
     from rich.console import Group
     from rich.text import Text
 
@@ -115,7 +115,7 @@ def status_view(status: ClusterStatus) -> RenderableType:
 
 
 def member_table(status: ClusterStatus) -> Table:
-    """The metadata repositories, if there are several."""
+    """List the metadata repositories, if there are several."""
     table = new_table("metadata", "address", "role", "epoch", "state", "lag")
     for member in status.members:
         role = "leader" if member.leads else "leaving" if member.leaving else "follower"
@@ -230,7 +230,7 @@ def _nodes(stream: StreamInfo) -> str:
 
 
 def condition(stream: StreamInfo) -> str:
-    """Why it does not run, or what is under way; empty when all is well."""
+    """Return why it does not run, or what is under way; empty when all is well."""
     if stream.joining is None or stream.chains:  # of chains it says how much is copied
         return stream.condition.removeprefix(f"{stream.state}: ")
     words = stream.condition or f"node {stream.joining} joins"
@@ -238,7 +238,7 @@ def condition(stream: StreamInfo) -> str:
 
 
 def copied(stream: StreamInfo) -> float:
-    """The share of its entries that the joining node has, 0 to 1."""
+    """Return the share of its entries that the joining node has, 0 to 1."""
     if stream.joining is None:
         return 0.0
     last = stream.last_llsn
@@ -279,7 +279,7 @@ def node_conditions(nodes: Sequence[NodeInfo]) -> list[RenderableType]:
 
 
 def size(count: float) -> str:
-    """1536 -> 1.5 KiB"""
+    """Format 1536 as 1.5 KiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -288,7 +288,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """93.5 -> 1 m 33 s"""
+    """Format 93.5 as 1 m 33 s."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -297,7 +297,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: int) -> str:
-    """604800 -> 7d"""
+    """Format 604800 as 7d."""
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds % length == 0:
             return f"{seconds // length}{unit}"

@@ -130,8 +130,8 @@ class LocalProcesses:
         return Child("etcd-1", process, addresses.etcd, None, log_file)
 
     async def stop(self) -> None:
-        """SIGTERM to all, and to nodes first, which tell the metadata repository that they end;
-        what does not end in time is killed."""
+        """Send SIGTERM to all, first to nodes, which report their end to the metadata repository;
+        kill what does not end in time."""
         nodes = [child.process for child in self.children if child.name.startswith("vsn-")]
         for processes in (nodes, self._spawned):
             for process in reversed(processes):
@@ -182,7 +182,7 @@ class LocalProcesses:
 
 @asynccontextmanager
 async def running(plan: Plan) -> AsyncIterator[LocalProcesses]:
-    """A cluster for as long as the block runs."""
+    """Run a cluster until the end of the block."""
     processes = LocalProcesses(plan)
     await processes.start()
     try:

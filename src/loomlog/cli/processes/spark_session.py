@@ -21,7 +21,7 @@ LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress":
 
 
 def start_spark(app: str, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session for one command; a LoomError says what is missing."""
+    """Start a session for one command; a LoomError says what is missing."""
     from loomlog import spark
 
     config = QUIET | (LOOPBACK if master.startswith("local") else {}) | dict(settings or {})
@@ -51,7 +51,7 @@ def stop_spark(spark: SparkSession) -> None:
 
 @contextmanager
 def _stderr_of_java_hidden() -> Iterator[None]:
-    """Java inherits where errors go; what matters of its pages of warnings comes as exceptions."""
+    """Hide what Java writes to stderr: pages of warnings; what matters comes as exceptions."""
     if os.environ.get("LOOM_DEBUG"):
         yield
         return

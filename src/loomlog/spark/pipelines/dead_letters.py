@@ -27,7 +27,7 @@ _SCHEMA: Final = (
 
 
 def written(lost: DataFrame, pipeline: str, version: int, log: str) -> DataFrame:
-    """Records and why they are lost (ERROR), as letters."""
+    """Return records, and why they are lost (ERROR), as letters."""
     letter = sf.struct(
         sf.lit(pipeline).alias("pipeline"),
         sf.lit(version).alias("version"),

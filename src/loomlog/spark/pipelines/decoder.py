@@ -31,7 +31,7 @@ _NEVER: Final = "9999-12-31"
 
 
 def parsed(rows: DataFrame, decode: Decode, schema: str) -> DataFrame:
-    """The rows of a log, with what their values decode to, or why they do not."""
+    """Return the rows of a log with what their values decode to, or why they do not."""
     if decode == "raw":
         return rows.withColumn(ERROR, sf.lit(None).cast("string"))
     fields = _schema(schema)
@@ -102,7 +102,7 @@ def _is_heartbeat() -> Column:
 
 
 def _by_text(rows: DataFrame, fields: StructType, parse: Callable[..., Column]) -> DataFrame:
-    """JSON and CSV: Spark parses, and keeps what does not fit in a column of its own."""
+    """Parse JSON or CSV with Spark, which keeps what does not fit in a column of its own."""
     wanted = StructType([*fields.fields, StructField(ERROR, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": ERROR}
     value = parse(sf.col("value").cast("string"), wanted.toDDL(), options)
@@ -114,7 +114,7 @@ def _by_text(rows: DataFrame, fields: StructType, parse: Callable[..., Column]) 
 def _by_function(
     rows: DataFrame, returned: StructType | ArrayType, function: Callable[[bytes], Any]
 ) -> DataFrame:
-    """A Python function per value: what it raises is why there is nothing, None is nothing."""
+    """Call a Python function for each value. What it raises is the error; None drops the row."""
 
     def guarded(value: Any) -> Any:
         try:
@@ -131,7 +131,7 @@ def _by_function(
 
 
 def _arrow_rows(fields: StructType) -> Callable[[bytes], Any]:
-    """The rows of a value that is an Arrow IPC stream."""
+    """Return a function for the rows of a value that is an Arrow IPC stream."""
     names = [field.name for field in fields.fields]
 
     def rows(value: bytes) -> list[Any] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -107,10 +107,6 @@ class Pipeline:
             **{name: time.isoformat() for name, time in times.items() if time is not None},
         }
 
-    def renamed(self, name: str, **changes: Any) -> Pipeline:
-        """Return the same pipeline with progress of its own."""
-        return replace(self, name=name, **changes)
-
 
 def pipeline(
     name: str,
@@ -153,7 +149,7 @@ def pipeline(
 
 
 def check(found: Pipeline) -> None:
-    """Raises InvalidArgument that names the pipeline and the setting."""
+    """Raise InvalidArgument that names the pipeline and the setting."""
     for wrong in _wrongs(found):
         raise InvalidArgument(f"pipeline {found.name!r}: {wrong}")
 
@@ -213,7 +209,7 @@ def _named_sources(
 
 
 def _by_log(named: Mapping[str, str], given: Any, setting: str) -> dict[str, Any]:
-    """One for all of them, or one each by the names of the sources."""
+    """Return a setting by log: one for all of them, or one each by the names of the sources."""
     if not isinstance(given, Mapping):
         return dict.fromkeys(named.values(), given)
     if set(given) != set(named):
@@ -230,6 +226,6 @@ def _watermarks(named: Mapping[str, str], given: Any) -> dict[str, Watermark]:
 
 
 def _setting(error: TypeError) -> str:
-    """Python's words about a setting that does not exist, in ours."""
+    """Return Python's error about a setting that does not exist in our words."""
     found = re.search(r"argument '(\w+)'", str(error))
     return f"there is no setting {found[1]!r}" if found else str(error)

@@ -74,7 +74,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def in_our_words(error: Exception) -> Exception:
-    """The error, unless one of ours says better what happened."""
+    """Return the error, or one of ours if that says better what happened."""
     if not _is_spark_gone(error):
         return error
     return PipelineError(
@@ -84,7 +84,7 @@ def in_our_words(error: Exception) -> Exception:
 
 
 def reason_of(error: BaseException) -> str:
-    """One line: of a Python error in a task, its own words rather than Spark's around them."""
+    """Return one line: of a Python error in a task its own words, not Spark's around them."""
     text = str(_java_text(error) or error).strip()
     if isinstance(error, LoomError) or not text:
         return text or type(error).__name__
@@ -96,14 +96,14 @@ def reason_of(error: BaseException) -> str:
 
 
 def _is_spark_gone(error: BaseException) -> bool:
-    """A call into its JVM got no answer, not even a trace."""
+    """Return whether a call into its JVM got no answer, not even a trace."""
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return True
     return type(error) is Py4JError and "Trace:" not in str(error)
 
 
 def _kind_in_task(error: BaseException) -> type[LoomError] | None:
-    """The loomlog error that a task raised."""
+    """Return the kind of loomlog error that a task raised."""
     found = _OURS.search(str(_java_text(error) or error))
     kind = getattr(errors, found[1], None) if found else None
     return kind if isinstance(kind, type) and issubclass(kind, LoomError) else None

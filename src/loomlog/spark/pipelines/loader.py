@@ -27,7 +27,7 @@ _OUTPUTS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {  # kind -> its pl
 
 
 def load(path: Path, name: str | None = None) -> Pipeline:
-    """The pipeline in a file; `name` says which, if there are several."""
+    """Return the pipeline in a file; `name` says which, if there are several."""
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
     found = [_from_toml(path)] if path.suffix == ".toml" else _from_python(path)
@@ -94,7 +94,7 @@ def _output(given: dict[str, Any]) -> Any:
 
 
 def sql_function(sql: str) -> Callable[..., DataFrame]:
-    """A function that runs this SQL; its sources are views of their names, one alone is `rows`."""
+    """Return a function that runs this SQL on views named like the sources, or `rows`."""
 
     def run(*rows: DataFrame, **frames: DataFrame) -> DataFrame:
         for name, frame in (frames or {ROWS: rows[0]}).items():

@@ -73,7 +73,7 @@ class LogOutput:
 
 
 def as_records(frame: DataFrame) -> DataFrame:
-    """The rows as records of a log."""
+    """Return the rows as records of a log."""
     types = {field.name: field.dataType for field in frame.schema.fields}
     plain = isinstance(types.get("value"), BinaryType | StringType) and _COLUMNS.issuperset(types)
     if not plain:

@@ -57,5 +57,5 @@ class Output(Protocol):
 
 
 def versioned(name: str, version: int) -> str:
-    """Version 1 has the plain name."""
+    """Return the name of a version; version 1 has the plain name."""
     return name if version == 1 else f"{name}.v{version}"

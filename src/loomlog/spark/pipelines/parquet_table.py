@@ -58,7 +58,7 @@ def parquet(path: str | Path) -> ParquetOutput:
 
 
 def read_table(spark: SparkSession, path: str | Path, version: int = 1) -> DataFrame:
-    """All that is committed to a table of a pipeline."""
+    """Return all that is committed to a table of a pipeline."""
     files = table_files(path, version)
     if not files:
         raise NotFound(f"nothing is committed to the table {path} yet")
@@ -66,7 +66,7 @@ def read_table(spark: SparkSession, path: str | Path, version: int = 1) -> DataF
 
 
 def table_files(path: str | Path, version: int = 1) -> list[str]:
-    """The committed files of a table, for any reader of Parquet."""
+    """Return the committed files of a table, for any reader of Parquet."""
     table = Path(versioned(str(path), version)).absolute()
     if not table.is_dir():
         raise NotFound(f"there is no table at {table}")
@@ -129,7 +129,7 @@ class Found:
 
 
 def look(directory: Path) -> Found:
-    """Raises FileNotFoundError if it is folded concurrently."""
+    """Raise FileNotFoundError if it is folded concurrently."""
     snapshots = _snapshots(directory)
     header: Any = _header(snapshots[-1]) if snapshots else {"units": {}, "folded": 0}
     found = Found(snapshots, units=dict(header["units"]), folded=header["folded"])

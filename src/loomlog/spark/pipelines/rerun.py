@@ -7,7 +7,7 @@ of their own, so that the live one goes on, and what is killed is continued.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Extent:
 
 
 def backfill(cluster: BlockingCluster, pipeline: Pipeline, extent: Extent) -> Pipeline:
-    """A pipeline that processes `extent` into a new version of the output."""
+    """Return a pipeline that processes `extent` into a new version of the output."""
     if len(pipeline.sources) > 1 and (extent.first or extent.last):
         raise InvalidArgument("positions are of one log, this pipeline has several: give times")
     if extent.from_time and extent.to_time and extent.from_time >= extent.to_time:
@@ -57,15 +57,15 @@ def backfill(cluster: BlockingCluster, pipeline: Pipeline, extent: Extent) -> Pi
 
 
 def continued(cluster: BlockingCluster, pipeline: Pipeline, version: int) -> Pipeline:
-    """The backfill into this version, to go on with."""
+    """Return the backfill into this version, to continue it."""
     found = ProgressStore(cluster, f"{pipeline.name}@{version}").load().definition
     from_time, to_time = (_time(found.get(name)) for name in ("from_time", "to_time"))
     return _version(pipeline, version, Extent(from_time=from_time, to_time=to_time))
 
 
 def replays(cluster: BlockingCluster, pipeline: Pipeline) -> list[Pipeline]:
-    """Pipelines that process all dead letters of the output's version which were not processed
-    again before.
+    """Return pipelines that process all dead letters of the output's version which were not
+    processed again before.
 
     Of a stateless pipeline they go through its function into its output. Those of a stateful one
     go back to the source they came from: only there they meet the state."""
@@ -88,8 +88,9 @@ def replays(cluster: BlockingCluster, pipeline: Pipeline) -> list[Pipeline]:
 
 
 def _version(pipeline: Pipeline, version: int, extent: Extent) -> Pipeline:
-    return pipeline.renamed(
-        f"{pipeline.name}@{version}",
+    return replace(
+        pipeline,
+        name=f"{pipeline.name}@{version}",
         rerun=Rerun(extent.from_time, extent.to_time),
         checkpoint=pipeline.checkpoint and f"{pipeline.checkpoint}.v{version}",
         heartbeat_s=None,
@@ -119,7 +120,7 @@ def _replay(pipeline: Pipeline, name: str, version: int, log: str, **changes: An
         "schemas": {letters: pipeline.schemas[log]},
         "rerun": Rerun(letters=Letters(pipeline.name, version, log)),
     }
-    return pipeline.renamed(name, **{**settings, **changes})
+    return replace(pipeline, name=name, **{**settings, **changes})
 
 
 def _return(pipeline: Pipeline, version: int, log: str) -> Pipeline:

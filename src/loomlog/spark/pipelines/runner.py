@@ -24,7 +24,7 @@ from loomlog.spark.pipelines.failures import (
 from loomlog.spark.pipelines.site import Site
 from loomlog.spark.pipelines.stateful import StatefulWork
 from loomlog.spark.pipelines.stateless import StatelessWork
-from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.store import ProgressStore, positions_before
 from loomlog.spark.pipelines.units import Progress, Unit
 from loomlog.types import Glsn
 
@@ -76,7 +76,7 @@ class Runner:
         self._spark.sparkContext.cancelAllJobs()
 
     def run(self, *, once: bool = False) -> Progress:
-        """Work; `once`: until all that is in the sources now is committed."""
+        """Run the pipeline; `once`: until all that is in the sources now is committed."""
         with connect_sync(self._address) as cluster:
             site = Site(cluster, self._pipeline.name, self._site_name, self._pipeline.lease_ttl_s)
             try:
@@ -90,7 +90,7 @@ class Runner:
     # ---- becoming active
 
     def _activate(self, cluster: BlockingCluster, site: Site) -> ProgressStore | None:
-        """The progress, ours to change; None if we were told to stop while we waited."""
+        """Return the progress, ours to change; None if we were stopped while we waited."""
         waiting, failures = False, 0
         while not self._stop.is_set():
             try:
@@ -98,7 +98,9 @@ class Runner:
                 if store is not None:
                     return store
                 if not waiting:
-                    self._say(f"standing by as site {site.name}: site {site.holder()} is active")
+                    self._listener.said(
+                        f"standing by as site {site.name}: site {site.holder()} is active"
+                    )
                     waiting = True
             except Exception as error:
                 failures += 1
@@ -117,22 +119,16 @@ class Runner:
         store.fence(lease)
         self._begin(cluster, store)
         site.keep(lease, self._on_fenced)
-        self._say(f"active as site {site.name} (epoch {lease.epoch})")
+        self._listener.said(f"active as site {site.name} (epoch {lease.epoch})")
         return store
 
     def _begin(self, cluster: BlockingCluster, store: ProgressStore) -> None:
         """Make the progress, or go on with what is there."""
         summary = self._pipeline.summary()
         if store.find() is None:
-            behind = {log: self._behind(cluster, log) for log in self._pipeline.logs}
-            store.create(Progress(definition=summary, positions=behind))
+            before = positions_before(cluster, self._pipeline.logs, self._pipeline.start)
+            store.create(Progress(definition=summary, positions=before))
         store.change(lambda now: units.defined(now, summary))
-
-    def _behind(self, cluster: BlockingCluster, log: str) -> Glsn:
-        start = self._pipeline.start
-        if start == "earliest":
-            return cluster.log(log).earliest() - 1
-        return cluster.log(log).tail() if start == "latest" else start - 1
 
     def _on_fenced(self) -> None:
         self._fenced = True
@@ -161,10 +157,15 @@ class Runner:
         return store.load()
 
     def _units(self, cluster: BlockingCluster, store: ProgressStore, once: bool) -> None:
-        """A stateless pipeline."""
+        """Run a stateless pipeline."""
         source = cluster.log(self._pipeline.log)
         work = StatelessWork(
-            self._pipeline, self._address, self._spark, store, self._told, self._stop.is_set
+            self._pipeline,
+            self._address,
+            self._spark,
+            store,
+            self._on_committed,
+            self._stop.is_set,
         )
         last: Glsn | None = None
         failures = 0
@@ -182,7 +183,7 @@ class Runner:
                 self._wait_after(error, failures)
 
     def _query(self, cluster: BlockingCluster, store: ProgressStore, once: bool) -> None:
-        """A stateful pipeline: its query is started again when it fails, a few times."""
+        """Run a stateful pipeline; when its query fails, it is started again, a few times."""
         failures, counted = 0, 0  # since a unit was committed; those that may be the records' fault
         committed = -1
         while not self._stop.is_set():
@@ -206,7 +207,12 @@ class Runner:
         """Return why it ended; None: it is done, or it was stopped."""
         try:
             work = StatefulWork(
-                self._pipeline, self._address, self._spark, store, self._told, self._stop.is_set
+                self._pipeline,
+                self._address,
+                self._spark,
+                store,
+                self._on_committed,
+                self._stop.is_set,
             )
             query = work.start(once=once)
             try:
@@ -232,7 +238,7 @@ class Runner:
         """Wait before a retry; raise the error if a retry would not help."""
         if self._stop.is_set() or fault_of(error) is Fault.PIPELINE:
             raise error
-        self._say(reason_of(error))
+        self._listener.said(reason_of(error))
         self._stop.wait(min(_BACKOFF_S * 2 ** (failures - 1), _BACKOFF_MAX_S))
 
     def _note(self, store: ProgressStore, error: Exception) -> None:
@@ -242,16 +248,13 @@ class Runner:
         except LoomError:
             pass  # the error itself is reported anyway
 
-    def _told(self, unit: Unit, progress: Progress) -> None:
+    def _on_committed(self, unit: Unit, progress: Progress) -> None:
         self._committed += 1
         self._listener.committed(unit, progress)
 
-    def _say(self, text: str) -> None:
-        self._listener.said(text)
-
 
 def _configured(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
-    """The session with the pipeline's settings: it is the pipeline's, as long as it runs."""
+    """Apply the pipeline's settings to the session, which is the pipeline's while it runs."""
     log_output.register(spark)
     for name, value in (_SETTINGS | dict(pipeline.spark)).items():
         if spark.conf.isModifiable(name):  # others are the whole application's

@@ -37,7 +37,7 @@ class Site:
         return self._ttl_s / _RENEWALS
 
     def try_activate(self) -> BlockingLease | None:
-        """The lease if it is ours now."""
+        """Return the lease if it is ours now."""
         name = register_name(self._pipeline)
         self.lease = self._cluster.acquire_lease(name, self.name, self._ttl_s)
         return self.lease

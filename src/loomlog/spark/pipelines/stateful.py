@@ -57,7 +57,7 @@ class StatefulWork(Work):
         return query
 
     def failure(self, query: StreamingQuery) -> Exception | None:
-        """Why the query ended; None: it is done."""
+        """Return why the query ended; None: it is done."""
         return self._failure or query.exception()
 
     def _require_own(self, progress: Progress) -> None:
@@ -126,7 +126,7 @@ class StatefulWork(Work):
         )
 
     def _run(self, frame: DataFrame, progress: Progress, batch: int) -> tuple[Progress, Unit]:
-        """The progress with its unit decided."""
+        """Compute a micro-batch; return the progress, and its unit, which is decided."""
         ranges = self._ranges(progress, batch)
         progress = self._store.change(lambda now: units.created(now, ranges, batch))
         assert progress.unit is not None
@@ -139,8 +139,8 @@ class StatefulWork(Work):
         return progress, progress.unit
 
     def _letters(self, unit: Unit, version: int) -> DataFrame | None:
-        """The records of the micro-batch that cannot be decoded: its sources are read once more
-        for them."""
+        """Return the records of the micro-batch that cannot be decoded; its sources are read once
+        more for them."""
         name = self._pipeline.name
         found = [
             dead_letters.written(decoder.lost(self._parsed(log, wanted)), name, version, log)
@@ -164,7 +164,7 @@ class Checkpoint:
         self._configuration = spark.sparkContext._jsc.hadoopConfiguration()
 
     def query(self) -> str:
-        """The id of the query whose it is; empty if there is none yet."""
+        """Return the id of the query that it belongs to; empty if there is none yet."""
         text = self._read("metadata")
         return "" if text is None else str(json.loads(text)["id"])
 

@@ -67,7 +67,7 @@ class StatelessWork(Work):
         self._store.change(lambda now: units.decided(now, unit.number, staged))
 
     def _stage(self, unit: UnitId, wanted: Range) -> dict[str, Any]:
-        """Records that cannot be decoded are looked for only when there are any."""
+        """Stage a range; look for records that cannot be decoded only when there are any."""
         parsed = self._parsed(self._pipeline.log, wanted)
         if not self._lenient:
             try:

@@ -111,7 +111,7 @@ def _state(progress: Progress, active: bool) -> str:
 
 
 def _source(log: BlockingLog, position: Glsn, end: Glsn | None) -> SourceStatus:
-    """`end`: there is nothing to do behind it."""
+    """Return the status of a source; after `end` there is nothing to do."""
     try:
         tail = log.tail()
     except NotFound:

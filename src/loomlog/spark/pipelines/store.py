@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,7 +68,7 @@ class ProgressStore:
         return progress
 
     def change(self, change: Change) -> Progress:
-        """The progress after the change; raises what the change raises, and Fenced."""
+        """Return the progress after the change; raise what the change raises, or Fenced."""
         for _ in range(_ATTEMPTS):
             known = self._known or self._register.get()
             if known is None:
@@ -132,15 +132,16 @@ def pause(cluster: BlockingCluster, name: str, *, wanted: bool) -> Progress:
 def reset(cluster: BlockingCluster, name: str, to: Glsn | str, *, same_output: bool) -> Progress:
     """Restart at a position of its sources, "earliest" or "latest"."""
     store = ProgressStore(cluster, name)
-    behind = _behind(cluster, store.load().positions, to)
+    behind = positions_before(cluster, store.load().positions, to)
     return store.change(lambda now: units.reset(now, behind, same_output=same_output))
 
 
-def _behind(
-    cluster: BlockingCluster, positions: Mapping[str, Glsn], to: Glsn | str
+def positions_before(
+    cluster: BlockingCluster, logs: Iterable[str], start: Glsn | str
 ) -> dict[str, Glsn]:
-    if isinstance(to, int):
-        return dict.fromkeys(positions, to - 1)
-    if to == "latest":
-        return {log: cluster.log(log).tail() for log in positions}
-    return {log: cluster.log(log).earliest() - 1 for log in positions}
+    """Return the last position before `start`, "earliest" or "latest", of each log."""
+    if isinstance(start, int):
+        return dict.fromkeys(logs, start - 1)
+    if start == "latest":
+        return {log: cluster.log(log).tail() for log in logs}
+    return {log: cluster.log(log).earliest() - 1 for log in logs}

@@ -122,7 +122,7 @@ def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:
 
 
 def created(progress: Progress, ranges: Mapping[str, Range], batch: int | None = None) -> Progress:
-    """A new unit right behind what is committed."""
+    """Create a unit right after what is committed."""
     if progress.unit is not None:
         raise Conflict(f"unit {progress.unit.number} is still {progress.unit.state}")
     for log, found in ranges.items():
@@ -260,7 +260,7 @@ def reset(progress: Progress, positions: Mapping[str, Glsn], *, same_output: boo
 
 
 def next_range(progress: Progress, log: str, tail: Glsn, records_max: int) -> Range | None:
-    """The range of the next unit; None if there is nothing to do."""
+    """Return the range of the next unit; None if there is nothing to do."""
     if progress.pieces:
         return progress.pieces[0]
     first = progress.positions[log] + 1

@@ -245,7 +245,7 @@ class SimFiles:
         return SimFile(self, path, node)
 
     def open_table(self, path: str, kind: type[Table]) -> Table:
-        """The table there, of blocks or of logs; made if it is missing."""
+        """Return the table there, of blocks or of logs; create it if it is missing."""
         path = self.check(path)
         if not self.disk.holds(path):
             self._require_directory(posixpath.dirname(path))

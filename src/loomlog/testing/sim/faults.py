@@ -144,7 +144,7 @@ class Nemesis:
             self._cut(*self._random.sample(list(self._servers), 2), one_way=False)
 
     def _orphan(self) -> None:
-        """A storage node is cut off from who rules it; its clients and peers still reach it."""
+        """Cut a storage node off from the metadata repository; clients and peers still reach it."""
         if self._nodes:
             node = self._random.choice(self._nodes)
             for ruler in [name for name in self._servers if name not in self._nodes]:
@@ -191,7 +191,7 @@ class Nemesis:
             self._sim.world.after(self._duration_s(), self._restart, host.name)
 
     def _blackout(self) -> None:
-        """All servers lose power at once: what all of them forget, nobody knows."""
+        """All servers lose power at once: what all of them forget is lost."""
         for name in self._servers:
             self._stop(self._sim.host(name), power_loss=True)
 

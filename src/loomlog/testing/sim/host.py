@@ -34,7 +34,7 @@ class Process:
         return not self.loop.killed
 
     def worker(self) -> SimWorker:
-        """A new thread for blocking work, so to speak."""
+        """Return a worker, in place of a thread for blocking work."""
         return SimWorker(self.loop, self.host.disk)
 
     def _begin(self) -> None:

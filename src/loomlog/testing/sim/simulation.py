@@ -42,7 +42,7 @@ class Simulation:
         self.excused: set[str] = set()  # hosts that have reason to log errors
 
     def host(self, name: str) -> Host:
-        """The host of that name; made when first asked for."""
+        """Return the host of that name; create it if it is new."""
         if name not in self.hosts:
             self.hosts[name] = Host(self.world, self.network, name)
         return self.hosts[name]
