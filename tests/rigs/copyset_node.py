@@ -29,17 +29,18 @@ class MemoryRecords:
     firsts: list[Lsn] = field(default_factory=list)
     by_first: dict[Lsn, Record] = field(default_factory=dict)
     ends: dict[Epoch, EpochEnd] = field(default_factory=dict)
+    _heads: dict[Lsn, Record] = field(default_factory=dict)  # records without their batches
 
     def heads(self, first: Lsn, last: Lsn, records_max: int) -> Sequence[Record]:
         index = bisect_right(self.firsts, first)
         if index and self.by_first[self.firsts[index - 1]].last >= first:
             index -= 1
         until = min(index + records_max, bisect_right(self.firsts, last))
-        return [self._head(key) for key in self.firsts[index:until]]
+        return [self._heads[key] for key in self.firsts[index:until]]
 
     def last_head(self, last: Lsn) -> Record | None:
         index = bisect_right(self.firsts, last)
-        return self._head(self.firsts[index - 1]) if index else None
+        return self._heads[self.firsts[index - 1]] if index else None
 
     def load(self, head: Record) -> Record:
         return self.by_first[head.first]
@@ -56,9 +57,11 @@ class MemoryRecords:
                 if record.first not in self.by_first:
                     insort(self.firsts, record.first)
                 self.by_first[record.first] = record
+                self._heads[record.first] = record._replace(batch=b"")
             case Rewrite(head):
                 batch = self.by_first[head.first].batch
                 self.by_first[head.first] = head._replace(batch=batch)
+                self._heads[head.first] = head._replace(batch=b"")
             case Erase(first, last):
                 self._erase(bisect_left(self.firsts, first), bisect_right(self.firsts, last))
             case LogStanding():
@@ -72,12 +75,9 @@ class MemoryRecords:
                 self.ends.clear()
                 self.standing = LogStanding()
 
-    def _head(self, first: Lsn) -> Record:
-        return self.by_first[first]._replace(batch=b"")
-
     def _erase(self, begin: int, end: int) -> None:
         for first in self.firsts[begin:end]:
-            del self.by_first[first]
+            del self.by_first[first], self._heads[first]
         del self.firsts[begin:end]
 
 
@@ -89,7 +89,10 @@ class CopysetNode:
         self.logs: dict[LogId, MemoryRecords] = {}
 
     def records(self, log: LogId) -> MemoryRecords:
-        return self.logs.setdefault(log, MemoryRecords())
+        found = self.logs.get(log)
+        if found is None:
+            found = self.logs[log] = MemoryRecords()
+        return found
 
     def answer(self, request: NodeRequest) -> NodeAnswer:
         records = self.records(request.log)

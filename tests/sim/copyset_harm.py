@@ -122,25 +122,28 @@ class Harm:
             state, me = world.store.state, node.node_id
             epochs = range(1, state.epoch + 1)
             concerned = [epoch for epoch in epochs if me in state.metadata_of(epoch).nodes]
-            if all(epoch <= state.last_clean for epoch in concerned):
-                for epoch in concerned:
-                    self._complete(epoch)
+            are_clean = all(epoch <= state.last_clean for epoch in concerned)
+            if are_clean and all(map(self._complete, concerned)):
                 world.emptied.add(me)
 
-    def _complete(self, epoch: Epoch) -> None:
+    def _complete(self, epoch: Epoch) -> bool:
+        """Return whether every record has as many copies as it should."""
         world, metadata = self._world, self._world.store.state.metadata_of(epoch)
         nodes = [world.nodes[n] for n in metadata.nodes if not world.nodes[n].gone]
         nodes = [node for node in nodes if node.records.end_of(epoch) is not None]
         copies = {r.first: r for node in nodes for r in node.readable() if r.epoch == epoch}
+        is_complete = True
         for record in [r for r in copies.values() if r.last > world.judge.trimmed]:
             holders = [node for node in nodes if record in node.readable()]
             spares = [node for node in nodes if record.first not in node.records.by_first]
             world.random.shuffle(spares)
             while spares and not metadata.can_hold_a_copyset([n.node_id for n in holders]):
                 holders.append(spares.pop())
+            is_complete &= metadata.can_hold_a_copyset([n.node_id for n in holders])
             copyset = tuple(node.node_id for node in holders)
             for node in holders:
                 node.records.apply(Put(record._replace(copyset=copyset)))
+        return is_complete
 
     def before_reading(self) -> None:
         world, random = self._world, self._world.random

@@ -55,6 +55,7 @@ from loomlog.types import NodeId
 STEPS = 600
 READ_STEPS = 200
 CALM_STEPS = 20_000  # within which all must be well when the faults are over
+APPENDS_IN_PEACE = 3
 HOSTS_MAX = 3
 COUNT_MAX = 3
 SETTINGS = SequencerSettings(window_records=8, store_timeout_s=0.5, release_s=1.0)
@@ -119,6 +120,8 @@ class CopysetWorld:
             self._step()
         self._calm_down()
         self.settle()
+        for _ in range(APPENDS_IN_PEACE):
+            self._append()
         self._read_in_trouble()
         self._calm_down()
         self.settle()
@@ -503,8 +506,8 @@ class CopysetWorld:
 
     def _newest_host(self) -> Host | None:
         epoch = self.store.state.epoch
-        running = [host for host in self.hosts if host.sequencer.state is State.RUNNING]
-        return next((host for host in running if host.sequencer.epoch == epoch), None)
+        newest = (host for host in self.hosts if host.sequencer.epoch == epoch)
+        return next((host for host in newest if host.sequencer.state is State.RUNNING), None)
 
     def _calm_down(self) -> None:
         self.blocked.clear()
@@ -519,8 +522,10 @@ class CopysetWorld:
     def _is_well(self) -> bool:
         if self.store.state.closed:
             return not self.messages and all(follower.finished for follower in self.followers)
+        if self.messages:
+            return False
         newest = self._newest_host()
-        if self.messages or newest is None or not newest.recovered or self.judge.open_appends():
+        if newest is None or not newest.recovered or self.judge.open_appends():
             return False
         released = newest.sequencer.released
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
 
@@ -24,10 +25,11 @@ from loomlog.core.copyset.messages import (
     Trim,
 )
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, Trouble
-from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange
-from loomlog.core.copyset.record import OFFSET_MAX, Kind, Record, make
-from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
+from loomlog.core.copyset.record import OFFSET_MAX, Kind, Offset, Record, make
+from loomlog.core.copyset.recovery import EpochRecovery, Heads, Interrupted, Recovered, Recovery
 from loomlog.core.requests import Lost
+from loomlog.types import NodeId
 
 DATA, HOLE, BRIDGE = Kind.DATA, Kind.HOLE, Kind.BRIDGE
 
@@ -427,7 +429,8 @@ def test_what_is_trimmed_is_not_recovered() -> None:
     assert rig.state.tail == make(1, 7)
 
 
-def test_a_trim_after_the_seal_hides_nothing_that_was_there() -> None:
+def trimmed_between_seal_and_digest() -> RecoveryRig:
+    """Up to offset 7, which is where the epoch ends."""
     rig = RecoveryRig()
     story(rig)
 
@@ -438,10 +441,34 @@ def test_a_trim_after_the_seal_hides_nothing_that_was_there() -> None:
         return None
 
     assert isinstance(rig.recover(trim_first), Recovered)
+    return rig
+
+
+def firsts_of_marks(rig: RecoveryRig) -> list[int]:
+    pieces = [piece for node in rig.nodes for piece in rig.pieces(node)]
+    return [first for first, _, kind in pieces if kind is not Kind.DATA]
+
+
+def test_a_trim_after_the_seal_hides_nothing_that_was_there() -> None:
+    rig = trimmed_between_seal_and_digest()
     assert rig.state.tail == make(1, 7)
-    marks = [piece for node in rig.nodes for piece in rig.pieces(node) if piece[2] is not Kind.DATA]
-    assert marks
-    assert all(first > 7 for first, _, _ in marks), "a mark where there was a record"
+    assert set(firsts_of_marks(rig)) == {8}, "a mark where there was a record"
+
+
+def test_a_trim_after_the_seal_hides_records_if_digests_do_not_tell_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The negative control of the test before."""
+    digest = EpochRecovery._digest
+
+    def blind(
+        self: EpochRecovery, sealed: Mapping[NodeId, SealedAt], after: Offset
+    ) -> Steps[Heads | Preempted]:
+        found = yield from digest(self, sealed, after)
+        return found._replace(trimmed=0) if isinstance(found, Heads) else found
+
+    monkeypatch.setattr(EpochRecovery, "_digest", blind)
+    assert min(firsts_of_marks(trimmed_between_seal_and_digest())) <= 7
 
 
 def test_an_epoch_that_is_trimmed_as_a_whole_is_clean_at_once() -> None:
