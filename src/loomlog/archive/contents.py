@@ -26,7 +26,7 @@ _PAGES_KEPT_MAX: Final = 4
 
 
 class Archive:
-    """One state of an archive: later ones only add to it. Loads what it needs when it is asked."""
+    """One state of an archive, loaded on demand. Later states only add to it."""
 
     def __init__(self, info: ArchiveInfo) -> None:
         self.info = info
@@ -53,7 +53,7 @@ class Archive:
         return self._manifest
 
     def files(self, first: Glsn = 1, last: Glsn | None = None) -> Iterator[RangeFile]:
-        """The files that have some of these positions, in order."""
+        """Yield the files that have some of these positions, in order."""
         last = self.info.through if last is None else min(last, self.info.through)
         position = max(first, self.info.first)
         while position <= last:
@@ -62,7 +62,7 @@ class Archive:
             position = file.last + 1
 
     def batches(self, first: Glsn, last: Glsn) -> Iterator[Any]:
-        """The rows from `first` to `last`, as far as it has them, as Arrow batches."""
+        """Yield the rows from `first` to `last` that are archived, as Arrow batches."""
         for file in self.files(first, last):
             yield from range_file.read(self.location, file, first, last)
 

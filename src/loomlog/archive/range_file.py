@@ -45,8 +45,8 @@ _LAYOUT: Final = {
 
 
 def write(location: Location, first: Glsn, last: Glsn, items: Iterable[Any]) -> RangeFile:
-    """A new file of these rows, which must be exactly those positions in order; a Gap among them
-    says that there are none."""
+    """Write a new file of these rows, which must be exactly those positions in order, except for
+    the positions of a Gap among them."""
     name = f"positions-{first}-{last}.{secrets.token_hex(6)}.parquet"
     checksum = Checksum()
     rows = 0
@@ -87,8 +87,8 @@ def read(
 
 
 def check(location: Location, file: RangeFile, live: Iterable[Any] = ()) -> None:
-    """Read all of it: is it what was written, and does it have these `live` rows of the log, if any
-    (its last ones)? Corrupt says what is wrong."""
+    """Read the whole file. Raise Corrupt if it is not as it was written, or if its last rows differ
+    from these `live` rows of the log."""
     named = f"the archive file {location.describe(file.name)}"
     _check_bytes(location, file, named)
     wanted, live_first = _checksum_of(live, file, named)
@@ -104,7 +104,7 @@ def check(location: Location, file: RangeFile, live: Iterable[Any] = ()) -> None
 
 
 def complete(items: Iterable[Any], first: Glsn, last: Glsn, named: str) -> Iterator[Any]:
-    """The batches of rows among them; DataLoss if these and the gaps are not exactly the positions
+    """Yield the batches of rows; raise DataLoss if these and the gaps are not exactly the positions
     from `first` to `last`."""
     expected = first
     for item in items:
@@ -125,7 +125,7 @@ def complete(items: Iterable[Any], first: Glsn, last: Glsn, named: str) -> Itera
 
 
 def _range_of(item: Any) -> tuple[Glsn, Glsn]:
-    """The first position of a batch, or of a gap, and the one behind it."""
+    """Return the first position of a batch or gap, and the one after its last."""
     if isinstance(item, Gap):
         return item.first, item.last + 1
     begin = item.column(0)[0].as_py() if item.num_rows else 0
@@ -138,7 +138,7 @@ def _count_below(batch: Any, position: Glsn) -> int:
 
 
 class _Counted(io.RawIOBase):
-    """Hands everything on, and knows how much it was and its CRC."""
+    """A file that counts what is written to it and computes its CRC."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
@@ -156,7 +156,7 @@ class _Counted(io.RawIOBase):
 
 
 def _groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """Joined and cut to the size of row groups."""
+    """Join batches and cut them to the size of row groups."""
     waiting: list[Any] = []
     rows = size = 0
     for batch in batches:
@@ -207,7 +207,7 @@ def _footer_crc(location: Location, name: str) -> int:
 
 
 def _crc_of_footer(source: Any) -> int:
-    """The footer, its length and the mark at the end; 0 if there is no such thing."""
+    """Return the CRC of the footer, its length and the mark at the end; 0 if there is none."""
     size = source.size()
     if size < _FOOTER_END.size:
         return 0
@@ -237,7 +237,7 @@ def _check_bytes(location: Location, file: RangeFile, named: str) -> None:
 
 
 def _checksum_of(live: Iterable[Any], file: RangeFile, named: str) -> tuple[str, Glsn | None]:
-    """The checksum of the log's rows and the first of their positions; None: there are no rows."""
+    """Return the checksum of the log's rows and their first position; None if there are no rows."""
     checksum = Checksum()
     first: Glsn | None = None
     end = 0

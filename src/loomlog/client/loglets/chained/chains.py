@@ -73,7 +73,7 @@ class Chains:
         self._rng = rng
         self._views: dict[StreamId, View] = {}
         self._adopted: pb.Log | None = None  # the metadata that the views were made of
-        self._pending: dict[ReplicaRequest, None] = {}  # in the order of sending
+        self._pending: dict[ReplicaRequest, bool] = {}  # all True, in the order of sending
         self._ticker: asyncio.TimerHandle | None = None
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
         self._closed = False
@@ -166,13 +166,13 @@ class Chains:
 
     def expect(self, request: ReplicaRequest) -> None:
         """Give up the request if it has no answer when it is due."""
-        self._pending[request] = None
+        self._pending[request] = True
         if self._ticker is None:
             self._tick()
 
     def forget(self, request: ReplicaRequest) -> bool:
-        """Return whether the request was pending."""
-        return self._pending.pop(request, request) is None
+        """Wait for its answer no longer; return whether it had none yet."""
+        return self._pending.pop(request, False)
 
     def _tick(self) -> None:
         self._ticker = None
