@@ -2,7 +2,7 @@
 
 A connection may stay open though nothing gets through: bytes were lost, or the peer hangs. While
 this side waits for answers or sends one-way frames, it pings. A peer that does not answer is
-disconnected; whoever needs it reconnects.
+disconnected; callers that need it reconnect.
 
 A ping queues behind other traffic in both directions, so silence costs more than slowness: a peer
 that sends bytes, or that has not received everything yet, gets more time. Intervals of the event

@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from loomlog.config import NodeSettings
 from loomlog.errors import Unavailable
-from loomlog.node.generation import Generation
-from loomlog.node.known_run import KnownRun
+from loomlog.node.age_marks import Generation, KnownRun
 from loomlog.node.volume import Volume
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.identity import Owner, Store, open_owned

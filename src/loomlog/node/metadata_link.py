@@ -55,7 +55,7 @@ class MetadataLink:
         on_registered: Callable[[pb.Registered], None],
         make_report: Callable[[bool], pb.GetReportResponse],
     ) -> None:
-        """`make_report(full)` returns what changed, or with `full` all that heartbeats tell."""
+        """`make_report(full)` returns what changed, or with `full` all that heartbeats report."""
         self._addresses = list(addresses)
         self._chosen = 0
         self._codec = codec
@@ -96,12 +96,12 @@ class MetadataLink:
             self._loop.call_soon(self.report)
 
     def report(self, *, full: bool = False) -> None:
-        """Report at once what changed, or with `full` all that heartbeats tell."""
+        """Report at once what changed, or with `full` all that heartbeats report."""
         self._report_due = False
         if self._connection is not None:
             self._connection.send(pb.Frame(report=self._make_report(full)))
 
-    def tell(self, frame: Frame) -> None:
+    def notify(self, frame: Frame) -> None:
         """Send something if the metadata repository is connected; its answer does not matter."""
         if self._connection is not None:
             self._connection.call(frame, (), lambda answer, payload: None)

@@ -1,4 +1,4 @@
-"""The storage node: its life, and who may ask what.
+"""The storage node: its life, and which peers may ask what.
 
 Clients and peers come in through the server; orders are taken only on the connection that this node
 itself made to the metadata repository. What is stored, and how, is up to the protocols.
@@ -150,7 +150,7 @@ class StorageNode:
     async def _list_holdings(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
-        """Handle an order of whoever stands in for the metadata repository."""
+        """Handle an order of the process that stands in for the metadata repository."""
         holdings = pb.Holdings()
         for protocol in self.protocols.values():
             await protocol.list_holdings(holdings)

@@ -91,7 +91,7 @@ class NodeProtocol:
         """Called when clients are gone, but the metadata repository can still be reached."""
 
     async def stop(self) -> None:
-        """Called when nobody is connected any more. The disks are closed afterwards."""
+        """Called when no peer is connected any more. The disks are closed afterwards."""
 
 
 MakeProtocol: TypeAlias = Callable[[NodeContext], NodeProtocol]

@@ -75,7 +75,7 @@ class ChainedService(NodeProtocol):
         self._requests = context.requests
         self._volumes = ChainVolumes(context.disks)
         self._void: frozenset[Replica] | None = None  # None until the node has registered
-        self._told: set[Replica] = set()  # those reported as damaged
+        self._reported: set[Replica] = set()  # those reported as damaged
         self._waiting = WaitingFetches(self._look)
         self._creations = asyncio.Lock()
         self._puller = ChainPuller(context.codec, self._ask)
@@ -194,10 +194,10 @@ class ChainedService(NodeProtocol):
         chains = self._volumes.on(volume)
         chains.volume_changed()
         if chains.works:
-            self._told.difference_update(chains.replicas)
+            self._reported.difference_update(chains.replicas)
         else:
             for replica in chains.replicas:
-                self._tell_of_damage(chains, replica)
+                self._report_damage(chains, replica)
 
     def _ask(self, replica: Replica, request: Request, done: Answered) -> None:
         volume = self._volumes.holding(replica)
@@ -236,7 +236,7 @@ class ChainedService(NodeProtocol):
         if isinstance(answer, _CHANGED):
             self._waiting.changed(replica)
         elif isinstance(answer, _NOT_DONE) and volume.is_damaged(replica):
-            self._tell_of_damage(volume, replica)
+            self._report_damage(volume, replica)
         match request, answer:
             case Trim(_, position), Done():
                 volume.reclaim_soon(replica, position)
@@ -244,16 +244,16 @@ class ChainedService(NodeProtocol):
                 volume.reclaim_soon(replica, POSITION_MAX)
                 logger.info("%s left this node", _name(replica))
 
-    def _tell_of_damage(self, volume: ChainVolume, replica: Replica) -> None:
+    def _report_damage(self, volume: ChainVolume, replica: Replica) -> None:
         """Report a damaged replica, once: another one may take its place."""
-        if replica not in self._told:
-            self._told.add(replica)
+        if replica not in self._reported:
+            self._reported.add(replica)
             report = pb.ReportChain(
                 loglet_id=replica.log_id,
                 epoch=volume.replicas[replica].epoch,
                 storage_node_id=self._node_id,
             )
-            self._link.tell(pb.Frame(report_chain=report))
+            self._link.notify(pb.Frame(report_chain=report))
 
     async def _create(self, replica: Replica) -> Frame:
         async with self._creations:

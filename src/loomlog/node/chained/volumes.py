@@ -3,8 +3,9 @@
     <volume>/cid=<cluster id>/snid=<node id>/chains/…
 
 A node without chains has no table and no threads for one, and does not load RocksDB. When a disk
-has failed, nobody knows what reached it: every request is refused until the table was opened again,
-which happens when the volume works again (volume.py). Until then no replica on it is fit (`Check`).
+has failed, it is unknown what reached it: every request is refused until the table was opened
+again, which happens when the volume works again (volume.py). Until then no replica on it is fit
+(`Check`).
 """
 
 from __future__ import annotations

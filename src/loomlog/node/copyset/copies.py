@@ -65,7 +65,7 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 RETRY: Final = Backoff(0.05, 2.0)
-RELEASE_S: Final = 20.0  # as often as sequencers tell nodes that get no records
+RELEASE_S: Final = 20.0  # as often as sequencers send releases to nodes that get no records
 
 Found = TypeVar("Found")
 Ask: TypeAlias = Callable[[NodeRequest, Answered], None]
@@ -119,8 +119,8 @@ class Copies:
         elif request.log not in (self._lost or ()):
             self.ask_store(request, done)
         elif request.log in self._sealed:
-            is_told = isinstance(request, Seal)
-            self.ask_store(request, self._with_loss(request.log, done) if is_told else done)
+            is_reported = isinstance(request, Seal)
+            self.ask_store(request, self._with_loss(request.log, done) if is_reported else done)
         else:
             self._spawn(self._seal_first(request, stamp, done))
 
@@ -315,7 +315,7 @@ class CatchUp:
 
     # ---- releases
 
-    def somebody_reads(self, log: LogId) -> None:
+    def note_reader(self, log: LogId) -> None:
         """Ask now and then how far the log is recovered: it may have been released while this node
         was away, and all that is recovered may be shown."""
         now = asyncio.get_running_loop().time()

@@ -93,7 +93,7 @@ class EpochStore:
     def _asked(self, log: LogId) -> None:
         asking = self._asking.pop(log)
         if not asking.cancelled():
-            asking.exception()  # those who still wait get it, too
+            asking.exception()  # callers that still wait get it, too
 
     def _note(self, known: Known) -> None:
         before = self._known.get(known.log)

@@ -82,7 +82,7 @@ class CopysetHandler:
     def _serve(self, connection: Connection, frame: Frame, request: NodeRequest) -> None:
         message = frame.copyset_request
         if isinstance(request, Read):
-            self._catch_up.somebody_reads(request.log)
+            self._catch_up.note_reader(request.log)
             if message.wait_ms:
                 self._wait(connection, frame.id, request, message.stamp, message.wait_ms / 1000)
                 return
@@ -186,7 +186,7 @@ class Grants:
             asking.cancel()
 
     async def verify(self, log: LogId, epoch: Epoch) -> None:
-        """Return if the epoch was granted; raise Unavailable if not, or if nobody can tell."""
+        """Return if the epoch was granted; raise Unavailable if not, or if that is not known."""
         for _ in range(2):  # an answer that was on its way before may be too old
             await self._asked(log)
             if self.covers(log, epoch):
@@ -214,7 +214,7 @@ class Grants:
     def _answered(self, log: LogId, asking: asyncio.Task[None]) -> None:
         del self._asking[log]
         if not asking.cancelled():
-            asking.exception()  # those who still wait get it, too
+            asking.exception()  # callers that still wait get it, too
 
 
 def _answer(connection: Connection, number: int, answer: NodeAnswer) -> None:

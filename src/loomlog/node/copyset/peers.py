@@ -60,18 +60,18 @@ class Peers:
         """Return the answer; raises what the node answers, or Unavailable."""
         connected: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
 
-        def tell(connection: Connection | None) -> None:
+        def is_connected(connection: Connection | None) -> None:
             if not connected.done():
                 connected.set_result(connection)
 
-        self._peer(node).when_connected(tell)
+        self._peer(node).when_connected(is_connected)
         if (connection := await connected) is None:
             raise Unavailable(f"node {node} cannot be reached")
         answer, _ = await connection.request(frame)
         return answer
 
-    def tell(self, node: NodeId, release: Release) -> None:
-        self._peer(node).tell(release, self._stamp_of(release.log))
+    def release(self, node: NodeId, release: Release) -> None:
+        self._peer(node).release(release, self._stamp_of(release.log))
 
     def is_connected(self, node: NodeId) -> bool:
         return self._peer(node).connection is not None
@@ -128,7 +128,7 @@ class _Peer:
             self._waiting.append(work)
             self._connect_soon()
 
-    def tell(self, release: Release, stamp: int) -> None:
+    def release(self, release: Release, stamp: int) -> None:
         """Send a release; lost without a connection, since it is sent again when there is one."""
         self._wanted = True
         if self.connection is not None:

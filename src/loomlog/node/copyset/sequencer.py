@@ -84,8 +84,8 @@ class Append:
         batch.assign_llsn(self.batch, stream, epoch, lsn)
         batch.assign_position(self.batch, lsn)
 
-    def anew(self, epoch: Epoch) -> Append:
-        """Return the append for this epoch, when it is in none before. It gets a copy of the batch:
+    def for_epoch(self, epoch: Epoch) -> Append:
+        """Return the append for this epoch, if it is in none before. It gets a copy of the batch:
         parts of the old one may still be on their way."""
         return replace(self, batch=bytearray(self.batch), repeated=False, epoch=epoch)
 
@@ -113,7 +113,7 @@ class SequencerContext:
 
     me: NodeId
     ask: AskNode
-    tell: Callable[[NodeId, Release], None]
+    release: Callable[[NodeId, Release], None]
     asker: Asker
     find_batch: FindBatch
     epochs: EpochStore
@@ -161,7 +161,9 @@ class RunningSequencer:
         self._timer: asyncio.TimerHandle | None = None
         self._ticks_at = 0.0  # uvloop's timers do not know it when it is now
         self._recovered: asyncio.Future[bool] = self._loop.create_future()
-        self._told: asyncio.Future[None] = self._loop.create_future()  # where this epoch ends
+        self._end_reported: asyncio.Future[None] = (
+            self._loop.create_future()
+        )  # where this epoch ends
         self.gave_up = False  # earlier epochs could not be settled, and no other node does it
         self.contradicted: Contradicted | None = None  # another node had this epoch before
         self.replaced_by: Epoch = 0  # the lowest that the epoch after this one can have
@@ -232,14 +234,14 @@ class RunningSequencer:
     async def finish(self) -> None:
         """End, and wait until the epoch store knows where."""
         self._do(self._core.end())
-        await asyncio.shield(self._told)
+        await asyncio.shield(self._end_reported)
 
-    async def _tell_end(self) -> None:
+    async def _report_end(self) -> None:
         """Report to the epoch store how far this epoch was acknowledged: then its end is known,
         whatever happens to the nodes."""
         last = offset_of(self._core.last_acknowledged)
         await self._context.epochs.ask(Finish(self._log, self.epoch, last))
-        self._told.set_result(None)
+        self._end_reported.set_result(None)
 
     def stop(self) -> None:
         self._settling.cancel()
@@ -269,7 +271,7 @@ class RunningSequencer:
         for effect in effects:
             match effect:
                 case Send(node, Release() as release):
-                    self._context.tell(node, release)
+                    self._context.release(node, release)
                 case Send(node, (Store() | Amend()) as request):
                     record = request.record
                     answered = partial(self._answered, node, record.first, record.wave)
@@ -319,7 +321,7 @@ class RunningSequencer:
             self._timer = None
         if not self._recovered.done():
             self._recovered.set_result(False)
-        self._context.spawn(self._tell_end())
+        self._context.spawn(self._report_end())
         self._over(open_ends)
 
     def _schedule(self) -> None:

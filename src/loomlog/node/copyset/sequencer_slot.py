@@ -37,7 +37,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-STATE_S: Final = 0.25  # who is alive is not asked for more often
+STATE_S: Final = 0.25  # the live nodes are not asked for more often
 SWAPS_MAX: Final = 3  # attempts to take an epoch, while others do, too
 
 
@@ -242,7 +242,7 @@ class SequencerSlot:
                 self._contradict(sequencer.epoch, found.node, found.lsn)
                 self._activate_soon()  # it informs the metadata repository
                 for append, _ in open_ends:
-                    self._tell_unknown(append, "the metadata repository went back in time")
+                    self._answer_unknown(append, "the metadata repository went back in time")
             elif open_ends:
                 self._context.spawn(self._resolve_all(sequencer.epoch, open_ends))
         if self._queue or (sequencer is not None and sequencer.gave_up):
@@ -259,7 +259,7 @@ class SequencerSlot:
                 await asyncio.gather(*(self._resolve(left, *open_end) for open_end in open_ends))
         except TimeoutError:
             for append in left:
-                self._tell_unknown(append, reason)
+                self._answer_unknown(append, reason)
 
     async def _is_clean(self, epoch: Epoch) -> bool | None:
         state = await self._context.epochs.ask(GetState(self._log))
@@ -274,7 +274,7 @@ class SequencerSlot:
             case Nowhere():
                 append.not_taken(0 if self.sequencer is None else self.sequencer.epoch)
             case Unresolved(reason):
-                self._tell_unknown(append, reason)
+                self._answer_unknown(append, reason)
 
     async def _find_out(self, lsn: Lsn) -> Resolution:
         async def attempt() -> Resolution | None:
@@ -284,7 +284,7 @@ class SequencerSlot:
         outcome: Resolution = await insist(attempt)
         return outcome
 
-    def _tell_unknown(self, append: Append, reason: str) -> None:
+    def _answer_unknown(self, append: Append, reason: str) -> None:
         append.failed(
             AppendUnknown(
                 f"loglet {self._log}: whether the batch was appended is not known: {reason}"
@@ -336,9 +336,9 @@ class SequencerSlot:
             if isinstance(outcome, Unresolved):
                 seen = Seen([], certain=False)
         if seen.certain:
-            self.append(append.anew(epoch))
+            self.append(append.for_epoch(epoch))
         else:
-            self._tell_unknown(append, "too few nodes remember what they were given")
+            self._answer_unknown(append, "too few nodes remember what they were given")
 
 
 def _weights(known: Known) -> dict[NodeId, float]:
@@ -349,6 +349,6 @@ def _weights(known: Known) -> dict[NodeId, float]:
 
 
 def _retrieve(activating: asyncio.Task[None]) -> None:
-    """A failure was told to all who wait."""
+    """Mark a failure as retrieved: the callers that wait got it."""
     if not activating.cancelled():
         activating.exception()

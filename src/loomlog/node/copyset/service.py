@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
 FINISH_S: Final = 2.0  # for the metadata repository to note where epochs end, when a node stops
-REFRESH_S: Final = 1.0  # between questions who is alive
+REFRESH_S: Final = 1.0  # between questions which nodes are alive
 
 
 class CopysetService(NodeProtocol):
@@ -63,7 +63,7 @@ class CopysetService(NodeProtocol):
         self._context = SequencerContext(
             me=context.node_id,
             ask=self._ask,
-            tell=self._tell,
+            release=self._release,
             asker=asker,
             find_batch=self._find_batch,
             epochs=self._epochs,
@@ -242,7 +242,7 @@ class CopysetService(NodeProtocol):
         return pb.Frame(done=pb.Done())
 
     async def _recovered(self, known: Known) -> bool:
-        """Recover once: whoever asks again waits for the same recovery of an epoch."""
+        """Recover once: callers that ask again wait for the same recovery of an epoch."""
         key = (known.log, known.state.epoch)
         if key not in self._recoveries:
             self._recoveries[key] = self._loop.create_task(self._recover(known))
@@ -266,7 +266,7 @@ class CopysetService(NodeProtocol):
             return False
         everybody = {node for metadata in known.state.history for node in metadata.nodes}
         for node in sorted(everybody):
-            self._tell(node, Release(known.log, make(epoch, 0)))
+            self._release(node, Release(known.log, make(epoch, 0)))
         return True
 
     def _forget(self, log: LogId) -> None:
@@ -293,12 +293,12 @@ class CopysetService(NodeProtocol):
         """Answer as a peer would: never before `_ask` returns."""
         self._loop.call_soon(done, answer)
 
-    def _tell(self, node: NodeId, release: Release) -> None:
+    def _release(self, node: NodeId, release: Release) -> None:
         if node == self._me:
             done = partial(self._catch_up.released, release)
             self._copies.ask(release, self._stamp_of(release.log), done)
         else:
-            self._peers.tell(node, release)
+            self._peers.release(node, release)
 
     def _connected(self, node: NodeId) -> None:
         self._exclusions.returned(node)
@@ -332,7 +332,7 @@ class CopysetService(NodeProtocol):
                 sequencer.retry()
 
     async def _refresh(self) -> None:
-        """Learn who is alive, once for all logs: the logs are asked for in turn."""
+        """Learn which nodes are alive, once for all logs: the logs are asked for in turn."""
         turn = 0
         while self._slots:
             turn += 1
@@ -343,13 +343,13 @@ class CopysetService(NodeProtocol):
                 if active:
                     await self._epochs.get(active[turn % len(active)], REFRESH_S / 2)
             except LoomError as error:
-                logger.debug("who is alive is not known: %s", error)
+                logger.debug("which nodes are alive is not known: %s", error)
             except Exception:  # or this node would never learn it again
-                logger.exception("who is alive could not be learned")
+                logger.exception("which nodes are alive could not be learned")
         self._refreshing = False
 
     def _drop_needless(self) -> None:
-        """Drop slots that nobody needs: any client may ask any node about any log."""
+        """Drop slots without use: any client may ask any node about any log."""
         for log in [log for log, slot in self._slots.items() if not slot.is_needed]:
             del self._slots[log]
             self._epochs.forget(log)

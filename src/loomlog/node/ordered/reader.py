@@ -2,7 +2,7 @@
 
 What the page cache holds is read on the loop without blocking; the rest goes to a worker. Only
 committed entries are ever read. A subscription sends while it has credit, which its reader
-renews: a slow reader slows nobody else.
+renews: a slow reader slows down no other.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class Subscription:
         self._request_id = request.id
         self._wanted = request.subscribe
         self._credit = int(request.subscribe.credit_bytes)
-        self._told: Glsn = 0
-        self._told_sealed = False
+        self._reported: Glsn = 0
+        self._reported_sealed = False
         self._wake = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -234,7 +234,7 @@ class Subscription:
                 await asyncio.sleep(0)  # others have a turn between two chunks
             else:
                 await self._connection.drain()
-                self._tell_standing()
+                self._report_standing()
                 await self._wake.wait()
         raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
 
@@ -258,17 +258,17 @@ class Subscription:
     def _send(self, chunk: Chunk) -> None:
         caught_up = chunk.last_llsn == self._driver.core.last_committed_llsn
         high = self._driver.core.context.high_watermark
-        self._told = high if caught_up else chunk.last_glsn
+        self._reported = high if caught_up else chunk.last_glsn
         frame = pb.Frame(id=self._request_id, reply=True)
-        frame.subscription_data.high_watermark = self._told
+        frame.subscription_data.high_watermark = self._reported
         self._connection.send(frame, [chunk.buffer])
 
-    def _tell_standing(self) -> None:
+    def _report_standing(self) -> None:
         """Report the high watermark when everything was sent, and whether the stream is sealed."""
         high = self._driver.core.context.high_watermark
         sealed = self._driver.core.state is not ReplicaState.RUNNING
-        if self._credit > 0 and (high > self._told or sealed != self._told_sealed):
-            self._told, self._told_sealed = high, sealed
+        if self._credit > 0 and (high > self._reported or sealed != self._reported_sealed):
+            self._reported, self._reported_sealed = high, sealed
             frame = pb.Frame(id=self._request_id, reply=True)
             frame.subscription_data.high_watermark = high
             frame.subscription_data.sealed = sealed
