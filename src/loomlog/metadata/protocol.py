@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias
 
 from loomlog.config import MetadataSettings
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.loglet_records import L, LogletRecords
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.metrics import Metric
 from loomlog.metadata.nodes.clocks import Clocks
@@ -277,6 +278,30 @@ class ProtocolKeeper(ABC):
     def requests_at_once(self) -> Mapping[str, AnswerAtOnce]:
         """Return requests on the append path: answered without confirming the leadership."""
         return {}
+
+
+class LogletKeeper(ProtocolKeeper, Generic[L]):
+    """The keeper of a protocol that has its own record for each loglet."""
+
+    records: LogletRecords[L]
+
+    @abstractmethod
+    def stream(self, log: LogRecord, record: L, segment: Segment) -> pb.LogStream:
+        """Return the one stream of a segment for clients."""
+
+    def streams(self, log: LogRecord) -> list[pb.LogStream]:
+        segments = {segment.loglet: segment for segment in log.layout.segments}
+        records = sorted(self.records.of_log(log.log_id), key=lambda record: record.stream_id)
+        return [self.stream(log, r, segments[r.loglet]) for r in records if r.loglet in segments]
+
+    def has_stream(self, stream_id: StreamId) -> bool:
+        return self.records.of_stream(stream_id) is not None
+
+    def version_of(self, log: LogRecord) -> int:
+        return self.records.version_of(log.log_id)
+
+    async def deleted(self, log: LogRecord) -> None:
+        self.log_changed(log)
 
 
 LoadKeeper: TypeAlias = Callable[[KeeperContext], Awaitable[ProtocolKeeper]]

@@ -37,11 +37,11 @@ from loomlog.metadata.protocol import (
     AnswerAtOnce,
     Cleanup,
     KeeperContext,
-    ProtocolKeeper,
+    LogletKeeper,
     ReplicaSet,
 )
 from loomlog.protocol_names import CHAINED
-from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.types import Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import projection_to_wire
 from loomlog.wire.link import Connection
@@ -51,10 +51,11 @@ TAIL_WAIT_S: Final = 6.0  # for a new epoch; less than a client waits for its an
 TRIM_WAIT_S: Final = 3.0  # then it goes on in the background
 
 
-class ChainedKeeper(ProtocolKeeper):
+class ChainedKeeper(LogletKeeper[ChainedRecord]):
     """Makes, seals and shows the chains of one term; upkeep.py repairs and trims them."""
 
     protocol: ClassVar[str] = CHAINED
+    records: ChainedCatalog
 
     @classmethod
     async def load(cls, context: KeeperContext) -> ChainedKeeper:
@@ -145,9 +146,6 @@ class ChainedKeeper(ProtocolKeeper):
     def log_changed(self, log: LogRecord) -> None:
         self.upkeep.log_changed(log.log_id)
 
-    async def deleted(self, log: LogRecord) -> None:
-        self.log_changed(log)
-
     # ---- the end
 
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
@@ -212,16 +210,7 @@ class ChainedKeeper(ProtocolKeeper):
 
     # ---- status
 
-    def streams(self, log: LogRecord) -> list[pb.LogStream]:
-        records = self.records.of_log(log.log_id)
-        segments = {segment.loglet: segment for segment in log.layout.segments}
-        return [
-            self._stream(log, record, segments[record.loglet])
-            for record in sorted(records, key=lambda record: record.stream_id)
-            if record.loglet in segments
-        ]
-
-    def _stream(self, log: LogRecord, record: ChainedRecord, segment: Segment) -> pb.LogStream:
+    def stream(self, log: LogRecord, record: ChainedRecord, segment: Segment) -> pb.LogStream:
         projection = record.projection
         if not record.begun:  # not yet: it has no entries
             projection = projection._replace(first=segment.start, start=segment.start)
@@ -258,12 +247,6 @@ class ChainedKeeper(ProtocolKeeper):
         """Return how many percent each newcomer has copied."""
         newcomers = self.upkeep.newcomers
         return {replica: newcomers.percent(record.loglet, replica) for replica in record.joining}
-
-    def has_stream(self, stream_id: StreamId) -> bool:
-        return self.records.of_stream(stream_id) is not None
-
-    def version_of(self, log: LogRecord) -> int:
-        return self.records.version_of(log.log_id)
 
     # ---- nodes
 

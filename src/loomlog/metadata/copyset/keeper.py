@@ -25,9 +25,9 @@ from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import Removal, Trimming
 from loomlog.metadata.metrics import Metric, stream_sample, streams_of
 from loomlog.metadata.nodes.placement import LOOK_S
-from loomlog.metadata.protocol import Answer, KeeperContext, ProtocolKeeper, ReplicaSet, TakeReport
+from loomlog.metadata.protocol import Answer, KeeperContext, LogletKeeper, ReplicaSet, TakeReport
 from loomlog.protocol_names import COPYSET
-from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.types import Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
@@ -38,10 +38,11 @@ TAIL_WAIT_S: Final = 6.0  # for a sequencer, and its recovery
 TRIM_WAIT_S: Final = 3.0  # then it goes on in the background
 
 
-class CopysetKeeper(ProtocolKeeper):
+class CopysetKeeper(LogletKeeper[CopysetRecord]):
     """Makes, seals and shows copyset loglets; recoveries.py gives them new epochs."""
 
     protocol: ClassVar[str] = COPYSET
+    records: CopysetCatalog
     has_streams: ClassVar[bool] = False
     has_nodesets: ClassVar[bool] = True
 
@@ -115,9 +116,6 @@ class CopysetKeeper(ProtocolKeeper):
     def log_changed(self, log: LogRecord) -> None:
         for record in self.records.of_log(log.log_id):
             self._wake(record)
-
-    async def deleted(self, log: LogRecord) -> None:
-        self.log_changed(log)
 
     # ---- the end
 
@@ -237,15 +235,8 @@ class CopysetKeeper(ProtocolKeeper):
 
     # ---- status
 
-    def streams(self, log: LogRecord) -> list[pb.LogStream]:
-        segments = {segment.loglet: segment for segment in log.layout.segments}
-        return [
-            self._stream(log, begun_at(record, segment.start), segment)
-            for record in sorted(self.records.of_log(log.log_id), key=lambda r: r.stream_id)
-            if (segment := segments.get(record.loglet)) is not None
-        ]
-
-    def _stream(self, log: LogRecord, record: CopysetRecord, segment: Segment) -> pb.LogStream:
+    def stream(self, log: LogRecord, record: CopysetRecord, segment: Segment) -> pb.LogStream:
+        record = begun_at(record, segment.start)
         state = record.state
         return pb.LogStream(
             log_stream_id=record.stream_id,
@@ -264,12 +255,6 @@ class CopysetKeeper(ProtocolKeeper):
         lost = {node: self._nodes.lost_through(node, record.loglet) for node in record.holders}
         trouble = self._recoveries.trouble(record.loglet)
         return condition(record.state, alive, lost, reason, trouble)
-
-    def has_stream(self, stream_id: StreamId) -> bool:
-        return self.records.of_stream(stream_id) is not None
-
-    def version_of(self, log: LogRecord) -> int:
-        return self.records.version_of(log.log_id)
 
     def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
         state = stream.copyset if stream.HasField("copyset") else None
