@@ -23,7 +23,7 @@ from virtual_log_use import IsSealed, NotBegun, Tail, UseSteps
 
 from loomlog.core import virtual_log
 from loomlog.core.requests import Lost
-from loomlog.core.segments import Layout, Segment, Settings, SwitchState, layout_of
+from loomlog.core.segments import Layout, Segment, Settings, SwitchState
 from loomlog.core.virtual_log import Done, Refused
 from loomlog.errors import (
     AppendUnknown,
@@ -107,7 +107,7 @@ class Counts:
 class VirtualLogWorld:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.layout: Layout = layout_of(1, FIRST)
+        self.layout = Layout((Segment(1, FIRST, 1),))
         self.loglets: dict[LogId, Loglet] = {1: Loglet(1)}
         self.last_loglet = 1
         self.last_value = 0

@@ -147,8 +147,3 @@ class Layout(NamedTuple):
 
 def _with_something_left(segments: tuple[Segment, ...], trimmed: Glsn) -> tuple[Segment, ...]:
     return tuple(s for s in segments if s.end is None or s.end > trimmed)
-
-
-def layout_of(loglet: LogId, settings: Settings) -> Layout:
-    """Return the layout of a new log."""
-    return Layout((Segment(loglet, settings, 1),))

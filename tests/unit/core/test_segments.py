@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from loomlog.core.segments import Layout, Settings, SwitchState, layout_of
+from loomlog.core.segments import Layout, Segment, Settings, SwitchState
 from loomlog.errors import InvalidArgument, Trimmed
 
 ORDERED = Settings("ordered", 2, 3)
 CHAINED = Settings("chained", 1, 3)
+NEW = Layout((Segment(1, ORDERED, 1),))
 
 
 def switched(layout: Layout, tail: int, loglet: int) -> Layout:
@@ -18,7 +19,7 @@ def switched(layout: Layout, tail: int, loglet: int) -> Layout:
 @pytest.fixture
 def layout() -> Layout:
     """[1 … 10] [11 … 20] [] [21 …]"""
-    layout = layout_of(1, ORDERED)
+    layout = NEW
     for loglet, tail in ((2, 10), (3, 20), (4, 20)):
         layout = switched(layout, tail, loglet)
     return layout
@@ -39,7 +40,7 @@ def test_a_trim_drops_segments_of_which_nothing_is_left(layout: Layout) -> None:
 
 
 def test_nothing_is_sealed_before_there_is_something_to_go_on_with() -> None:
-    layout = layout_of(1, ORDERED)
+    layout = NEW
     with pytest.raises(InvalidArgument, match="none cannot become none"):
         layout.extend(5)
     preparing = layout.prepare(2, CHAINED)
@@ -50,7 +51,7 @@ def test_nothing_is_sealed_before_there_is_something_to_go_on_with() -> None:
 
 
 def test_there_is_no_way_back_once_it_may_be_sealed() -> None:
-    sealing = layout_of(1, ORDERED).prepare(2, CHAINED).ready()
+    sealing = NEW.prepare(2, CHAINED).ready()
     with pytest.raises(InvalidArgument, match="sealing cannot become none"):
         sealing.give_up()
     with pytest.raises(InvalidArgument):
@@ -64,7 +65,7 @@ def test_a_segment_does_not_end_before_it_starts(layout: Layout) -> None:
 
 def test_a_switch_drops_older_segments_of_which_nothing_is_left(layout: Layout) -> None:
     """Not the one that it ends: who has an append under way there asks what became of it."""
-    empty = switched(layout_of(1, ORDERED), 0, 2)
+    empty = switched(NEW, 0, 2)
     assert [segment.loglet for segment in empty.segments] == [1, 2]
     again = switched(empty, 0, 3)
     assert [(s.loglet, s.start, s.end) for s in again.segments] == [(2, 1, 0), (3, 1, None)]
