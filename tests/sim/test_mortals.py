@@ -51,4 +51,4 @@ def test_a_newcomer_that_joins_without_a_copy_is_found(monkeypatch: pytest.Monke
         return 0
 
     monkeypatch.setattr(reconfigure, "copy", no_copy)
-    assert is_found(first=13)
+    assert is_found(first=0)
