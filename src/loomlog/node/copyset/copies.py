@@ -1,4 +1,5 @@
-"""The copies of `copyset` logs on a node: which requests they take, and what is said with answers.
+"""The copies of `copyset` logs on a node: which requests they take, what is said with answers, and
+how they catch up with logs that went on without this node.
 
 Every request names the creation stamp of its log. Numbers of logs may collide when metadata is
 older than the nodes; stamps never do. The first request that brings something says which stamp the

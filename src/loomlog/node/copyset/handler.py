@@ -1,8 +1,8 @@
 """Requests to the copies on a node, from sequencers, recoveries, other nodes and readers.
 
 Any peer may ask. core/copyset/storage.py decides what a request may do, once it is certain that its
-epoch was granted. Only the metadata repository may trim and forget, over the connection
-that this node made to it.
+epoch was granted. Only the metadata repository may trim and forget, over the connection that this
+node made to it.
 """
 
 from __future__ import annotations

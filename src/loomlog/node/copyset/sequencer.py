@@ -161,9 +161,7 @@ class RunningSequencer:
         self._timer: asyncio.TimerHandle | None = None
         self._ticks_at = 0.0  # uvloop's timers do not know it when it is now
         self._recovered: asyncio.Future[bool] = self._loop.create_future()
-        self._end_reported: asyncio.Future[None] = (
-            self._loop.create_future()
-        )  # where this epoch ends
+        self._end_reported: asyncio.Future[None] = self._loop.create_future()
         self.gave_up = False  # earlier epochs could not be settled, and no other node does it
         self.contradicted: Contradicted | None = None  # another node had this epoch before
         self.replaced_by: Epoch = 0  # the lowest that the epoch after this one can have
