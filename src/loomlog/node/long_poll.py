@@ -1,18 +1,24 @@
-"""A request that waits for more: it looks at once and whenever something has changed, and is
-answered when there is something to send or its time is over."""
+"""Requests that wait for more: readers follow the end of a log with them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from loomlog.errors import Busy
 from loomlog.net.turns import Turns
+from loomlog.wire.link import Connection
 
 Answer = TypeVar("Answer")
+Key = TypeVar("Key")
 
 
 class LongPoll(Generic[Answer]):
+    """A request that looks at once and whenever something has changed. It is answered when there is
+    something to send, or when its time is over."""
+
     def __init__(
         self,
         turns: Turns,
@@ -78,3 +84,57 @@ class LongPoll(Generic[Answer]):
         elif not self._looking or self._queued:
             self.end()
             self._done(self._nothing)
+
+
+class LongPolls(Generic[Key, Answer]):
+    """The long polls of a node, by what they look at. They end with their connection."""
+
+    def __init__(self, per_connection_max: int) -> None:
+        self._per_connection_max = per_connection_max
+        # Ordered sets, so that a simulation can be repeated.
+        self.by_key: defaultdict[Key, dict[LongPoll[Answer], None]] = defaultdict(dict)
+        self._by_connection: defaultdict[Connection, dict[LongPoll[Answer], None]]
+        self._by_connection = defaultdict(dict)
+
+    def add(
+        self,
+        connection: Connection,
+        key: Key,
+        look: Callable[[Callable[[Answer], None]], None],
+        is_nothing: Callable[[Answer], bool],
+        wait_s: float,
+        done: Callable[[Answer], None],
+        nothing: Answer | None = None,
+    ) -> None:
+        """Begin one; see LongPoll. Raises Busy if too many wait on the connection."""
+        mine = self._by_connection[connection]
+        if len(mine) >= self._per_connection_max:
+            raise Busy("too many requests wait on this connection: end some first")
+
+        def forget() -> None:
+            del mine[poll]
+            del others[poll]
+            if not others:
+                self.by_key.pop(key, None)
+
+        others = self.by_key[key]
+        poll = LongPoll(connection.turns, look, is_nothing, wait_s, done, forget, nothing)
+        mine[poll] = others[poll] = None
+        poll.look()
+
+    def changed(self, key: Key) -> None:
+        """Look again: something has changed there."""
+        for poll in list(self.by_key.get(key, ())):
+            poll.look()
+
+    def changed_everywhere(self) -> None:
+        for key in list(self.by_key):
+            self.changed(key)
+
+    def connection_closed(self, connection: Connection) -> None:
+        for poll in list(self._by_connection.pop(connection, ())):
+            poll.end()
+
+    def stop(self) -> None:
+        for connection in list(self._by_connection):
+            self.connection_closed(connection)

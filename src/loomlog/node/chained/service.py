@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
@@ -43,7 +42,7 @@ from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable
 from loomlog.node.chained.volumes import ChainVolume, ChainVolumes
-from loomlog.node.long_poll import LongPoll
+from loomlog.node.long_poll import LongPolls
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
@@ -76,7 +75,9 @@ class ChainedService(NodeProtocol):
         self._volumes = ChainVolumes(context.disks)
         self._void: frozenset[Replica] | None = None  # None until the node has registered
         self._reported: set[Replica] = set()  # those reported as damaged
-        self._waiting = WaitingFetches(self._look)
+        self._waiting: LongPolls[Replica, Answer] = LongPolls(
+            limits.SUBSCRIPTIONS_PER_CONNECTION_MAX
+        )
         self._creations = asyncio.Lock()
         self._puller = ChainPuller(context.codec, self._ask)
 
@@ -167,7 +168,8 @@ class ChainedService(NodeProtocol):
             return self._pull(replica, request, message.source.address)
         if isinstance(request, Fetch) and message.wait_ms:
             wait_s = min(message.wait_ms / 1000, limits.CHAIN_WAIT_S_MAX)
-            self._waiting.add(connection, replica, request, wait_s, done)
+            look, nothing = partial(self._look, replica, request), Fetched([], more=False)
+            self._waiting.add(connection, replica, look, is_nothing, wait_s, done, nothing)
         elif isinstance(request, _LARGE):
             connection.turns.take(partial(self._read, connection, frame, replica, request))
         else:
@@ -234,7 +236,8 @@ class ChainedService(NodeProtocol):
     ) -> None:
         done(answer)
         if isinstance(answer, _CHANGED):
-            self._waiting.changed(replica)
+            if replica in self._waiting.by_key:
+                self._waiting.changed(replica)
         elif isinstance(answer, _NOT_DONE) and volume.is_damaged(replica):
             self._report_damage(volume, replica)
         match request, answer:
@@ -278,60 +281,6 @@ class ChainedService(NodeProtocol):
         return await called_back(partial(volume.ask, replica, Create()))
 
 
-class WaitingFetches:
-    """Fetches that wait for more: readers follow the end of a chain with them.
-
-    Such a fetch looks whenever its replica has changed. It ends with its connection."""
-
-    def __init__(self, ask: AskHere) -> None:
-        self._ask = ask
-        # Ordered sets, so that a simulation can be repeated.
-        self._by_replica: defaultdict[Replica, dict[LongPoll[Answer], None]] = defaultdict(dict)
-        self._by_connection: defaultdict[Connection, dict[LongPoll[Answer], None]] = defaultdict(
-            dict
-        )
-
-    def add(
-        self,
-        connection: Connection,
-        replica: Replica,
-        fetch: Fetch,
-        wait_s: float,
-        done: Answered,
-    ) -> None:
-        mine = self._by_connection[connection]
-        if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
-            raise Busy("too many fetches wait on this connection: end some first")
-
-        def forget() -> None:
-            del mine[waiting]
-            del others[waiting]
-            if not others:
-                self._by_replica.pop(replica, None)
-
-        others = self._by_replica[replica]
-        waiting: LongPoll[Answer] = LongPoll(
-            connection.turns,
-            partial(self._ask, replica, fetch),
-            _is_nothing,
-            wait_s,
-            done,
-            forget,
-            nothing=Fetched([], more=False),
-        )
-        mine[waiting] = others[waiting] = None
-        waiting.look()
-
-    def changed(self, replica: Replica) -> None:
-        """Look again: something was committed to the replica."""
-        for waiting in list(self._by_replica.get(replica, ())):
-            waiting.look()
-
-    def connection_closed(self, connection: Connection) -> None:
-        for waiting in list(self._by_connection.pop(connection, ())):
-            waiting.end()
-
-
 class ChainPuller:
     """Copies to all replicas of one node. Stays connected to the nodes that it copied from."""
 
@@ -365,7 +314,7 @@ class ChainPuller:
         return answer_from_wire(reply.chain_answer, content)
 
 
-def _is_nothing(answer: Answer) -> bool:
+def is_nothing(answer: Answer) -> bool:
     return isinstance(answer, Fetched) and not answer.blocks
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
@@ -51,17 +50,18 @@ from loomlog.core.copyset.procedures import Purged, purge
 from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.storage import LogStanding, epoch_to_purge
 from loomlog.errors import LoomError, Unavailable
-from loomlog.net.turns import Turns
+from loomlog.limits import COPYSET_READS_PER_CONNECTION_MAX
 from loomlog.node.copyset.epoch_store import EpochStore
 from loomlog.node.copyset.logs_volume import LogsVolume
 from loomlog.node.copyset.marks import MATTERS_US, Marks, Seen
 from loomlog.node.copyset.procedures import Asker
 from loomlog.node.disks import Disks
-from loomlog.node.long_poll import LongPoll
+from loomlog.node.long_poll import LongPolls
 from loomlog.node.workers import called_back
 from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,6 @@ RETRY: Final = Backoff(0.05, 2.0)
 RELEASE_S: Final = 20.0  # as often as sequencers send releases to nodes that get no records
 
 Found = TypeVar("Found")
-Ask: TypeAlias = Callable[[NodeRequest, Answered], None]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 _NOT_JOINED: Final = Refused(
@@ -85,8 +84,8 @@ class Copies:
     ) -> None:
         self._epochs = epochs
         self._spawn = spawn
-        self._waiting = WaitingReads(self.ask_store)
-        self.volume = LogsVolume(disks, now_us, self._waiting.look_at_all)
+        self._waiting: LongPolls[LogId, NodeAnswer] = LongPolls(COPYSET_READS_PER_CONNECTION_MAX)
+        self.volume = LogsVolume(disks, now_us, self._waiting.changed_everywhere)
         older = None if self.volume.is_closed else frozenset(self.volume.logs)
         self.marks = Marks(asyncio.get_running_loop().time, now_us(), older)
         self._lost: Mapping[LogId, Epoch] | None = None  # None until the node has registered
@@ -126,14 +125,19 @@ class Copies:
             self._spawn(self._seal_first(request, stamp, done))
 
     def wait(
-        self, read: Read, stamp: int, wait_s: float, done: Answered, turns: Turns
-    ) -> Callable[[], None]:
-        """Like `ask`, but wait that long for something to show. Call what this returns to end the
-        read without an answer."""
+        self, connection: Connection, read: Read, stamp: int, wait_s: float, done: Answered
+    ) -> None:
+        """Like `ask`, but wait that long for something to show. When the time is over it looks once
+        more: the answer reports even then how far the log is released and trimmed."""
         if (refusal := self._refusal(read, stamp)) is not None:
             done(refusal)
-            return lambda: None
-        return self._waiting.add(read, wait_s, self._with_loss(read.log, done), turns)
+            return
+        look, is_nothing = partial(self.ask_store, read), partial(_is_nothing, read)
+        done = self._with_loss(read.log, done)
+        self._waiting.add(connection, read.log, look, is_nothing, wait_s, done)
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._waiting.connection_closed(connection)
 
     def ask_store(self, request: NodeRequest, done: Answered) -> None:
         """Like `ask`, but ignore stamps and losses."""
@@ -147,7 +151,7 @@ class Copies:
     def _changed(self, request: NodeRequest, done: Answered, answer: NodeAnswer) -> None:
         """Called with the answer to a request that may change what readers see."""
         done(answer)
-        if isinstance(answer, Done):
+        if isinstance(answer, Done) and request.log in self._waiting.by_key:
             self._waiting.changed(request.log)
 
     # ---- creation stamps
@@ -214,48 +218,6 @@ class Copies:
         seen = self.marks.find(log, question.producer_id, question.sequence)
         is_blind = self.may_miss(log) or self.volume.is_closed
         return seen._replace(certain=False) if is_blind else seen
-
-
-class WaitingReads:
-    """Reads that wait for more: readers follow the end of a log with them.
-
-    Such a read looks whenever its log has changed. When its time is over it looks once more,
-    because it reports even then how far the log is released and trimmed."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        # Ordered sets, so that a simulation can be repeated.
-        self._by_log: defaultdict[LogId, dict[LongPoll[NodeAnswer], None]] = defaultdict(dict)
-
-    def add(self, read: Read, wait_s: float, done: Answered, turns: Turns) -> Callable[[], None]:
-        """Return a function that ends the read without an answer."""
-
-        def forget() -> None:
-            del others[waiting]
-            if not others:
-                self._by_log.pop(read.log, None)
-
-        others = self._by_log[read.log]
-        look, is_nothing = partial(self._ask, read), partial(_is_nothing, read)
-        waiting = LongPoll(turns, look, is_nothing, wait_s, done, forget)
-        others[waiting] = None
-        waiting.look()
-        return waiting.end
-
-    def changed(self, log: LogId) -> None:
-        """Look again: more of the log may be shown, or less is there."""
-        for waiting in list(self._by_log.get(log, ())):
-            waiting.look()
-
-    def look_at_all(self) -> None:
-        """Look again for all of them: the store has failed, and they are answered so."""
-        for log in list(self._by_log):
-            self.changed(log)
-
-    def stop(self) -> None:
-        for waitings in list(self._by_log.values()):
-            for waiting in list(waitings):
-                waiting.end()
 
 
 class CatchUp:

@@ -22,8 +22,8 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.storage import claimed_epoch, taken_epoch
-from loomlog.errors import Busy, NotLeader, Unauthorized, Unavailable
-from loomlog.limits import COPYSET_READS_PER_CONNECTION_MAX, COPYSET_WAIT_S_MAX
+from loomlog.errors import NotLeader, Unauthorized, Unavailable
+from loomlog.limits import COPYSET_WAIT_S_MAX
 from loomlog.node.copyset.copies import CatchUp, Copies, looked_up
 from loomlog.node.copyset.epoch_store import AskMetadata
 from loomlog.node.workers import called_back
@@ -48,7 +48,6 @@ class CopysetHandler:
         self._grants = grants
         self._catch_up = catch_up
         self._forgotten = forgotten
-        self._waiting: dict[Connection, dict[int, Callable[[], None]]] = {}
 
     def request(
         self, connection: Connection, frame: Frame, payload: memoryview
@@ -84,7 +83,9 @@ class CopysetHandler:
         if isinstance(request, Read):
             self._catch_up.note_reader(request.log)
             if message.wait_ms:
-                self._wait(connection, frame.id, request, message.stamp, message.wait_ms / 1000)
+                wait_s = min(message.wait_ms / 1000, COPYSET_WAIT_S_MAX)
+                done = partial(_answer, connection, frame.id)
+                self._copies.wait(connection, request, message.stamp, wait_s, done)
                 return
         if isinstance(request, Forget) and self._is_known(request.log, message.stamp):
             self._forgotten(request.log)
@@ -110,27 +111,6 @@ class CopysetHandler:
 
     def _is_known(self, log: LogId, stamp: int) -> bool:
         return self._copies.standing(log).stamp in (0, stamp)
-
-    def connection_closed(self, connection: Connection) -> None:
-        for end in self._waiting.pop(connection, {}).values():
-            end()
-
-    def _wait(
-        self, connection: Connection, number: int, read: Read, stamp: int, wait_s: float
-    ) -> None:
-        waiting = self._waiting.setdefault(connection, {})
-        if len(waiting) >= COPYSET_READS_PER_CONNECTION_MAX:
-            raise Busy("too many reads wait on this connection")
-
-        def done(answer: NodeAnswer) -> None:
-            waiting.pop(number, None)
-            _answer(connection, number, answer)
-
-        waiting[number] = _nothing
-        wait_s = min(wait_s, COPYSET_WAIT_S_MAX)
-        end = self._copies.wait(read, stamp, wait_s, done, connection.turns)
-        if number in waiting:  # it may have been answered at once
-            waiting[number] = end
 
     # ---- landmarks
 
@@ -220,7 +200,3 @@ class Grants:
 def _answer(connection: Connection, number: int, answer: NodeAnswer) -> None:
     message, payload = answer_to_wire(answer)
     connection.send(pb.Frame(id=number, reply=True, copyset_answer=message), payload)
-
-
-def _nothing() -> None:
-    pass

@@ -18,6 +18,7 @@ from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Rele
 from loomlog.core.copyset.nodeset import Trouble
 from loomlog.errors import LoomError, Retryable, Unavailable
 from loomlog.net.endpoints import connect
+from loomlog.node.workers import called_back
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -58,14 +59,7 @@ class Peers:
 
     async def request(self, node: NodeId, frame: Frame) -> Frame:
         """Return the answer; raises what the node answers, or Unavailable."""
-        connected: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
-
-        def is_connected(connection: Connection | None) -> None:
-            if not connected.done():
-                connected.set_result(connection)
-
-        self._peer(node).when_connected(is_connected)
-        if (connection := await connected) is None:
+        if (connection := await called_back(self._peer(node).when_connected)) is None:
             raise Unavailable(f"node {node} cannot be reached")
         answer, _ = await connection.request(frame)
         return answer

@@ -95,7 +95,7 @@ class CopysetService(NodeProtocol):
         }
 
     def connection_closed(self, connection: Connection) -> None:
-        self._handler.connection_closed(connection)
+        self._copies.connection_closed(connection)
 
     def volume_changed(self, volume: Volume) -> None:
         self._copies.volume.volume_changed()

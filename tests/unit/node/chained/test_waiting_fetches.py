@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from chained_node_rig import EPOCH, ChainNodes, block, replica
 
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import (
+    Answer,
     EpochOver,
     Fetch,
     Fetched,
@@ -24,7 +26,8 @@ from loomlog.core.chained.messages import (
 from loomlog.errors import Busy, Unavailable
 from loomlog.limits import MIB, SUBSCRIPTIONS_PER_CONNECTION_MAX
 from loomlog.net.turns import Turns
-from loomlog.node.chained.service import WaitingFetches
+from loomlog.node.chained.service import is_nothing
+from loomlog.node.long_poll import LongPolls
 
 LONG_MS = 20_000
 
@@ -118,17 +121,19 @@ class Look:
     """A replica whose look-ups are answered by the test."""
 
     def __init__(self) -> None:
-        self.under_way: list[Callable[[Fetched], None]] = []
-        self.fetches = WaitingFetches(lambda *asked: self.under_way.append(asked[2]))
+        self.under_way: list[Callable[[Answer], None]] = []
+        self.fetches: LongPolls[Replica, Answer] = LongPolls(8)
         self.answers: list[object] = []
 
     def add(self, wait_s: float = 60.0) -> None:
         self.fetches.add(
             Attentive(),  # type: ignore[arg-type]
             replica(),
-            Fetch(EPOCH, 1, MIB),
+            self.under_way.append,
+            is_nothing,
             wait_s,
             self.answers.append,
+            Fetched([], more=False),
         )
 
 

@@ -37,7 +37,7 @@ from loomlog.node.disks import Disks
 from loomlog.node.workers import called_back
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.logsdb.table import MemoryLogs
-from loomlog.wire.link import Frame
+from loomlog.wire.link import Connection, Frame
 
 LOG = 1
 ME = 2
@@ -53,6 +53,9 @@ class Attentive:
 
     congested = False
     reads_max = 8
+
+    def __init__(self) -> None:
+        self.turns = Turns(self)
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         callback()
@@ -110,7 +113,9 @@ class CopiesRig:
     ) -> tuple[asyncio.Future[NodeAnswer], Callable[[], None]]:
         answer: asyncio.Future[NodeAnswer] = asyncio.get_running_loop().create_future()
         read = Read(LOG, first, make(9, 9), MIB, everything=True)
-        return answer, self.copies.wait(read, 1, wait_s, answer.set_result, Turns(Attentive()))
+        connection: Connection = Attentive()  # type: ignore[assignment]
+        self.copies.wait(connection, read, 1, wait_s, answer.set_result)
+        return answer, partial(self.copies.connection_closed, connection)
 
     def close(self) -> None:
         self.copies.stop()
