@@ -164,3 +164,8 @@ def from_code(code: int, message: str, leader: str = "") -> LoomError:
     if code == NotLeader.code:
         return NotLeader(message, leader)
     return _BY_CODE.get(code, LoomError)(message)
+
+
+def seconds(duration_s: float) -> str:
+    """Return a duration for a message, rounded to what people can use."""
+    return f"{duration_s:.0f} s" if duration_s >= 10 else f"{duration_s:.2g} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from loomlog import limits
+from loomlog import connect, limits
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
-from loomlog.errors import DiskFailed
+from loomlog.errors import DiskFailed, InvalidArgument, LoomError
 from loomlog.testing import LocalCluster
 
 PROTOCOLS = ["ordered", "chained", "copyset"]
@@ -161,6 +162,66 @@ async def test_a_lone_replica_goes_on_when_there_is_room_again(
         free()
         await waiting
         assert await read_all(log) == [*range(5), *range(15)]
+
+
+def delete_copies(volume: Path) -> None:
+    shutil.rmtree(volume / "cid=local" / "snid=1" / "logs")
+
+
+def delete_stream(volume: Path) -> None:
+    shutil.rmtree(volume / "cid=local" / "snid=1" / "lsid=1")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "break_it", "named"),
+    [
+        ("ordered", fill, "node 1 takes nothing: volume .*: free space"),
+        ("copyset", fill, "node 1 takes no copies: volume .*: free space"),
+        ("ordered", delete_stream, "node 1 takes nothing: .*lsid=1 is gone .*restart this node"),
+        ("copyset", delete_copies, "node 1 takes no copies: .*are gone: restart this node"),
+    ],
+)
+async def test_without_a_spare_the_node_the_disk_and_a_command_are_named(
+    protocol: str,
+    break_it: Callable[[Path], Callable[[], None] | None],
+    named: str,
+    small_volume: Path,
+    tmp_path: Path,
+) -> None:
+    servers = LocalCluster(nodes=3, directory=tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", protocol, 1, 3)
+        await append_all(log, 3)
+        break_it(small_volume)
+        await until(lambda: _is_mentioned(cluster, small_volume))
+        async with await connect(servers.address, append_timeout_s=4.0) as impatient:
+            with pytest.raises(LoomError, match=named):
+                await append_all(impatient.log("events"), 30)
+        (stream,) = (await log.describe()).streams
+        assert re.search(named, stream.condition)
+        if protocol == "ordered" and break_it is fill:
+            assert "appends go on after `loom log switch events --replicas 2`" in stream.condition
+            await cluster.switch_log("events", replicas=2)
+            await append_all(log, 3)
+        elif break_it is delete_copies:  # too few nodes are left that could recover the last epoch
+            with pytest.raises(InvalidArgument, match=f"cannot be closed.*{named}"):
+                await cluster.switch_log("events", replicas=2)
+
+
+async def test_a_chain_without_a_spare_names_the_node_and_the_disk(
+    small_volume: Path, tmp_path: Path
+) -> None:
+    async with LocalCluster(nodes=3, directory=tmp_path) as cluster:
+        log = await cluster.create_log("events", "chained", 1, 3)
+        fill(small_volume)
+        await append_all(log, 15)
+
+        async def is_named() -> bool:
+            condition = (await log.describe()).streams[0].condition
+            words = "runs with 2 of 3 replicas; node 1 takes nothing: volume .*: free space"
+            return re.search(words, condition) is not None
+
+        await until(is_named)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -26,6 +26,7 @@ from loomlog.errors import (
     Timeout,
     Trimmed,
     Unavailable,
+    seconds,
 )
 from loomlog.types import Entry, Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -126,7 +127,7 @@ class Reader:
         kind = type(error) if isinstance(error, Corrupt | DataLoss | Unavailable) else Timeout
         raise kind(
             f"position {position} of log {self._log.name!r} could not be read within "
-            f"{self._timeout_s:g} s, last: {error}; try again, and see `loom status`"
+            f"{seconds(self._timeout_s)}, last: {error}; try again, and see `loom status`"
         ) from error
 
 
@@ -154,7 +155,8 @@ class TimeSearch:
                 if asyncio.get_running_loop().time() + wait_s > deadline_s:
                     raise Unavailable(
                         f"log {self._log!r} could not be searched within "
-                        f"{self._timeout_s:g} s, last: {error}; try again, and see `loom status`"
+                        f"{seconds(self._timeout_s)}, last: {error}; try again, and see "
+                        "`loom status`"
                     ) from error
             await asyncio.sleep(wait_s)
             attempts += 1

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
-from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable
+from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable, seconds
 from loomlog.net.liveness import Hearing, detect_silence
 from loomlog.net.turns import Turns
 from loomlog.types import Buffer
@@ -448,7 +448,9 @@ class Call(Generic[F]):
         if self._on_reply is not None:
             self._connection.forget(self._request_id)
             peer = self._connection.peer
-            self._replied(Timeout(f"{peer} did not answer within {self._timeout_s:g} s"), _NOTHING)
+            self._replied(
+                Timeout(f"{peer} did not answer within {seconds(self._timeout_s)}"), _NOTHING
+            )
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any, Generic
 
 from loomlog import limits
-from loomlog.errors import InvalidArgument, LoomError, Timeout, Unavailable
+from loomlog.errors import InvalidArgument, LoomError, Timeout, Unavailable, seconds
 from loomlog.net.address import join_address, split_address
 from loomlog.net.connection import Codec, Connection, Damaged, F, Handler
 from loomlog.net.notices import Notices
@@ -37,7 +37,7 @@ async def connect(
         greeted, connection = connection, None
         return greeted
     except TimeoutError:
-        error: LoomError = Timeout(f"{address} did not answer within {timeout_s:g} s")
+        error: LoomError = Timeout(f"{address} did not answer within {seconds(timeout_s)}")
     except OSError as cause:
         error = Unavailable(f"cannot reach {address}: {cause.strerror or cause}")
     finally:

@@ -89,7 +89,7 @@ class Volume:
     def condition(self) -> str:
         """A sentence for operators about the volume; empty if nothing is wrong."""
         if self.nearly_full and not self.error:
-            return f"volume {self._name} is nearly full: nothing new is placed there"
+            return f"volume {self._name} is nearly full, nothing new is placed there: free space"
         return self.problem_of(self.path)
 
     @property
@@ -100,7 +100,10 @@ class Volume:
         """Return a sentence about a directory on the volume; empty if nothing is wrong."""
         if path in self.vanished and self.path not in self.vanished:
             return f"{path} is gone or was replaced"
-        return f"volume {self._name} failed: {self.error}" if self.error else ""
+        if not self.error:
+            return ""
+        advice = ": free space" if self.is_full else ""
+        return f"volume {self._name} failed: {self.error}{advice}"
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._look_now_and_then())

@@ -372,18 +372,22 @@ class NoteRun(_message.Message):
     def __init__(self, number: _Optional[int] = ..., id: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class NodeConditions(_message.Message):
-    __slots__ = ("conditions", "takes_nothing", "stores_no_copies", "unserved", "chains_unserved")
+    __slots__ = ("conditions", "takes_nothing", "stores_no_copies", "unserved", "chains_unserved", "refuses_copies", "copies_fail")
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     TAKES_NOTHING_FIELD_NUMBER: _ClassVar[int]
     STORES_NO_COPIES_FIELD_NUMBER: _ClassVar[int]
     UNSERVED_FIELD_NUMBER: _ClassVar[int]
     CHAINS_UNSERVED_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_COPIES_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FAIL_FIELD_NUMBER: _ClassVar[int]
     conditions: _containers.RepeatedScalarFieldContainer[str]
     takes_nothing: bool
     stores_no_copies: bool
     unserved: _containers.RepeatedScalarFieldContainer[int]
     chains_unserved: bool
-    def __init__(self, conditions: _Optional[_Iterable[str]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ...) -> None: ...
+    refuses_copies: bool
+    copies_fail: bool
+    def __init__(self, conditions: _Optional[_Iterable[str]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
     __slots__ = ("loglet_id", "chain", "birth", "epoch", "written")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from loomlog.cli.console.command import Invocation
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.output import duration, print_json, visible
-from loomlog.errors import LoomError, Timeout
+from loomlog.errors import LoomError, Timeout, seconds
 
 if TYPE_CHECKING:
     from loomlog.client.operator import Change
@@ -72,7 +72,7 @@ def until_finished(look: Look, timeout_s: float | None) -> float:
                 return waited_s
             if timeout_s is not None and waited_s >= timeout_s:
                 raise Timeout(
-                    f"still under way after {timeout_s:g} s: {progress.text or 'it goes on'}; "
+                    f"still under way after {seconds(timeout_s)}: {progress.text or 'it goes on'}; "
                     "`loom status --watch` shows how it goes on"
                 )
             time.sleep(LOOK_EVERY_S)

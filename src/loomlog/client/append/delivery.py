@@ -21,7 +21,16 @@ from loomlog.client.append.refresher import Conditions, Refresher
 from loomlog.client.servers import BACKOFF, CachedLog
 from loomlog.config import ClientSettings
 from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, Action, Event, Progress, State
-from loomlog.errors import AppendUnknown, Busy, LoomError, NotFound, Retryable, Sealed, Unavailable
+from loomlog.errors import (
+    AppendUnknown,
+    Busy,
+    LoomError,
+    NotFound,
+    Retryable,
+    Sealed,
+    Unavailable,
+    seconds,
+)
 from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -274,7 +283,9 @@ class Delivery:
         hindrance = self._targets.conditions.hindrance(batch.lane.stream)
         known = "; ".join(filter(None, (batch.progress.loss, hindrance)))
         details = f" ({known})" if known else ""
-        self._fail(batch, self._unknown(batch, f"no answer within {self._timeout_s:g} s{details}"))
+        self._fail(
+            batch, self._unknown(batch, f"no answer within {seconds(self._timeout_s)}{details}")
+        )
 
     # ---- which streams there are
 

@@ -14,6 +14,7 @@ from loomlog.errors import (
     Timeout,
     Unavailable,
     VersionMismatch,
+    seconds,
 )
 from loomlog.types import StreamId
 
@@ -64,7 +65,7 @@ def unknown(log: str, batch: Batch, why: str) -> AppendUnknown:
 
 def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomError:
     """Return the error of a batch that was certainly not appended by its deadline."""
-    after = f"{_what(log, batch)}: not appended within {timeout_s:g} s"
+    after = f"{_what(log, batch)}: not appended within {seconds(timeout_s)}"
     refusal, wanted = batch.refusal, batch.lane.stream
     if refusal is None and targets.known and targets.missing(wanted):
         return no_stream(log, wanted)

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from loomlog.client.blocking.loop_thread import LoopThread
 from loomlog.client.subscribe.pieces import Pieces, Shown
-from loomlog.errors import Timeout, Unavailable
+from loomlog.errors import Timeout, Unavailable, seconds
 from loomlog.types import Gap
 
 T = TypeVar("T")
@@ -88,8 +88,8 @@ class _Chunks(Generic[T]):
             chunk = ahead.result(self._timeout_s)
         except TimeoutError:
             raise Timeout(
-                f"log {self._log!r}: nothing came for {self._timeout_s:g} s; try again, and see "
-                "`loom status`"
+                f"log {self._log!r}: nothing came for {seconds(self._timeout_s or 0.0)}; try "
+                "again, and see `loom status`"
             ) from None
         except concurrent.futures.CancelledError:
             if not self._closed:

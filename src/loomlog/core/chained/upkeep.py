@@ -174,11 +174,15 @@ def condition(
     filled: Mapping[Replica, int],
     trouble: str,
     trimmed: Glsn,
+    refusing: Mapping[NodeId, str],
 ) -> str:
     """Return a text about missing replicas, copies under way, causes of waiting, and losses that
-    are not trimmed; "" if all is well."""
+    are not trimmed; "" if all is well. `refusing`: nodes that take nothing, and why."""
     fewest = min((len(chain) for chain in projection.chains), default=0)
-    words = [f"runs with {fewest} of {wanted} replicas"] if fewest < wanted else []
+    words = []
+    if fewest < wanted:
+        words.append(f"runs with {fewest} of {wanted} replicas")
+        words += [f"node {node} takes nothing: {why}" for node, why in refusing.items()]
     words += [
         f"node {replica.node_id} is being filled, {percent} % copied"
         for replica, percent in filled.items()

@@ -108,26 +108,45 @@ def condition(
     lost: Mapping[NodeId, Epoch],
     reason: str,
     trouble: str,
+    refusing: Mapping[NodeId, str],
+    failing: Mapping[NodeId, str],
 ) -> str:
     """Return a text about missing nodes, epochs that are not recovered, losses and work under way;
-    "" if all is well. `lost`: nodes that lost copies, and up to which epoch."""
-    words = []
-    nodes, replication = state.history[-1].nodes, state.history[-1].replication
-    there = len(set(nodes).intersection(alive))
-    if there < len(nodes) and not state.closed:
-        words.append(f"{there} of {len(nodes)} nodes of the nodeset are alive")
-        if there < replication:
-            words.append(f"appends wait for {replication} of them")
+    "" if all is well. `lost`: nodes that lost copies, and up to which epoch; `refusing`: nodes that
+    take no copies, and why; `failing`: those of them that cannot take part in a recovery."""
+    words = [] if state.closed else _missing(state, alive, refusing)
     if not is_recovered(state):
         first, last = state.last_clean + 1, state.epoch - 1
         span = f"epoch {first} is" if first == last else f"epochs {first} to {last} are"
-        words.append(f"{span} not recovered yet{_waiting(state, alive)}")
+        words.append(f"{span} not recovered yet{_waiting(state, alive, failing)}")
     words += _losses(state, lost)
     if reason:
         words.append(f"gets a new epoch: {reason}")
     if trouble:
         words.append(trouble)
     return "; ".join(words)
+
+
+def _missing(
+    state: LogState, alive: Collection[NodeId], refusing: Mapping[NodeId, str]
+) -> list[str]:
+    nodes, replication = state.history[-1].nodes, state.history[-1].replication
+    there = set(nodes).intersection(alive)
+    full = [node for node in nodes if node in there and node in refusing]
+    words = [_refusal(node, refusing[node]) for node in full]
+    if len(there) < len(nodes):
+        words.append(f"{len(there)} of {len(nodes)} nodes of the nodeset are alive")
+    if len(there) - len(full) < replication:
+        words.append(
+            f"appends wait for {replication} of them"
+            if not full
+            else f"appends wait for {replication} nodes that do"
+        )
+    return words
+
+
+def _refusal(node: NodeId, why: str) -> str:
+    return f"node {node} takes no copies: {why}"
 
 
 def _losses(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[str]:
@@ -141,17 +160,26 @@ def _losses(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[str]:
     return words
 
 
-def why_not_closed(state: LogState, alive: Collection[NodeId]) -> str:
-    """Return why the log could not be closed now; "" if it could."""
-    away = awaited(state, alive, state.epoch)
-    return f"it cannot be closed, too few of its nodes are there: {_start(away)}" if away else ""
+def why_not_closed(
+    state: LogState, alive: Collection[NodeId], failing: Mapping[NodeId, str]
+) -> str:
+    """Return why the log could not be closed now; "" if it could. `failing`: nodes that are there
+    and cannot store anything, and why."""
+    away = awaited(state, set(alive).difference(failing), state.epoch)
+    if not away:
+        return ""
+    return f"it cannot be closed, too few of its nodes are there: {_what_helps(away, failing)}"
 
 
-def _waiting(state: LogState, alive: Collection[NodeId]) -> str:
-    away = awaited(state, alive, state.epoch - 1)
+def _waiting(state: LogState, alive: Collection[NodeId], failing: Mapping[NodeId, str]) -> str:
+    away = awaited(state, set(alive).difference(failing), state.epoch - 1)
     whose = "its" if state.last_clean + 2 == state.epoch else "their"
-    return f": too few of {whose} nodes are there: {_start(away)}" if away else ""
+    helps = _what_helps(away, failing)
+    return f": too few of {whose} nodes are there: {helps}" if away else ""
 
 
-def _start(nodes: Collection[NodeId]) -> str:
-    return f"start {', '.join(f'node {node}' for node in nodes)}"
+def _what_helps(nodes: Collection[NodeId], failing: Mapping[NodeId, str]) -> str:
+    silent = [f"node {node}" for node in nodes if node not in failing]
+    words = [f"start {', '.join(silent)}"] if silent else []
+    words += [_refusal(node, failing[node]) for node in nodes if node in failing]
+    return "; ".join(words)

@@ -241,7 +241,8 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         wanted, filled = segment.settings.replicas, self._filled(record)
         log = self._catalog.log_of(record)
         trimmed = 0 if log is None else log.trimmed
-        return condition(record.projection, wanted, action, filled, trouble, trimmed)
+        refusing = self._nodes.refusing()
+        return condition(record.projection, wanted, action, filled, trouble, trimmed, refusing)
 
     def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
         """Return how many percent each newcomer has copied."""

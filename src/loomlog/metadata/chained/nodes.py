@@ -48,6 +48,15 @@ class ChainNodes:
             return True
         return self._members.was_lost(node) and (loglet, node) in self._reported
 
+    def refusing(self) -> dict[NodeId, str]:
+        """Return the nodes that cannot take a replica because of their disks, and why."""
+        members = self._members
+        return {
+            node: members.complaints(node)
+            for node in members.all_reachable()
+            if members.takes_nothing(node) or members.restrictions(node).chains_unserved
+        }
+
     async def certain(self, projection: Projection) -> None:
         """Wait until every node of a projection is there or silent: one that is just coming back
         must not be left behind."""

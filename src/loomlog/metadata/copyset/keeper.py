@@ -131,7 +131,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         record = self.records.get(segment.loglet)
         if record is None or not record.begun:
             return ""
-        return why_not_closed(record.state, self._nodes.alive_of(record.state))
+        state, nodes = record.state, self._nodes
+        return why_not_closed(state, nodes.alive_of(state), nodes.failing(state))
 
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
         await self.epochs.begin(segment)  # if it never did
@@ -254,7 +255,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         alive, reason = self._nodes.alive_of(record.state), self._recoveries.reason(record)
         lost = {node: self._nodes.lost_through(node, record.loglet) for node in record.holders}
         trouble = self._recoveries.trouble(record.loglet)
-        return condition(record.state, alive, lost, reason, trouble)
+        refusing = self._nodes.refusing(record.state)
+        failing = self._nodes.failing(record.state)
+        return condition(record.state, alive, lost, reason, trouble, refusing, failing)
 
     def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
         state = stream.copyset if stream.HasField("copyset") else None

@@ -82,6 +82,19 @@ class CopysetNodes:
     def _is_unusable(self, node: NodeId) -> bool:
         return self._lost_nodes.lost(node) or self._members.restrictions(node).stores_no_copies
 
+    def refusing(self, state: LogState) -> dict[NodeId, str]:
+        """Return which nodes of a loglet take no new copies, and what is wrong with them."""
+        return {
+            node: self._members.complaints(node)
+            for node in self.alive_of(state)
+            if self._members.restrictions(node).refuses_copies
+        }
+
+    def failing(self, state: LogState) -> dict[NodeId, str]:
+        """Return which of those cannot take part in a recovery either."""
+        refusing = self.refusing(state).items()
+        return {n: why for n, why in refusing if self._members.restrictions(n).copies_fail}
+
     def lost_in_s(self, node: NodeId) -> float:
         return max(0.0, self._lost_nodes.lost_in_s(node))
 

@@ -238,6 +238,11 @@ class ConnectedNodes:
         """Return whether a node said that its disks are full or broken."""
         return self.restrictions(node).takes_nothing
 
+    def complaints(self, node: NodeId) -> str:
+        """Return what a node says is wrong with it, in one line."""
+        member = self._members.get(node)
+        return "; ".join(member.conditions) if member else ""
+
     def takes_more(self, node: NodeId) -> bool:
         """Return whether something new can be placed on a node."""
         return self.reachable(node) and not self.takes_nothing(node)

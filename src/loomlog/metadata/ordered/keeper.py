@@ -75,7 +75,7 @@ class OrderedKeeper(ProtocolKeeper):
         self._operator = StreamOperator(
             self.committer, choice, self._orders, self.reconciler, self._streams
         )
-        self._status = StreamStatus(self.committer, self.reconciler)
+        self._status = StreamStatus(self.committer, self.reconciler, context.placement)
 
     def start(self) -> None:
         for log in self._catalog.logs.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from loomlog.core.ordered.repair import Loss, find_loss
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.metadata.catalog.records import LogRecord, StreamRecord
+from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.types import Llsn, NodeId, ReplicaState, StreamId
@@ -48,24 +49,27 @@ class Losses:
 class StreamStatus:
     """Describes streams by the catalog, the commit rounds and the repair loop. Changes nothing."""
 
-    def __init__(self, committer: Committer, reconciler: Reconciler) -> None:
+    def __init__(
+        self, committer: Committer, reconciler: Reconciler, placement: ReplicaPlacement
+    ) -> None:
         self._catalog, self._nodes = committer.catalog, committer.members
+        self._placement = placement
         self._committer = committer
         self._reconciler = reconciler
         self._losses = Losses(committer)
 
     def of_log(self, log: LogRecord) -> list[pb.LogStream]:
-        hint = self._hint(log)
-        return [stream for s in log.streams if (stream := self._describe(log, s, hint))]
+        advice = self._advice(log)
+        return [stream for s in log.streams if (stream := self._describe(log, s, advice))]
 
-    def _hint(self, log: LogRecord) -> str:
-        """Return the command that lets appends go on when too few nodes are left, or ""."""
-        nodes = [n for n in self._nodes.all_reachable() if not self._catalog.nodes[n].draining]
-        if not 0 < len(nodes) < log.replicas:
+    def _advice(self, log: LogRecord) -> str:
+        """Return the command that lets appends go on while too few nodes can take them, or ""."""
+        usable = len(self._placement.usable_nodes())
+        if not 0 < usable < log.replicas:
             return ""
-        return f"appends go on after `loom log switch {log.name} --replicas {len(nodes)}`"
+        return f"appends go on after `loom log switch {log.name} --replicas {usable}`"
 
-    def _describe(self, log: LogRecord, stream_id: StreamId, hint: str) -> pb.LogStream | None:
+    def _describe(self, log: LogRecord, stream_id: StreamId, advice: str) -> pb.LogStream | None:
         stream = self._committer.stream(stream_id)
         if stream is None:  # it is just being deleted
             return None
@@ -74,8 +78,8 @@ class StreamStatus:
         condition, lost = self._reconciler.condition(stream), self._losses.of(stream)
         if lost is not None:
             condition = self._describe_loss(stream_id, lost)
-        if hint and stream.sealed and stream.wanted_running:
-            condition = f"{condition}; {hint}"
+        if stream.sealed and stream.wanted_running:
+            condition = "; ".join(filter(None, (*self._refusals(stream), condition, advice)))
         return pb.LogStream(
             log_stream_id=stream_id,
             state=STATE_TO_WIRE[self.state(stream)],
@@ -91,6 +95,16 @@ class StreamStatus:
             lost_from=lost.first if lost else 0,
             lost_after=lost.after if lost else 0,
         )
+
+    def _refusals(self, stream: StreamRounds) -> list[str]:
+        """Return which replicas wait for their disks, and what is wrong with those."""
+        words = []
+        for node in stream.replicas:
+            report, complaints = stream.reports.get(node), self._nodes.complaints(node)
+            is_damaged = report is not None and report.damaged
+            if complaints and (is_damaged or self._nodes.takes_nothing(node)):
+                words.append(f"node {node} takes nothing: {complaints}")
+        return words
 
     def _describe_loss(self, stream_id: StreamId, lost: Loss) -> str:
         words = f"all that it had from LLSN {lost.first} on is lost"

@@ -81,6 +81,15 @@ class LogsVolume:
         return self._refusal is not None
 
     @property
+    def fails(self) -> bool:
+        """Whether nothing can be stored now, not even a seal."""
+        return bool(self._problem) or not self._volume.works
+
+    @property
+    def refuses_copies(self) -> bool:
+        return self.fails or self._volume.nearly_full
+
+    @property
     def conditions(self) -> list[str]:
         """Sentences for operators about a LogsDB that cannot be opened."""
         return [self._problem] if self._problem else []

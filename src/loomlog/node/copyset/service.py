@@ -155,6 +155,8 @@ class CopysetService(NodeProtocol):
     def conditions(self, message: pb.NodeConditions) -> None:
         message.conditions.extend(self._copies.volume.conditions)
         message.stores_no_copies = self._copies.volume.is_closed
+        message.refuses_copies = self._copies.volume.refuses_copies
+        message.copies_fail = self._copies.volume.fails
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         if self._copies.volume.is_closed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
 from typing import Any
 
 from loomlog import limits
@@ -203,7 +203,15 @@ class OrderedService(NodeProtocol):
 
     def conditions(self, message: pb.NodeConditions) -> None:
         message.conditions.extend(self._stores.conditions)
+        message.conditions.extend(self._vanished())
         message.unserved.extend(sorted(self._stores.unserved(self.held)))
+
+    def _vanished(self) -> Iterator[str]:
+        for held in self.held.values():
+            path = held.driver.store.path
+            volume = self._disks.volume_of(path)
+            if path in volume.vanished and volume.path not in volume.vanished:
+                yield f"{volume.problem_of(path)}: bring it back, or restart this node"
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         message.streams.extend(

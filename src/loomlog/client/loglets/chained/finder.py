@@ -20,7 +20,15 @@ from loomlog.client.subscribe.pieces import Referred, decode, refers
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Found, Interrupted, NotWritten, Reading, Trimmed
 from loomlog.core.chained.read import decide_at, find_end, find_tail, read_at
-from loomlog.errors import DataLoss, LoomError, NotFound, NotYetWritten, Timeout, Unavailable
+from loomlog.errors import (
+    DataLoss,
+    LoomError,
+    NotFound,
+    NotYetWritten,
+    Timeout,
+    Unavailable,
+    seconds,
+)
 from loomlog.errors import Trimmed as TrimmedError
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Entry, Glsn, StreamId
@@ -125,7 +133,7 @@ class ChainedTail:
         except TimeoutError:
             raise Unavailable(
                 f"the tail of log {self._log.name!r} could not be found within "
-                f"{self._timeout_s:g} s, last: {reason}; try again, and see `loom status`"
+                f"{seconds(self._timeout_s)}, last: {reason}; try again, and see `loom status`"
             ) from None
         return log
 

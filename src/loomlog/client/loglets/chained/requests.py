@@ -14,7 +14,7 @@ from loomlog import limits
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, Refused, Request
 from loomlog.core.requests import Lost
-from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable
+from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable, seconds
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
@@ -103,7 +103,7 @@ class ReplicaRequest(PendingRequest):
 
     def time_is_over(self) -> None:
         self._forget()
-        self._failed(Timeout(f"no answer within {self._timeout_s:g} s"))
+        self._failed(Timeout(f"no answer within {seconds(self._timeout_s)}"))
 
     def _forget(self) -> bool:
         """Drop the answer; return whether it was still expected."""

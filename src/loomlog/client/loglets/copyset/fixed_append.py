@@ -14,7 +14,15 @@ from typing import Final
 from loomlog.client.loglets.contract import Confirm, Fixed
 from loomlog.client.loglets.copyset.segments import SegmentGoneError, Segments, Sequencers, View
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, make
-from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, Sealed, Unavailable
+from loomlog.errors import (
+    AppendUnknown,
+    LoomError,
+    NotFound,
+    Retryable,
+    Sealed,
+    Unavailable,
+    seconds,
+)
 from loomlog.protocol_names import COPYSET
 from loomlog.types import Buffer, Glsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -101,6 +109,6 @@ class FixedAppend:
     def _overdue(self, stream: StreamId, problem: LoomError) -> LoomError:
         return Unavailable(
             f"log {self._segments.log.name!r}: stream {stream} took no append for "
-            f"{self._timeout_s:g} s ({problem}); see `loom status`, start the nodes that are away, "
-            "and publish again: nothing is lost or doubled by that"
+            f"{seconds(self._timeout_s)} ({problem}); see `loom status`, start the nodes that are "
+            "away, and publish again: nothing is lost or doubled by that"
         )

@@ -22,6 +22,7 @@ from loomlog.errors import (
     Retryable,
     Sealed,
     Unavailable,
+    seconds,
 )
 from loomlog.protocol_names import ORDERED
 from loomlog.types import Buffer, Glsn, StreamId
@@ -103,8 +104,8 @@ class FixedAppend:
     def _overdue(self, target: pb.LogStream, error: LoomError) -> LoomError:
         return Unavailable(
             f"log {self._log.name!r}: stream {target.log_stream_id} took no append for "
-            f"{self._timeout_s:g} s ({error}); see `loom stream list`, unseal it if it was sealed "
-            "by hand, and publish again: nothing is lost or doubled by that"
+            f"{seconds(self._timeout_s)} ({error}); see `loom stream list`, unseal it if it was "
+            "sealed by hand, and publish again: nothing is lost or doubled by that"
         )
 
 
