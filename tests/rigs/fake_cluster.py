@@ -52,6 +52,7 @@ class Stream:
     hangs: bool = False  # takes appends and does nothing
     epoch: int = 1
     held: bool = False
+    rolled_back: str = ""  # why it takes nothing
     batches: list[bytearray] = field(default_factory=list)
     headers: list[batch.Header] = field(default_factory=list)
 
@@ -366,6 +367,8 @@ def _metadata_of(log: FakeLog) -> pb.Log:
             state=pb.RUNNING if stream.running else pb.STREAM_SEALED,
             seal_epoch=stream.epoch,
             held=stream.held,
+            rolled_back=bool(stream.rolled_back),
+            condition=stream.rolled_back,
             entries=stream.entries,
             replicas=[
                 pb.Replica(storage_node_id=number, address=address)

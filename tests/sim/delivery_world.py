@@ -324,6 +324,7 @@ class DeliveryWorld:
         yield "log gone", self._log_gone
         if self.delivery.lanes.any.queue:
             yield "held", self._hold
+        yield "rolled back", self._roll_back
 
     def _steps_of(self, stream: ModelStream) -> Iterator[tuple[str, Callable[[], None]]]:
         number = stream.number
@@ -359,7 +360,7 @@ class DeliveryWorld:
 
     # ---- how it happens
 
-    def learn(self, *, held: bool = False) -> None:
+    def learn(self, *, held: bool = False, rolled_back: bool = False) -> None:
         """The client learns in which epochs the streams are."""
         log = pb.Log(segments=[pb.Segment(loglet_id=1, protocol=ORDERED)])
         for stream in self.streams:
@@ -368,8 +369,9 @@ class DeliveryWorld:
                 loglet_id=1,
                 protocol=ORDERED,
                 seal_epoch=stream.epoch,
-                state=pb.SEALED if held else pb.RUNNING,
+                state=pb.SEALED if held or rolled_back else pb.RUNNING,
                 held=held,
+                rolled_back=rolled_back,
                 replicas=[pb.Replica(address=stream.address)],
             )
         self.delivery._targets.adopt(log)
@@ -459,6 +461,14 @@ class DeliveryWorld:
     def _hold(self) -> None:
         """An operator seals the streams: what is queued fails at once."""
         self.learn(held=True)
+        self._end(all_settled=False)
+
+    def _roll_back(self) -> None:
+        """The log lost rounds: what is queued or was sent fails at once."""
+        self.learn(rolled_back=True)
+        for index, batch in enumerate(self.batches):
+            if batch.progress.state in (table.QUEUED, table.SENT, table.DOUBTFUL):
+                raise Violation(f"batch {index} waits for a log that lost rounds")
         self._end(all_settled=False)
 
     def _end(self, *, all_settled: bool = True) -> None:

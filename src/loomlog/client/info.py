@@ -125,6 +125,7 @@ class NodeInfo:
     unknown_streams: tuple[StreamId, ...] = ()  # streams it has data of but is no replica of
     location: str = ""  # its failure domain; empty: one of its own
     conditions: tuple[str, ...] = ()  # its problems, a sentence each
+    held_back: str | None = None  # why it may not take part, though it is there; None: it may
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,4 +257,5 @@ def _node_info(node: pb.NodeStatus) -> NodeInfo:
         unknown_streams=tuple(node.unknown_streams),
         location=node.location,
         conditions=tuple(node.conditions),
+        held_back=node.held_back or None,
     )

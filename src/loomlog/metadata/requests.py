@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loomlog import limits
-from loomlog.errors import DiskFailed, LoomError, NotLeader, Unavailable
+from loomlog.errors import DiskFailed, LoomError, NotLeader, RolledBack, Unavailable
 from loomlog.metadata.protocol import Answer, AnswerAtOnce, TakeReport
 from loomlog.metadata.store.contract import StoreFailed
 from loomlog.metadata.term import Term
@@ -28,7 +28,6 @@ class Requests(Service):
     def __init__(self, term: Term, codec: Codec) -> None:
         self._term = term
         looks: dict[str, Answer] = {
-            "register": self._register,
             "describe_log": self._describe_log,
             "list_logs": self._list_logs,
             "get_bounds": self._get_bounds,
@@ -51,12 +50,19 @@ class Requests(Service):
             "change_lease": self._change_lease,
             "list_leases": self._list_leases,
         }
-        routes = {kind: self._confirming(answer) for kind, answer in looks.items()}
+        routes: dict[str, Route] = {
+            kind: self._confirming(answer) for kind, answer in looks.items()
+        }
         for kind, answer in confirmed.items():
             routes[kind] = self._confirming(answer, term.gate.wait)
         for kind, answer in commands.items():
             routes[kind] = self._confirming(answer, term.gate.wait_for_command)
-        routes |= {"report": self._report, "get_status": self._get_status}
+        self._confirm_and_register = self._confirming(self._register)
+        routes |= {
+            "register": self._register_or_turn_away,
+            "report": self._report,
+            "get_status": self._get_status,
+        }
         self._report_handlers: list[TakeReport] = [term.nodes.take_report]
         for keeper in term.keepers.values():
             if (handler := keeper.report_handler()) is not None:
@@ -79,7 +85,7 @@ class Requests(Service):
 
     def _confirming(
         self, answer: Answer, gate_opens: Callable[[], Awaitable[None]] | None = None
-    ) -> Route:
+    ) -> Callable[[Connection, Frame, memoryview], Awaitable[Frame]]:
         async def confirm_and_answer(
             connection: Connection, frame: Frame, payload: memoryview
         ) -> Frame:
@@ -124,6 +130,15 @@ class Requests(Service):
         self._term.connection_closed(connection)
 
     # ---- nodes
+
+    async def _register_or_turn_away(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        try:
+            return await self._confirm_and_register(connection, frame, payload)
+        except (RolledBack, Unavailable) as error:
+            self._term.registration.turned_away(frame.register, error)
+            raise
 
     async def _register(self, connection: Connection, frame: Frame) -> Frame:
         answer = await self._term.registration.register(connection, frame.register)

@@ -64,7 +64,7 @@ class StatusView:
             replicas=log.replicas,
             head=log.trimmed + 1,
             tail=keeper.known_tail(log, active),
-            tail_unknown=not keeper.is_tail_known(log, active),
+            tail_unknown=bool(self._gate.rolled_back) or not keeper.is_tail_known(log, active),
             streams=self._streams(log),
             version=self._version_of(log),
             segments=map(_segment, log.segments),
@@ -84,6 +84,11 @@ class StatusView:
         if reason := self._gate.condition:
             for stream in streams:
                 stream.condition = reason
+                if self._gate.rolled_back is not None:  # what this metadata knows of it is old
+                    stream.ClearField("entries")
+                    stream.ClearField("last")
+                    if stream.state == pb.RUNNING:
+                        stream.state = pb.SEALING
         return streams
 
     # ---- the cluster
@@ -115,7 +120,7 @@ class StatusView:
     def _conditions(self) -> list[str]:
         """Return what is wrong with this metadata repository."""
         is_retained = any(log.retention_s for log in self._catalog.logs.values())
-        waits = self._clocks.why_unknown() if is_retained else ""
+        waits = self._clocks.why_unknown() if is_retained and not self._gate.condition else ""
         gate, clock = (self._gate.condition, self._gate.doubt), self._clocks.own_condition()
         return [*filter(None, gate), *self._own_conditions(), *filter(None, (clock, waits))]
 
@@ -136,6 +141,9 @@ class StatusView:
             unknown_streams=[s for keeper in keepers for s in keeper.unknown_streams(node_id)],
             location=node.location,
             conditions=self._node_conditions(node_id, connected),
+            held_back=""
+            if connected and connected.connection
+            else self._nodes.turned_away(node_id),
         )
 
     def _node_conditions(self, node: NodeId, connected: ConnectedNode | None) -> list[str]:
@@ -228,6 +236,7 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
         "unknown_streams": list(node.unknown_streams),
         "location": node.location,
         "conditions": list(node.conditions),
+        "held_back": node.held_back or None,
     }
 
 

@@ -950,7 +950,7 @@ class Segment(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
 
 class LogStream(_message.Message):
-    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset", "held", "last", "lost_from", "lost_after")
+    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset", "held", "last", "lost_from", "lost_after", "rolled_back")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -967,6 +967,7 @@ class LogStream(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     LOST_FROM_FIELD_NUMBER: _ClassVar[int]
     LOST_AFTER_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     state: StreamState
     seal_epoch: int
@@ -983,7 +984,8 @@ class LogStream(_message.Message):
     last: int
     lost_from: int
     lost_after: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., copyset: _Optional[_Union[CopysetState, _Mapping]] = ..., held: _Optional[bool] = ..., last: _Optional[int] = ..., lost_from: _Optional[int] = ..., lost_after: _Optional[int] = ...) -> None: ...
+    rolled_back: bool
+    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., copyset: _Optional[_Union[CopysetState, _Mapping]] = ..., held: _Optional[bool] = ..., last: _Optional[int] = ..., lost_from: _Optional[int] = ..., lost_after: _Optional[int] = ..., rolled_back: _Optional[bool] = ...) -> None: ...
 
 class ListLogs(_message.Message):
     __slots__ = ()
@@ -1196,7 +1198,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "conditions")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "conditions", "held_back")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1208,6 +1210,7 @@ class NodeStatus(_message.Message):
     UNKNOWN_STREAMS_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -1219,7 +1222,8 @@ class NodeStatus(_message.Message):
     unknown_streams: _containers.RepeatedScalarFieldContainer[int]
     location: str
     conditions: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., conditions: _Optional[_Iterable[str]] = ...) -> None: ...
+    held_back: str
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., conditions: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)

@@ -106,7 +106,8 @@ def _drain_question(status: ClusterStatus, node: NodeId) -> str | None:
 
 def _remove_question(status: ClusterStatus, node: NodeId, *, force: bool) -> str:
     info = _node(status, node)
-    lives = "alive" if info.alive else "dead"
+    absent = "dead" if info.held_back is None else "held back"
+    lives = "alive" if info.alive else absent
     lost = (
         " Its replicas count as lost and are rebuilt on other nodes."
         if force and info.replicas

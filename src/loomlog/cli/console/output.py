@@ -97,10 +97,12 @@ def status_view(status: ClusterStatus) -> RenderableType:
     from rich.text import Text
 
     alive = sum(node.alive for node in status.nodes)
+    waiting = sum(node.held_back is not None for node in status.nodes)
+    held_back = f" and {waiting} held back" if waiting else ""
     head = Text.from_markup(
         f"cluster [bold]{plain(status.cluster_id)}[/] at {status.metadata_address}: "
-        f"{alive} of {len(status.nodes)} nodes alive, {status.rounds:,} commit rounds, "
-        f"up {duration(status.uptime_s)}"
+        f"{alive} of {len(status.nodes)} nodes alive{held_back}, "
+        f"{status.rounds:,} commit rounds, up {duration(status.uptime_s)}"
     )
     parts: list[RenderableType] = [head, node_table(status.nodes)]
     parts += [f"[red]metadata repository:[/] {plain(each)}" for each in status.conditions]
@@ -199,7 +201,9 @@ def _entries(info: LogInfo, stream: StreamInfo) -> str:
     if stream.entries is not None:
         return f"{stream.entries:,}"
     starts = {segment.id: segment.start for segment in info.segments}
-    last = stream.last or 0
+    if stream.last is None:
+        return "unknown"
+    last = stream.last
     if last < starts.get(stream.segment, 1):
         return "0"
     return f"up to {lsn_words(last) if stream.copyset is not None else f'{last:,}'}"
@@ -254,7 +258,8 @@ def node_table(nodes: Sequence[NodeInfo]) -> Table:
     if unknown:
         table.add_column("data of other streams")
     for node in nodes:
-        state = ("draining" if node.draining else "alive") if node.alive else "dead"
+        absent = "dead" if node.held_back is None else "held back"
+        state = ("draining" if node.draining else "alive") if node.alive else absent
         cells = [
             str(node.id),
             node.address,

@@ -27,6 +27,7 @@ from loomlog.errors import (
     LoomError,
     NotFound,
     Retryable,
+    RolledBack,
     Sealed,
     Unavailable,
     seconds,
@@ -307,6 +308,16 @@ class Delivery:
                 self._reject_queue(lane, errors.no_stream(self._log, lane.stream))
             elif refusal := self._targets.conditions.refusal(lane.stream):
                 self._reject_queue(lane, errors.refused(self._log, refusal))
+                if isinstance(refusal, RolledBack):
+                    self._give_up(lane, refusal)
+
+    def _give_up(self, lane: Lane, refusal: RolledBack) -> None:
+        """Fail batches that were sent: nothing that happens before their deadlines could tell
+        whether they are appended."""
+        for batch in [b for b in self._outstanding if b.lane is lane]:
+            if batch.progress.state in (State.SENT, State.DOUBTFUL):
+                action = batch.progress.advance(Event.UNKNOWN)
+                self._settle(batch, action, self._unknown(batch, str(refusal)))
 
     def _log_gone(self, error: LoomError) -> None:
         self._targets.clear()

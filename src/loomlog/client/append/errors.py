@@ -45,8 +45,8 @@ def no_stream(log: str, stream: StreamId | None) -> NotFound:
     return NotFound(f"log {log!r} has no stream {stream}")
 
 
-def refused(log: str, reason: str) -> Sealed:
-    return Sealed(f"append to log {log!r}: {reason}")
+def refused(log: str, refusal: LoomError) -> LoomError:
+    return type(refusal)(f"append to log {log!r}: {refusal}")
 
 
 def unknown_protocol(log: str, stream: Stream) -> VersionMismatch:

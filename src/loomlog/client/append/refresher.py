@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from loomlog.client.servers import BACKOFF, CachedLog
-from loomlog.errors import LoomError, Retryable
+from loomlog.errors import LoomError, Retryable, RolledBack, Sealed
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -84,7 +84,7 @@ class Conditions:
 
     def __init__(self, log: pb.Log | None = None) -> None:
         self._conditions: dict[StreamId, str] = {}  # of the streams that should run
-        self._refusals: dict[StreamId, str] = {}  # why streams permanently refuse appends
+        self._refusals: dict[StreamId, LoomError] = {}  # why streams permanently refuse appends
         if log is not None:
             active = log.segments[-1].loglet_id
             ended = {segment.loglet_id for segment in log.segments if segment.HasField("end")}
@@ -99,22 +99,25 @@ class Conditions:
         found = (said for stream, said in self._conditions.items() if wanted in (None, stream))
         return "; ".join(dict.fromkeys(filter(None, found)))
 
-    def refusal(self, wanted: StreamId | None) -> str:
-        """Return why no stream will take batches for `wanted` (None: any); "" if one may, e.g.
+    def refusal(self, wanted: StreamId | None) -> LoomError | None:
+        """Return why no stream will take batches for `wanted` (None: any); None if one may, e.g.
         after a repair."""
         if wanted is not None:
-            return self._refusals.get(wanted, "")
-        reasons = [self._refusals.get(stream, "") for stream in self._conditions]
-        return reasons[0] if reasons and all(reasons) else ""
+            return self._refusals.get(wanted)
+        if all(stream in self._refusals for stream in self._conditions):
+            return next((self._refusals[stream] for stream in self._conditions), None)
+        return None
 
 
-def _refusal(stream: pb.LogStream, ended: set[int]) -> str:
+def _refusal(stream: pb.LogStream, ended: set[int]) -> LoomError | None:
     number = stream.log_stream_id
+    if stream.rolled_back:
+        return RolledBack(stream.condition)
     if stream.held:
-        return (
+        return Sealed(
             f"an operator sealed stream {number}: unseal it with `loom stream unseal {number}`, or "
             "append to another"
         )
     if stream.loglet_id in ended:
-        return f"the segment of stream {number} has ended: append without naming a stream"
-    return ""
+        return Sealed(f"the segment of stream {number} has ended: append without naming a stream")
+    return None

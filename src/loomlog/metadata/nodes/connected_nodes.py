@@ -81,6 +81,7 @@ class ConnectedNodes:
         self._timer: asyncio.TimerHandle | None = None
         self._grace_timers: dict[NodeId, asyncio.TimerHandle] = {}
         self._held_back: dict[NodeId, tuple[str, float]] = {}  # address, when it asked last
+        self._turned_away: dict[NodeId, tuple[str, float]] = {}  # why, when it asked last
 
     def start(self, known: Iterable[NodeId]) -> None:
         """Expect the nodes that were part of the cluster before."""
@@ -161,7 +162,16 @@ class ConnectedNodes:
         address, asked_at = self._held_back.get(node, ("", float("-inf")))
         return address if self._loop.time() - asked_at < HELD_BACK_S else None
 
+    def turned_away(self, node: NodeId) -> str:
+        """Return why a node that asked a moment ago may not register now; "" if none did."""
+        reason, asked_at = self._turned_away.get(node, ("", float("-inf")))
+        return reason if self._loop.time() - asked_at < HELD_BACK_S else ""
+
     # ---- events
+
+    def turn_away(self, node: NodeId, reason: str) -> None:
+        """Note that a known node is there, and may not register now."""
+        self._turned_away[node] = reason, self._loop.time()
 
     def hold_back(self, node: NodeId, address: str) -> None:
         """Note that an empty node asks for the number of one that is known."""
@@ -176,6 +186,7 @@ class ConnectedNodes:
         self._members[node] = ConnectedNode(node, connection, now, self._failure_detection_s, alive)
         self._node_of[connection] = node
         self._held_back.pop(node, None)
+        self._turned_away.pop(node, None)
         if (timer := self._grace_timers.pop(node, None)) is not None:
             timer.cancel()
         if old is not None:

@@ -16,7 +16,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from loomlog.errors import AlreadyExists, InvalidArgument, Unauthorized, Unavailable
+from loomlog.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    LoomError,
+    Unauthorized,
+    Unavailable,
+)
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
@@ -83,6 +89,12 @@ class Registration:
         for keeper in self._keepers.values():
             keeper.fill_registered(record, answer)
         return answer
+
+    def turned_away(self, request: pb.Register, reason: LoomError) -> None:
+        """Note that a node of this cluster is there, and may not register now."""
+        known = self._catalog.nodes.get(request.storage_node_id)
+        if known is not None and known.node_secret == request.node_secret:
+            self._nodes.turn_away(known.node_id, str(reason))
 
     def _note_losses(self, request: pb.Register, all_lost: bool, node: NodeRecord) -> NodeRecord:
         for keeper in self._keepers.values():

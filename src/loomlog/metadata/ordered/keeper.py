@@ -166,6 +166,9 @@ class OrderedKeeper(ProtocolKeeper):
         known = self.committer.known_high_watermark(self._rounds(log))
         return max(known, segment.start - 1)  # it may be just about to begin
 
+    def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
+        return not self.committer.lost_rounds(log.log_id)
+
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
     ) -> Glsn:

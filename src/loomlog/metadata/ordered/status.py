@@ -94,6 +94,7 @@ class StreamStatus:
             held=not stream.wanted_running and not stream.closed,
             lost_from=lost.first if lost else 0,
             lost_after=lost.after if lost else 0,
+            rolled_back=self._has_lost_rounds(stream_id),
         )
 
     def _refusals(self, stream: StreamRounds) -> list[str]:

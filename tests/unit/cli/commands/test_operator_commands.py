@@ -347,6 +347,10 @@ def test_lists_and_status_show_conditions_and_copies(vmr: ScriptedVmr, loom: Loo
     node = loom.json("node", "list")[1]
     assert (node["alive"], node["unknown_streams"]) == (False, [5, 6])
     assert node["conditions"] == ["its [disk] burns"]
+    vmr.status.nodes[1].held_back = "the metadata went back in time"
+    assert "nodes alive and 1 held back," in loom.says("status")
+    assert "held back" in loom.says("node", "list")
+    assert loom.json("node", "list")[1]["held_back"] == "the metadata went back in time"
     stream = loom.json("stream", "list", "--log", "events")[0]
     assert (stream["log"], stream["id"], stream["joining"]) == ("events", 7, 3)
 

@@ -271,6 +271,22 @@ async def test_what_an_operator_sealed_is_not_waited_for() -> None:
                 await log.append(b"x")
 
 
+async def test_a_log_that_lost_rounds_is_not_waited_for() -> None:
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        (stream,) = fake.add_log("events").streams
+        log = cluster.log("events")
+        await log.append(b"x")
+        stream.hangs = True
+        sent = log.append(b"sent")
+        await until(lambda: fake.appends == 2)
+        stream.running, stream.rolled_back = False, "rounds are lost: restore them"
+        async with asyncio.timeout(10):  # not 30: nothing will change
+            with pytest.raises(errors.AppendUnknown, match="rounds are lost: restore them"):
+                await sent
+            with pytest.raises(errors.RolledBack, match="rounds are lost: restore them"):
+                await log.append(b"queued")
+
+
 async def test_a_stream_that_does_not_exist_need_not_wait_for_one_that_is_sealed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

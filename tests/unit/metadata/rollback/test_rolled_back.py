@@ -99,6 +99,50 @@ async def test_a_restored_copy_serves_nobody(cluster: Cluster) -> None:
     assert not [order for node in cluster.nodes for order in node.orders if "remove" in order]
 
 
+async def test_the_status_of_a_restored_copy_claims_nothing_that_may_be_old(
+    cluster: Cluster,
+) -> None:
+    await cluster.create()
+    await cluster.client.ask(pb.Frame(set_retention=pb.SetRetention(name="events", retention_s=60)))
+    await cluster.stop_repository()
+    cluster.back_up()
+    await cluster.start_repository()
+    await cluster.rejoin(*cluster.nodes)
+    await cluster.restart(restore=True)
+    for node in cluster.nodes[:2]:
+        with pytest.raises(RolledBack):
+            await node.join(cluster.address)
+    status = (await cluster.client.ask(pb.Frame(get_status=pb.GetStatus()))).status
+    assert ["went back in time" in node.held_back for node in status.nodes] == [True, True, False]
+    assert len(status.conditions) == 1, "it does not ask for nodes that are there"
+    (log,) = status.logs
+    (stream,) = log.streams
+    assert log.tail_unknown
+    assert stream.state == pb.SEALING
+    assert not stream.HasField("entries")
+
+
+async def test_a_node_that_waits_for_others_is_held_back_until_they_come(cluster: Cluster) -> None:
+    await cluster.restart()
+    with pytest.raises(Unavailable):
+        await cluster.nodes[0].join(cluster.address)
+    held_back = (await cluster.node(1)).held_back
+    assert held_back.startswith("1 of 3 storage nodes have confirmed")
+    await cluster.nodes[0].disconnect()
+    await cluster.rejoin(*cluster.nodes)
+    node = await cluster.node(1)
+    assert (node.alive, node.held_back) == (True, "")
+
+
+async def test_a_stranger_is_not_shown_as_a_node_that_is_held_back(cluster: Cluster) -> None:
+    await cluster.restart()
+    stranger = ScriptedNode(1)
+    stranger.node_secret = "another"
+    answer = await stranger.join(cluster.address)
+    assert answer.held_back
+    assert not (await cluster.node(1)).held_back
+
+
 async def test_a_copy_of_a_connected_node_that_lived_elsewhere_stops_nobody(
     cluster: Cluster,
 ) -> None:

@@ -20,6 +20,7 @@ from loomlog.errors import (
     LoomError,
     NotFound,
     Retryable,
+    RolledBack,
     Sealed,
     Unavailable,
     seconds,
@@ -87,6 +88,8 @@ class FixedAppend:
         raise SegmentEndedError(f"log {self._log.name!r} no longer has stream {stream}")
 
     async def _send(self, target: pb.LogStream, batch: Buffer) -> Glsn:
+        if target.rolled_back:
+            raise RolledBack(f"log {self._log.name!r}: {target.condition}")
         if target.state != pb.RUNNING or not target.replicas:
             raise Sealed(target.condition or "it does not run")
         connection = await self._connections.connect(target.replicas[0].address)
