@@ -183,7 +183,7 @@ def assign_position(view: bytearray | memoryview, first_position: Glsn) -> None:
 def assign_place(
     view: bytearray | memoryview, stream_id: StreamId, epoch: int, first: Glsn
 ) -> None:
-    """Set both, for a batch whose LLSNs equal its positions."""
+    """Set both numbers of a batch whose LLSNs equal its positions."""
     _LLSN.pack_into(view, _LLSN_AT, first, stream_id, epoch)
     _POSITION.pack_into(view, _POSITION_AT, first)
     _renew_header_crc(view)

@@ -1,6 +1,6 @@
 """A Parquet file with the rows of a range of positions, in order: writing, reading, checking it.
 
-A position without row is one of which the log said that nothing stands there. The footer says which
+A position without a row is one where the log said that there is no entry. The footer says which
 positions each row group has, so one row is found by reading one row group. The footer and every
 page have checksums, which are checked on every read; `check` is for the whole file.
 

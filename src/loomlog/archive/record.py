@@ -48,7 +48,8 @@ def decode(value: bytes, log: str) -> ArchiveInfo:
             return ArchiveInfo(**fields)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Corrupt(
-            f"the register {register_name(log)!r} does not describe an archive: who wrote it?"
+            f"the register {register_name(log)!r} does not describe an archive: another program "
+            "wrote it"
         ) from None
     raise VersionMismatch(
         f"the archive of log {log!r} is of version {version}, this program knows {VERSION}: "

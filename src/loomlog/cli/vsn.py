@@ -106,7 +106,7 @@ class _Registered:
         await self._node.stop()
 
     def _say_held_back(self, why: asyncio.Future[str]) -> None:
-        """Tell who started this process, who would wait for the line that says it is ready."""
+        """Notify the parent process, which otherwise waits for the ready line."""
         if not why.cancelled():
             line = {"ready": False, "pid": os.getpid(), "address": self._node.address}
             print(json.dumps({**line, "held_back": why.result()}), flush=True)

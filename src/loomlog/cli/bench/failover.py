@@ -33,7 +33,7 @@ REPLICAS: Final = 3
 FILL_RECORDS: Final = 1024  # of one batch
 FILLS_IN_FLIGHT: Final = 4
 LOOK_EVERY_S: Final = 0.02
-AFTERWARDS_S: Final = 1.0  # appends go on after the repair: the last stall ends in this time
+AFTERWARDS_S: Final = 1.0  # appends continue after the repair, so that the last stall ends
 REPAIR_TIMEOUT_S: Final = 120.0
 SCENARIOS: Final = 5
 
@@ -80,7 +80,7 @@ class Report:
 async def failover(
     target: Target, protocol: str, seconds: float, fill_mb: float, progress: Progress
 ) -> Report:
-    """Measure; whatever was started or made for it is gone afterwards."""
+    """Measure; everything started or created for it is removed afterwards."""
     if protocol not in STREAMS:
         raise InvalidArgument(f"--failover is measured of {', '.join(STREAMS)} logs")
     async with private_cluster(target, NODES) as (processes, cluster):

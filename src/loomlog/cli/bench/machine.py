@@ -40,7 +40,7 @@ class Idle:
 
 
 def describe(fdatasyncs_ms: list[float]) -> Machine:
-    """Describe this machine, with what was measured of its disk."""
+    """Describe this machine, with the measured speed of its disk."""
     return Machine(
         cores=os.cpu_count() or 1,
         system=f"{platform.system()} {platform.machine()}",
@@ -50,7 +50,7 @@ def describe(fdatasyncs_ms: list[float]) -> Machine:
 
 
 def fdatasync_ms(directory: Path) -> float:
-    """Return the median, measured as a storage node writes: into a file whose blocks exist."""
+    """Return the median for writes like a storage node's: into a preallocated file."""
     with TemporaryDirectory(dir=directory) as scratch:
         fd = os.open(Path(scratch) / "file", os.O_RDWR | os.O_CREAT)
         try:

@@ -59,7 +59,7 @@ class Report:
 async def measure(
     target: Target, protocol: str, replicas: int, count: int, seconds: float, progress: Progress
 ) -> Report:
-    """Measure; whatever was started or made for it is gone afterwards."""
+    """Measure; everything started or created for it is removed afterwards."""
     nodes = target.up or NODES
     private = private_cluster(target, nodes, timeout_s=CREATE_TIMEOUT_S)
     async with private as (processes, cluster):

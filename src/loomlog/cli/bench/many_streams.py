@@ -1,6 +1,6 @@
 """Commit rounds over very many log streams: what they cost the leader, and how long they take.
 
-The storage nodes are only played: they answer orders and report that one more entry is durable in
+The storage nodes are simulated: they answer orders and report that one more entry is durable in
 every stream, so that the metadata repository is what is measured, and no disk is filled.
 """
 
@@ -90,7 +90,7 @@ async def _rounds(
 
 
 class _PlayedNode:
-    """The real state machine of replicas, on a real connection, without anything stored."""
+    """A node with real replica state machines and a real connection that stores nothing."""
 
     def __init__(self) -> None:
         self._codec = Codec("vsn")

@@ -45,7 +45,7 @@ class Result:
 
 
 class Window:
-    """Counts what ends inside [begin, end); calls go on until `end`, also before `begin`."""
+    """Counts calls that end inside [begin, end); calls run before `begin` and until `end`."""
 
     def __init__(self, seconds: float) -> None:
         self.begin = perf_counter() + min(WARM_UP_S_MAX, seconds * WARM_UP_SHARE)
@@ -96,7 +96,7 @@ async def append_many(log: Log, record_bytes: int, seconds: float, batch: int) -
 
 
 async def append_one_at_a_time(log: Log, record_bytes: int, seconds: float) -> Result:
-    """Measure appends that wait for the one before: what a lone writer feels."""
+    """Measure appends that each wait for the one before: what a lone writer sees."""
     value = os.urandom(record_bytes)
     window = await _keep_calling(lambda: log.append(value), 1, seconds, 1)
     return window.result("append, one at a time", record_bytes, 1)

@@ -99,7 +99,7 @@ def scenario_count(settings: Settings, target: Target) -> int:
 
 
 async def bench(settings: Settings, target: Target, progress: Progress) -> Report:
-    """Measure everything; whatever was started or made for it is gone afterwards."""
+    """Measure everything; what was started or created for it is removed afterwards."""
     with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
         directory = Path(scratch)
         if target.up is None:
@@ -150,7 +150,7 @@ Scenario: TypeAlias = Callable[["Log", Glsn], Awaitable[Result]]
 async def _measure_size(
     logs: list[tuple[Log, list[Result]]], size: int, settings: Settings, progress: Progress
 ) -> None:
-    """Each scenario with one log after the other: what else the machine does counts for both."""
+    """Measure each scenario on one log, then the other, so that other load affects both."""
     firsts = [await log.tail() + 1 for log, _ in logs]
     for name, scenario in _scenarios(size, settings):
         for (log, results), first in zip(logs, firsts, strict=True):

@@ -72,7 +72,7 @@ class Report:
 
 
 async def measure(target: Target, rows: int, seconds: float, progress: Progress) -> Report:
-    """Measure; whatever was started or made for it is gone afterwards."""
+    """Measure; everything started or created for it is removed afterwards."""
     from loomlog import spark as spark_source
 
     with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
@@ -153,7 +153,7 @@ def _group_bys(place: _Place, log: str, parquet: str, report: Report) -> None:
 
 
 def _group_by(source: Callable[[], DataFrame], rows: int) -> float:
-    """Every row's value is looked at; seconds."""
+    """Return the seconds of a query that reads every row's value."""
     from pyspark.sql import functions as f
 
     begun = perf_counter()
@@ -217,7 +217,7 @@ async def _ages(place: _Place, seconds: float, report: Report) -> None:
 
 
 async def _write_steadily(log: Log, rows: int) -> None:
-    """Whether or not they are acknowledged in time; each row says when it was written."""
+    """Append at a steady rate, acknowledged or not; each row holds the time of writing."""
     per_piece = AGE_ROWS_PER_S // AGE_PIECES_PER_S
     begun = perf_counter()
     rest = bytes(RECORD_BYTES - _STAMP.size)

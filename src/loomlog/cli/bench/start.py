@@ -29,7 +29,7 @@ RECORD_BYTES: Final = 16 * 1024
 BATCH_RECORDS: Final = 64  # 1 MiB
 BATCHES_IN_FLIGHT: Final = 8
 SPACE_RESERVE: Final = 1.1  # headers, preallocated files
-SPACE_LEFT_BYTES: Final = 1_000_000_000  # a disk is not filled to the brim for a measurement
+SPACE_LEFT_BYTES: Final = 1_000_000_000  # never fill a disk completely for a measurement
 LOOK_EVERY_S: Final = 0.01
 NODE: Final = "vsn-1"
 SCENARIOS: Final = 4
@@ -46,7 +46,7 @@ class Start:
 
 
 async def starts(gigabytes: float, target: Target, progress: Progress) -> list[Start]:
-    """Measure; whatever was started or made for it is gone afterwards."""
+    """Measure; everything started or created for it is removed afterwards."""
     with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
         directory = Path(scratch)
         _check_space(directory, gigabytes)

@@ -1,4 +1,4 @@
-"""Appends at a steady rate, answered or not: what stalls, shows."""
+"""Appends at a steady rate, answered or not, so that every stall shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sample:
 
 
 class SteadyWriter:
-    """`async with` starts it and ends it."""
+    """A writer that runs during an `async with` block."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -79,7 +79,7 @@ class SteadyWriter:
         return max(after - before for before, after in pairwise(points))
 
     def p99_ms(self, begin: float, end: float) -> float | None:
-        """Return the p99 of appends that began in this time, all of which must have ended."""
+        """Return the p99 of the appends that began in this time; all must have ended."""
         took = sorted(s.ended - s.started for s in self._samples if begin <= s.started < end)
         return percentile_ms(took, 0.99)
 

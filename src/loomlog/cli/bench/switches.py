@@ -28,7 +28,7 @@ PROTOCOLS: Final = (  # from each to each
     *("ordered", "chained", "chained", "ordered", "ordered"),
     *("copyset", "copyset", "chained", "copyset", "ordered"),
 )
-AFTERWARDS_S: Final = 1.0  # appends go on: the pause ends in this time
+AFTERWARDS_S: Final = 1.0  # appends continue, so that the pause ends
 SCENARIOS: Final = len(PROTOCOLS)
 
 
@@ -52,7 +52,7 @@ class Report:
 
 
 async def measure(target: Target, entries: int, seconds: float, progress: Progress) -> Report:
-    """Measure; whatever was started or made for it is gone afterwards."""
+    """Measure; everything started or created for it is removed afterwards."""
     async with private_cluster(target, NODES) as (_, cluster):
         report = Report(entries)
         log = await cluster.create_log("bench-switch", PROTOCOLS[0], 1, NODES)

@@ -62,7 +62,7 @@ def _repeats(seconds: float) -> int:
 
 
 async def measure(target: Target, seconds: float, streams: int, progress: Progress) -> Report:
-    """Measure; whatever was started or made for it is gone afterwards."""
+    """Measure; everything started or created for it is removed afterwards."""
     report = Report()
     for metadata in (1, METADATA):
         async with private_cluster(target, NODES, metadata) as (processes, cluster):

@@ -71,7 +71,7 @@ def run(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Archive a log; what was killed or failed is made good by the next run."""
+    """Archive a log; an interrupted run is completed by the next one."""
     from loomlog.spark import archive_job
 
     if sum(given is not None for given in (until, older_than, keep)) > 1:
@@ -165,7 +165,7 @@ def verify(
 def forget(
     log: LogName, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """End a log's archive: its files stay, and nobody reads them as a part of the log any more."""
+    """End a log's archive: its files stay, but are no longer read as part of the log."""
     from loomlog.spark import archive_job
 
     changes.confirm(

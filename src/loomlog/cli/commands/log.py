@@ -121,7 +121,7 @@ def switch(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Run a log another way from now on, while it is used."""
+    """Switch a log to other settings while it is in use."""
     with connected_sync(cluster) as client:
         change = client.switch_log(
             log, protocol=protocol, streams=streams, replicas=replicas, nodeset=nodeset
@@ -183,7 +183,7 @@ def trim(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Drop all entries up to and with a position. Asks first on a terminal."""
+    """Delete all entries up to and including a position. Asks first on a terminal."""
     question = f"Drop all entries of {log} up to and with position {position}?"
     changes.confirm_at_terminal(question, yes=yes)
     with connected_sync(cluster) as client:

@@ -82,7 +82,7 @@ def _remove_question(status: ClusterStatus, member: int) -> str | None:
     left = len(status.members) - 1
     if left > 2:
         return None
-    return f"With {left} metadata repositories left the cluster stops when one fails. Go on?"
+    return f"With {left} metadata repositories left the cluster stops when one fails. Continue?"
 
 
 # ---- a cluster that is stopped

@@ -82,7 +82,7 @@ def replace(
 def cleanup(
     node: Node, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """Delete a node's data of streams that are not (any more) its own."""
+    """Delete a node's data of streams that it is not, or no longer, a replica of."""
     with connected_sync(cluster) as client:
         changes.confirm(lambda: _cleanup_question(client.status(), node), yes=yes)
         changes.say(client.cleanup_node(node), as_json=as_json)

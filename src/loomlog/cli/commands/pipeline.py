@@ -76,7 +76,7 @@ def run(
     *,
     how: RunOptions,
 ) -> None:
-    """Run a pipeline until Ctrl-C; it goes on where any run of it ended."""
+    """Run a pipeline until Ctrl-C; it continues where the last run ended."""
     _run(how, _load(file, how.name), once=once, metrics_file=metrics_file)
 
 
@@ -93,19 +93,19 @@ def status(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Show a pipeline: who runs it, how far it is, how far behind."""
+    """Show a pipeline: its active site, its progress and its lag."""
     _show(cluster, name, metrics_file, as_json=as_json)
 
 
 @app.command()
 def pause(name: PipelineName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """Begin no new unit until it is resumed, whoever runs it."""
+    """Start no new unit, on any site, until the pipeline is resumed."""
     _pause(cluster, name, wanted=True, as_json=as_json)
 
 
 @app.command()
 def resume(name: PipelineName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """Go on after a pause."""
+    """Continue after a pause."""
     _pause(cluster, name, wanted=False, as_json=as_json)
 
 
@@ -119,7 +119,7 @@ def reset(
         bool,
         typer.Option(
             "--same-output",
-            help="Go on writing where it writes now, not into a new version of the output.",
+            help="Keep writing to the current version of the output, not to a new one.",
         ),
     ] = False,
     yes: Yes = False,
@@ -159,7 +159,7 @@ def backfill(
     ] = None,
     version: Annotated[
         int | None,
-        typer.Option(min=2, metavar="N", help="Go on with the backfill into this version."),
+        typer.Option(min=2, metavar="N", help="Continue the backfill into this version."),
     ] = None,
     *,
     how: RunOptions,
@@ -208,7 +208,7 @@ def list_letters(
 
 @command(letters_app, "replay")
 def replay_letters(file: File, how: RunOptions) -> None:
-    """Process dead letters again, with the pipeline as it is now."""
+    """Process dead letters again, with the current pipeline."""
     pipeline = _load(file, how.name)
     from loomlog.spark.pipelines import rerun
 

@@ -233,7 +233,7 @@ async def _plan(catch_up: CatchUp, how: How) -> Plan:
 
 
 def _say_plan(plan: Plan, how: How, start: str = "") -> None:
-    """Print a plan; `start` says how to go on after it was carried out."""
+    """Print a plan; `start` is the command to run afterwards."""
     fields = {"notes": plan.notes, "reasons": plan.reasons, "up_to_date": bool(start)}
     end = [f"the metadata is up to date: {start}"] if start else []
     _print(plan.rounds, how, fields, [*plan.reasons, *_lines(plan.rounds), *plan.notes, *end])

@@ -1,4 +1,4 @@
-"""`loom status`: the cluster at one moment, or again and again."""
+"""`loom status`: the state of the cluster, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def _statuses(
 
 @contextmanager
 def _screen(*, as_json: bool) -> Iterator[Show]:
-    """Show a screen that changes on a terminal; otherwise one status below the other."""
+    """Update the screen of a terminal; otherwise print one status after the other."""
     if as_json:
         yield lambda status: print_json(_fields(status))
         return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Show = Callable[["Entry"], str]
 ShowGap = Callable[["Gap"], None]
 
-SAVE_S: Final = 1.0  # how often a checkpoint moves on
+SAVE_S: Final = 1.0  # how often a checkpoint is saved
 
 
 async def tail(
@@ -39,7 +39,7 @@ async def tail(
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new entries, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Continue with new entries, until Ctrl-C.")
     ] = False,
     count_max: Annotated[
         int | None, typer.Option("--max", "-n", min=0, metavar="N", help="At most this many.")

@@ -42,7 +42,7 @@ async def up(
             min=1,
             max=5,
             show_default="those in the data, or 1",
-            help="Metadata repositories; 3 go on when one fails, and need etcd.",
+            help="Metadata repositories; 3 survive the loss of one, and need etcd.",
         ),
     ] = None,
     data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path(

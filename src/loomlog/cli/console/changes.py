@@ -30,8 +30,8 @@ def confirm_at_terminal(question: str, *, yes: bool) -> None:
 
 
 def confirm(question: Callable[[], str | None], *, yes: bool) -> None:
-    """Return only if the change shall be made. A question of None needs no answer; without a
-    terminal, `--yes` has to be given."""
+    """Return only if the change should be made. A question of None needs no answer; without
+    a terminal, `--yes` is required."""
     if yes:
         return
     text = question()

@@ -21,7 +21,7 @@ INTERRUPTED: Final = 130
 
 
 class UsageError(LoomError):
-    """The command must be given in another way."""
+    """The command line is wrong."""
 
 
 def main(app: typer.Typer, name: str) -> NoReturn:
@@ -110,5 +110,5 @@ def _open_closed_descriptors() -> None:
 
 
 def _forget_stdout() -> None:
-    # The interpreter flushes stdout once more at exit; let that go nowhere.
+    # The interpreter flushes stdout once more at exit; discard that.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

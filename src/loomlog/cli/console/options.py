@@ -160,7 +160,7 @@ Peers = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """The options that say which keys of etcd are ours, and who we are there."""
+    """The options of etcd: the prefix of our keys, and how to authenticate."""
 
     etcd_prefix: EtcdPrefix = "loomlog"
     etcd_user: EtcdUser = ""

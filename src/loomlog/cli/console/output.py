@@ -196,8 +196,8 @@ def _epochs(stream: StreamInfo, epochs: EpochsInfo, end: int) -> tuple[str, ...]
 
 
 def _entries(info: LogInfo, stream: StreamInfo) -> str:
-    """Return how many it got. Where LLSNs are positions there are gaps among them, so that nobody
-    counts; then it is up to where they are known."""
+    """Return the number of entries. Where LLSNs are positions, nobody counts entries, so return
+    the last known position."""
     if stream.entries is not None:
         return f"{stream.entries:,}"
     starts = {segment.id: segment.start for segment in info.segments}
@@ -234,7 +234,7 @@ def _nodes(stream: StreamInfo) -> str:
 
 
 def condition(stream: StreamInfo) -> str:
-    """Return why it does not run, or what is under way; empty when all is well."""
+    """Return why it does not run, or what is in progress; empty when all is well."""
     if stream.joining is None or stream.chains:  # of chains it says how much is copied
         return stream.condition.removeprefix(f"{stream.state}: ")
     words = stream.condition or f"node {stream.joining} joins"

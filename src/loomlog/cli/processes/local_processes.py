@@ -58,7 +58,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A server process that said that it is ready, or what it waits for."""
+    """A server process that is ready, or has said what it waits for."""
 
     name: str
     process: asyncio.subprocess.Process

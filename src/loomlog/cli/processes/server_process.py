@@ -90,7 +90,7 @@ class ServerOptions:
 
 class Server(Protocol):
     async def start(self) -> None:
-        """Return when it serves; raise when it cannot, and leave nothing behind."""
+        """Return once it serves; if it cannot, clean up and raise."""
 
     async def stop(self) -> None: ...
 
@@ -100,8 +100,8 @@ def serve(
     ready: Callable[[], dict[str, object]],
     failed: Callable[[], asyncio.Future[LoomError]] | None = None,
 ) -> None:
-    """Run the server. `ready` gives the fields of the ready line; `failed` a future that a
-    server which cannot go on fills with the reason."""
+    """Run the server. `ready` gives the fields of the ready line; `failed` a future that is
+    done, with the reason, once the server cannot continue."""
     os.umask(PRIVATE_UMASK)
     _allow_many_files()
     _keep_freed_memory()
@@ -190,7 +190,7 @@ async def first(work: asyncio.Future[Any], stop_asked: asyncio.Event) -> bool:
 
 
 def set_up_logs(form: Format, level: Level, *, server: str) -> None:
-    """Send all logging of this process to stderr, marked as of `server` (e.g. vsn-1).
+    """Send all logging of this process to stderr, marked with `server` (e.g. vsn-1).
 
     A field given as `extra={"stream": 3}` becomes a field of the line.
     """

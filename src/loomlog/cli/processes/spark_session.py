@@ -46,12 +46,12 @@ def stop_spark(spark: SparkSession) -> None:
     try:
         spark.stop()
     except (Py4JError, OSError):
-        pass  # who needed it says so
+        pass  # callers that need it report the error
 
 
 @contextmanager
 def _stderr_of_java_hidden() -> Iterator[None]:
-    """Hide what Java writes to stderr: pages of warnings; what matters comes as exceptions."""
+    """Hide Java's stderr, which is pages of warnings: real problems are raised as exceptions."""
     if os.environ.get("LOOM_DEBUG"):
         yield
         return
