@@ -31,7 +31,7 @@ from loomlog.wire.link import Codec, Connection, Frame, OnReply
 # first_s is about a round trip with a sync; a stream that runs again is noticed within max_s.
 BACKOFF: Final = Backoff(first_s=0.01, max_s=0.5)
 REFRESH_INTERVAL_S: Final = 0.02  # appends that fail together share a refresh
-_CONNECT_S: Final = 0.5  # then the next repository is tried; connecting goes on in the background
+_CONNECT_S: Final = 0.5  # then the next repository is tried; connecting continues in the background
 _SILENCE_S_MIN: Final = 0.5
 _ASKED_PER_SILENCE: Final = 4  # pings in the time after which a repository counts as silent
 

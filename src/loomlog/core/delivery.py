@@ -1,8 +1,8 @@
 """The life of a batch that a client appends: a table of states and events. Pure.
 
 Invariants:
-- a batch is attempted again only if it was certainly not appended; retry="at-once" gives this up,
-  in one row of the table;
+- a batch is attempted again only if it was certainly not appended; retry="at-once" breaks this
+  rule, in one row of the table;
 - a batch whose answer was lost stays with its attempt until it is known whether it was appended;
 - every batch is settled once, and what may have been appended never fails as if it were not.
 """
@@ -26,7 +26,7 @@ class State(StrEnum):
 class Event(StrEnum):
     PICKED = "a stream has room for it"
     SENT = "the attempt sends it, for the first time or again"
-    DECLINED = "all that was sent was refused, and the attempt goes on"
+    DECLINED = "all that was sent was refused, and the attempt continues"
     APPENDED = "it is appended"
     REFUSED = "it is not appended: another attempt may help"
     REJECTED = "it is not appended, and another attempt would not help"

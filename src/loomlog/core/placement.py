@@ -86,7 +86,7 @@ class Candidate(NamedTuple):
     draining: bool = False
     deleting: bool = False  # is about to delete what it had of the stream
     unable: bool = False  # failed to take it a moment ago
-    has_old_data: bool = False  # of the stream, from which it cannot go on
+    has_old_data: bool = False  # of the stream, which it cannot continue from
 
 
 def why_not(

@@ -1,6 +1,6 @@
 """Operations that need other parties are generators of requests. Pure.
 
-An operation yields a question, is sent its answer, and goes on until it returns its outcome. The
+An operation yields a question, is sent its answer, and continues until it returns its outcome. The
 driver owns the network, the clock and the timeouts. A request without an answer gets `Lost`.
 """
 
@@ -22,7 +22,7 @@ Steps: TypeAlias = Generator[Question, Reply, Outcome]
 
 
 class Service(Enum):
-    """Parties that are no storage nodes."""
+    """Parties other than storage nodes."""
 
     SEQUENCER = "sequencer"
     METADATA = "metadata"

@@ -54,7 +54,7 @@ class SwitchState(StrEnum):
     """The progress of a switch."""
 
     NONE = "none"
-    PREPARING = "preparing"  # the successor is being made; appends go on
+    PREPARING = "preparing"  # the successor is being made; appends continue
     SEALING = "sealing"  # the active segment takes no more appends
 
 
@@ -64,7 +64,7 @@ TRANSITIONS: Final = {
     (SwitchState.PREPARING, SwitchState.SEALING): "it is made",
     (SwitchState.SEALING, SwitchState.NONE): "the tail is known: the successor is active",
 }
-"""Never from NONE to SEALING: a log is not sealed before there is something to go on with. And
+"""Never from NONE to SEALING: a log is not sealed before there is something to continue with. And
 never back from SEALING: somebody may have sealed it already."""
 
 
@@ -121,8 +121,9 @@ class Layout(NamedTuple):
         return self._replace(successor=self.successor._replace(ready=True))
 
     def extend(self, tail: Glsn) -> Layout:
-        """End the active segment at `tail`, for good; the successor goes on above. Older segments
-        that are empty are dropped; if the log is empty, all but the one that ended last."""
+        """End the active segment at `tail`, for good; the successor continues above it. Older
+        segments that are empty are dropped; if the log is empty, all but the one that ended
+        last."""
         self._check(SwitchState.SEALING, SwitchState.NONE)
         successor, active = self.successor, self.active
         assert successor is not None

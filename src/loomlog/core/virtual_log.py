@@ -2,12 +2,12 @@
 
 A switch consists of these steps, whether a party wants it or finds it unfinished:
 
-    prepare    write the successor down                       Swap     appends go on
+    prepare    write the successor down                       Swap     appends continue
     make       create its loglet, empty; or give up           Make
     ready      from here on there is no way back              Swap
     seal       seal the active loglet and learn its tail      Seal     appends wait
     extend     record the end; the successor starts above     Swap
-    begin      start the new loglet at its first position     Begin    appends go on
+    begin      start the new loglet at its first position     Begin    appends continue
     discard    drop older loglets that are empty by now       Discard
 
 Each step may be taken by a different party, or by several at once: all decisions are swaps of the

@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class RunTasks(Protocol):
-    """Does the work of all tasks, in any order; `finished` hears how many are done."""
+    """Runs all tasks, in any order; `finished` is called with the number that are done."""
 
     def __call__(
         self, work: Callable[[Any], Any], tasks: Sequence[Any], finished: Callable[[int], None]

@@ -122,7 +122,7 @@ def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
 
 
 class _Failed(NamedTuple):
-    """The error of a task that a retry does not mend."""
+    """The error of a task that a retry cannot fix."""
 
     error: LoomError
 
@@ -149,7 +149,7 @@ def tasks_on(spark: SparkSession) -> RunTasks:
 
 
 class _Careful:
-    """Does the work of a task; returns an error that a retry does not mend."""
+    """Runs a task; returns an error that a retry cannot fix."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self._work = work
@@ -194,7 +194,7 @@ class _Watched:
 
 
 def _why(error: Exception) -> str:
-    """Return the line that says something: Spark's own message is a whole page."""
+    """Return the informative line of an error: Spark's own message is a whole page."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if "Error: " in line or line.startswith("loomlog.errors.")]
     return (said or lines or [type(error).__name__])[0]

@@ -118,7 +118,7 @@ def _archived(
 def lost(log: str, first: Glsn, last: Glsn) -> Trimmed:
     return Trimmed(
         f"log {log!r}: positions {first} to {last} were trimmed before they were read; with "
-        "failOnDataLoss=false the read goes on without them"
+        "failOnDataLoss=false the read continues without them"
     )
 
 
@@ -148,8 +148,8 @@ def _to_read(found: StreamRange) -> Sequence[TaskRange]:
 
 
 def _epochs(whole: PositionRange) -> list[PositionRange]:
-    """Cut where an epoch of protocol `copyset` may begin. Of all but the last it is not known where
-    they end."""
+    """Cut where an epoch of protocol `copyset` may begin. Only the end of the last one is
+    known."""
     return [
         PositionRange(first, last, whole.streams, sparse=last != whole.last)
         for first, last in cut(whole.first, whole.last, EPOCHS_MAX)

@@ -75,7 +75,7 @@ def _in_pushdown_worker() -> bool:
 
 
 def _require_columns(schema: StructType) -> None:
-    """A schema of the user's may only repeat ours."""
+    """Raise unless a schema given by the user equals ours."""
     given = [(field.name, field.dataType) for field in schema.fields]
     ours = [(field.name, field.dataType) for field in COLUMNS.fields]
     if given != ours:

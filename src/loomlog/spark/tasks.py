@@ -1,7 +1,7 @@
 """Tasks in Python workers of Spark: read a range of one stream from its nodes, or a range of
 positions from the log or its archive, as Arrow.
 
-Batches of the log are joined or cut to sizes that Spark likes; no Python runs per record.
+Batches of the log are joined or split to suit Spark; no Python runs per record.
 """
 
 from __future__ import annotations

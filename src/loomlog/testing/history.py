@@ -279,7 +279,7 @@ class _Checker:
                 if gap.kind == "dataloss":
                     yield Violation(Rule.NO_LOSS, f"reader {name}: {gap.first} to {gap.last}")
                 if gap.kind == "trim" and gap.last <= self.history.trimmed:
-                    continue  # who came earlier has seen what was there
+                    continue  # a reader that came earlier saw the entries
                 at = bisect_left(places, gap.first)
                 if at < len(places) and places[at] <= gap.last:
                     yield Violation(

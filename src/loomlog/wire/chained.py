@@ -1,6 +1,6 @@
 """Converts between the types of core/chained and wire messages. Pure.
 
-The core's `log_id` is the id of the loglet, of which a log may have several. A request that makes
+The core's `log_id` is the id of a loglet; a log may have several. A request that makes
 no sense raises InvalidArgument. An answer raises nothing: one that cannot be used becomes `Refused`
 if something was read, else `Lost`.
 """

@@ -90,7 +90,7 @@ class FrameReader:
         """Yield the frames that are complete now that `count` bytes were put into `writable()`.
 
         Raises Corrupt for bytes that are no frame; the connection must then be closed. The caller
-        may stop early, and go on later with `received(0)`, before it asks for room again.
+        may stop early and continue later with `received(0)`, before it asks for room again.
         """
         self._end += count
         while (frame := self._next()) is not None:

@@ -1,6 +1,6 @@
 """Converts between the types of core/copyset and wire messages. Pure.
 
-The core's `log` is the id of the loglet, of which a log may have several. What makes no sense
+The core's `log` is the id of a loglet; a log may have several. What makes no sense
 raises InvalidArgument (a request) or Corrupt (an answer), which counts as no answer.
 """
 

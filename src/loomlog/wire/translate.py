@@ -19,7 +19,7 @@ STATE_TO_WIRE = {
     ReplicaState.SEALED: pb.STREAM_SEALED,
     ReplicaState.RUNNING: pb.RUNNING,
 }
-# What a newer node might call its state is none that we may append in.
+# An unknown state, from a newer node, never counts as running.
 _STATE_FROM_WIRE = {wire: state for state, wire in STATE_TO_WIRE.items()}
 
 

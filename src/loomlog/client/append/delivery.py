@@ -268,7 +268,8 @@ class Delivery:
             self._schedule_tick()
 
     def _ask_why(self, now_s: float) -> None:
-        """Ask the metadata repository at times for the streams' conditions, for error messages."""
+        """Ask the metadata repository now and then for the streams' conditions, for error
+        messages."""
         if now_s - self._asked_s > SILENT_S:
             self._asked_s = now_s
             self.refresh_soon(at_once=False)

@@ -52,7 +52,7 @@ class Following(ABC):
 
     @property
     def last(self) -> int:
-        assert self._stop is not None, "it goes on"
+        assert self._stop is not None, "the run has no end yet"
         return self._stop
 
     def close(self, error: LoomError | None = None) -> None:

@@ -184,7 +184,7 @@ class Epochs(NamedTuple):
 def newest_projection(
     projection: Projection, epochs: Mapping[Replica, Epochs]
 ) -> Projection | Unknowable:
-    """Return the projection that goes on, given all replicas on all nodes. Leaving replicas may
+    """Return the projection to continue with, given all replicas on all nodes. Leaving replicas may
     have been sealed with the others. So a replica that was in `projection` and is sealed as high as
     any of its chain was in every projection since, except perhaps the last. It is whole if it took
     a block in the last one, or if no replica did. Of others it is unknown whether they were

@@ -7,8 +7,8 @@ a newer one would have sealed at least one of them, and may have written since.
 A hole is filled with junk at the address where its ticket begins, from the head down, in a race
 with the writer and other fillers: one of them gets the head, and the others bring its block down.
 
-Only addresses are filled: where the log begins, or where a decided block ends. Tickets follow on
-one another, and a new epoch begins behind all that was written; so a ticket begins there, or one
+Only addresses are filled: where the log begins, or where a decided block ends. Tickets follow one
+another, and a new epoch begins behind all that was written; so a ticket begins there, or one
 of an older epoch that is over. A fill must not be longer than that ticket, or its end would lie
 within the next one, on another chain:
 

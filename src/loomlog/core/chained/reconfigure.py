@@ -11,9 +11,9 @@ always. So it takes two round trips, however long the log is.
 - A replica that did not answer must leave: it may still take writes of the old epoch. It comes back
   as another replica, empty.
 - Two attempts at once seal the same epoch and write nothing; one of them wins the swap.
-- A newcomer is filled from the tail of a projection in force, while the log goes on: all that is
-  there is decided. The last part is copied when that tail is sealed; if it is lost meanwhile, the
-  newcomer has to wait.
+- A newcomer is filled from the tail of a projection in force, while the log is in use: all that
+  is there is decided. The last part is copied when that tail is sealed; if it is lost meanwhile,
+  the newcomer has to wait.
 - A chain whose replicas are all lost begins again with a fresh one, which gets what older copies
   have left. What they lack below the start of the new epoch is lost for good.
 """
@@ -79,8 +79,8 @@ def create(projection: Projection, replica: Replica) -> Steps[Newcomer | Interru
 
 
 def catch_up(projection: Projection, newcomer: Newcomer) -> Steps[Newcomer | Interrupted]:
-    """Copy everything below the start of the epoch from the tail. The rest is copied while the log
-    stands still; if that is much, begin a new epoch and catch up again first."""
+    """Copy everything below the start of the epoch from the tail. The rest is copied while appends
+    wait; if that is much, begin a new epoch and catch up again first."""
     address = yield from settle(projection, newcomer.copied)
     if isinstance(address, Interrupted):
         return address
@@ -184,7 +184,7 @@ class Goal(NamedTuple):
     newcomer: Newcomer | None = None
     close: bool = False
     unfit: frozenset[Replica] = frozenset()  # leave, too: their data is not what it should be
-    fresh: tuple[Replica, ...] = ()  # one for each chain of which all replicas are lost
+    fresh: tuple[Replica, ...] = ()  # one for each chain that lost all its replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ the next address would be unknown. A block that is cut by the trim stays until a
 
 The search for a time walks over the blocks of all chains. Whatever is in doubt counts as young:
 timestamps come from writers and may fall with positions. A position that was handed out and is not
-written yet is in doubt: its writer may be slow, and its entries young. So in a log that goes on the
-walk stops at the first position that no block covers.
+written yet is in doubt: its writer may be slow, and its entries young. So in a log that takes
+appends the walk stops at the first position that no block covers.
 """
 
 from __future__ import annotations

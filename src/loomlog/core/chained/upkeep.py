@@ -1,8 +1,8 @@
 """Decide what a chained loglet needs next, and describe what is wrong with it. Pure.
 
-A replica whose node is silent leaves at once: appends go on with the others. Meanwhile a spare is
-filled, and joins. A drained node leaves when others have taken its place in all its chains. A chain
-that lost all its replicas begins again.
+A replica whose node is silent leaves at once: appends continue with the others. Meanwhile a spare
+is filled, and joins. A drained node leaves when others have taken its place in all its chains. A
+chain that lost all its replicas begins again.
 """
 
 from __future__ import annotations

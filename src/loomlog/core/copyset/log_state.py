@@ -93,7 +93,7 @@ def _note(state: LogState, news: Acknowledged) -> LogState:
 
 
 def trim(state: LogState, lsn: Lsn) -> LogState:
-    """Trim the log, and forget nodesets of which nothing is left."""
+    """Trim the log, and forget nodesets that have nothing left."""
     if lsn <= state.trimmed:
         return state
     gone = min(epoch_of(lsn) - 1, state.last_clean)  # all of it, and of those before

@@ -202,7 +202,7 @@ class EpochState:
 
 @dataclass(frozen=True, slots=True)
 class SealedAt:
-    """The epochs above the last clean one of which the node has something, in order."""
+    """The epochs above the last clean one that the node has something of, in order."""
 
     last_clean: Epoch
     trimmed: Lsn

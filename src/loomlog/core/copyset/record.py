@@ -39,7 +39,7 @@ def offset_of(lsn: Lsn) -> Offset:
 
 
 def first_epoch_above(position: Glsn) -> Epoch:
-    """Return the first epoch of which all positions lie above `position`."""
+    """Return the first epoch whose positions are all above `position`."""
     return epoch_of(position) + 1
 
 

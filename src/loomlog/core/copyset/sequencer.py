@@ -70,7 +70,7 @@ class Stamps:
 
     - the sequencer's clock;
     - the time by most clocks of the cluster when the epoch began, plus the time since. So a new
-      sequencer with a slow clock goes on where its predecessor was;
+      sequencer with a slow clock continues where its predecessor was;
     - the latest timestamp of the batch: no entry is deleted before its own timestamp allows it.
 
     Stamps may fall: a clock that is ahead for a second affects only the records of that second."""

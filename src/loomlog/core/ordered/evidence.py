@@ -157,11 +157,11 @@ def _why(stream: StreamEvidence) -> str:
     forgetful = [n for n, w in stream.witnesses.items() if not w.remembers(stream.last_run)]
     reasons = []
     if away:
-        reasons.append(f"node {_names(away)} did not tell")
+        reasons.append(f"node {_names(away)} did not answer")
     if forgetful:
         reasons.append(f"node {_names(forgetful)} may have forgotten, it was started again")
     if not stream.witnesses:
-        what = "no replica told anything"
+        what = "no replica reported anything"
     elif stream.written_end > end and not stream.sealed:
         what = (
             f"LLSN {end} to {stream.written_end - 1} are written; whether they have positions "

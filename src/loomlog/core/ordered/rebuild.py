@@ -6,7 +6,7 @@ It rests on three facts (docs/design/metadata.md has the reasoning):
                           but for positions that are `elsewhere`: of segments that are trimmed,
                           or of another protocol
     all or nothing        a round covers only what ALL replicas of a stream had written
-    told means known      clients learn a position only from a replica that received its commit
+    learned from replicas clients learn a position only from a replica that received its commit
 
 Nothing is guessed: one doubt is enough to refuse.
 """
@@ -175,7 +175,7 @@ def _whose(gap: _Range, able: Sequence[StreamEvidence]) -> str:
     if not able:
         return f"{where}: no stream has entries for them"
     streams = " or ".join(str(stream.stream_id) for stream in able)
-    return f"{where}: in stream {streams}, none of whose replicas was told"
+    return f"{where}: in stream {streams}, none of whose replicas received it"
 
 
 # ---- rounds

@@ -33,7 +33,7 @@ RUNNING: Final = "running"  # the reason of a Wait that wants nothing, and the s
 
 @dataclass(frozen=True, slots=True)
 class BeginSeal:
-    """Raise the epoch and decide the last commit: the stream cannot go on as it is."""
+    """Raise the epoch and decide the last commit: the stream cannot keep running as it is."""
 
     reason: str
 

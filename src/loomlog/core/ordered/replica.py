@@ -127,7 +127,7 @@ class Replica:
         self.next_llsn = last_llsn + 1
 
     def check_primary(self, epoch: int, next_llsn: Llsn) -> None:
-        """Raise unless a primary of this epoch may go on at `next_llsn`."""
+        """Raise unless a primary of this epoch may continue at `next_llsn`."""
         if epoch != self.epoch or self.state is not ReplicaState.RUNNING:
             raise Sealed(
                 f"stream {self.stream_id} on node {self.node_id} is {self.state} in epoch "
@@ -239,8 +239,8 @@ class Replica:
         self.replicas = replicas
 
     def damage(self) -> None:
-        """Go on as after a restart, until it is synchronised: committed entries cannot be read, or
-        nothing can be written any more."""
+        """Continue as after a restart, until it is synchronised: committed entries cannot be read,
+        or nothing can be written any more."""
         self.damaged = True
         self._move(Event.DAMAGED)
 

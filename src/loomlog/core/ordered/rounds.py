@@ -4,7 +4,7 @@ Replicas report what they have written; a round gives the next GLSNs to what eve
 stream has; when the driver has made the round durable it is applied, and every replica is sent its
 part. One round is under way at a time: the next takes whatever was reported meanwhile.
 
-A round carries the whole vector of its log, so the newest one alone is enough to go on. Older
+A round carries the whole vector of its log, so the newest one alone is enough to continue. Older
 rounds are kept until all replicas concerned have stored their part.
 """
 
@@ -144,7 +144,7 @@ class LogRounds:
             stream.reports.pop(node, None)
 
     def change_replicas(self, stream_id: StreamId, replicas: tuple[NodeId, ...]) -> None:
-        """Let a sealed stream go on with other replicas."""
+        """Continue a sealed stream with other replicas."""
         stream = self.streams[stream_id]
         stream.replicas = replicas
         stream.joining = None

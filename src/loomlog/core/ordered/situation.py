@@ -18,7 +18,7 @@ class Nodes(Protocol):
     def alive(self, node: NodeId) -> bool: ...
 
     def lost(self, node: NodeId) -> bool:
-        """Return whether it was silent for so long that its replicas are replaced."""
+        """Return whether it was silent long enough that its replicas are replaced."""
 
     def spare(self, stream: StreamRounds) -> NodeId | None:
         """Return the best node for one more replica of the stream, if there is any."""
@@ -80,7 +80,7 @@ class Situation:
 
     @cached_property
     def obstacle(self) -> str:
-        """Why the stream cannot go on running as it is; "" if it can."""
+        """Why the stream must not keep running as it is; "" if it may."""
         stream, nodes = self.stream, self.nodes
         for node in stream.replicas:
             if nodes.connected(node) and node not in self.reports:

@@ -353,7 +353,7 @@ class LeaderLog:
 
     def _is_to_trim(self, member: MemberId, progress: Progress) -> bool:
         """Return whether its file is too large. A new file takes a while, so a majority is left to
-        go on with, unless it becomes urgent."""
+        continue with, unless it becomes urgent."""
         if progress.file_bytes < progress.file_bytes_max:
             return False
         at_work = [m for m, p in self.members.items() if p.following and not p.installing]

@@ -84,7 +84,7 @@ def columns(
 
 
 def _watermarked(frame: DataFrame, watermark: Watermark) -> DataFrame:
-    """Heartbeats move the watermark, and go no further."""
+    """Drop heartbeats after they have moved the watermark."""
     if watermark.column not in frame.columns:
         raise InvalidArgument(
             f"the watermark's column {watermark.column!r} is none of {', '.join(frame.columns)}"

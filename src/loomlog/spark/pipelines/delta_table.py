@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeltaOutput:
-    """`delta(path)`: a Delta table at a path that all sites of the pipeline, and Spark, reach."""
+    """`delta(path)`: a Delta table at a path that Spark and all sites of the pipeline can reach."""
 
     path: str
 

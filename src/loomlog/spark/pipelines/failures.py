@@ -36,7 +36,7 @@ class FunctionError(LoomError):
 
 
 class PipelineError(LoomError):
-    """A pipeline cannot go on; it says why and what to do."""
+    """A pipeline cannot continue; the message says why and what to do."""
 
 
 _STOP: Final = (
@@ -74,12 +74,12 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def in_our_words(error: Exception) -> Exception:
-    """Return the error, or one of ours if that says better what happened."""
+    """Return the error, or one of ours that explains it better."""
     if not _is_spark_gone(error):
         return error
     return PipelineError(
         "Spark has ended under the pipeline (its JVM was killed, or ran out of memory): "
-        "run the pipeline again, it goes on where it was"
+        "run the pipeline again, it continues where it was"
     )
 
 

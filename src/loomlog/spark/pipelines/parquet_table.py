@@ -1,6 +1,6 @@
 """A table of Parquet files: readers see what manifests name, and nothing else.
 
-    TABLE/data/…                          files; some of them may be rubbish that nobody names
+    TABLE/data/…                          files; those that no manifest names do not count
     TABLE/manifests/OWNER-N.unit          the files of unit N, put there in one step
     TABLE/manifests/N.snapshot            all files of all units up to the ones it names
 
@@ -129,7 +129,7 @@ class Found:
 
 
 def look(directory: Path) -> Found:
-    """Raise FileNotFoundError if it is folded concurrently."""
+    """Read a directory; raise FileNotFoundError if it is folded concurrently."""
     snapshots = _snapshots(directory)
     header: Any = _header(snapshots[-1]) if snapshots else {"units": {}, "folded": 0}
     found = Found(snapshots, units=dict(header["units"]), folded=header["folded"])
@@ -171,7 +171,7 @@ def _files(path: Path) -> Iterator[str]:
 
 
 def _put(directory: Path, name: str, lines: Iterator[str]) -> bool:
-    """Whether it was us who put it there."""
+    """Link a complete file to its name; return False if the name is taken."""
     draft = directory / f".{name}.{uuid.uuid4().hex[:8]}"
     with draft.open("w") as file:
         file.writelines(line + "\n" for line in lines)
@@ -198,7 +198,7 @@ class DataFile(TypedDict):
 
 
 def write_files(frame: DataFrame, table: Path, unit: UnitId) -> list[DataFile]:
-    """Write the rows below `table` and see to it that they outlive a power loss."""
+    """Write the rows below `table`, durably."""
     # Not the 96-bit timestamps of old, which only Spark writes.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     place = Path(DATA) / f"{unit.pipeline}-{unit.number:08d}-{uuid.uuid4().hex[:12]}"

@@ -1,7 +1,7 @@
 """Doing something again: a range into a new version of the output, or dead letters.
 
 Both are pipelines of their own, derived from the one they are of: with progress, a lease and an end
-of their own, so that the live one goes on, and what is killed is continued.
+of their own, so that the live one continues, and one that is killed can be resumed.
 """
 
 from __future__ import annotations

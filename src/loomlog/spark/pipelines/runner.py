@@ -71,7 +71,7 @@ class Runner:
         self._committed = 0  # units, by this runner
 
     def stop(self) -> None:
-        """End soon, wherever it is; what is under way is given up and done again by the next."""
+        """Stop soon; work in progress is abandoned, and repeated by the next runner."""
         self._stop.set()
         self._spark.sparkContext.cancelAllJobs()
 
@@ -111,7 +111,7 @@ class Runner:
     def _try_activate(self, cluster: BlockingCluster, site: Site) -> ProgressStore | None:
         store = ProgressStore(cluster, self._pipeline.name)
         known = store.find()
-        if known is not None:  # who may not go on with it must not replace one who does
+        if known is not None:  # a runner with another definition must not replace a running one
             units.defined(known, self._pipeline.summary())
         lease = site.try_activate()
         if lease is None:
@@ -123,7 +123,7 @@ class Runner:
         return store
 
     def _begin(self, cluster: BlockingCluster, store: ProgressStore) -> None:
-        """Make the progress, or go on with what is there."""
+        """Create the progress, or continue from what is stored."""
         summary = self._pipeline.summary()
         if store.find() is None:
             before = positions_before(cluster, self._pipeline.logs, self._pipeline.start)

@@ -1,7 +1,7 @@
 """A site: one runner of a pipeline among several. The one that has the lease is active.
 
-The lease only says who should work; that nobody else's work counts is seen to by its epoch, which
-every change of the pipeline's progress is compared with.
+The lease only says which site should work. Its epoch fences the others: every change of the
+pipeline's progress is compared with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Site:
         return info.holder if info is not None else ""
 
     def leave(self) -> None:
-        """Let another site go on at once."""
+        """Let another site take over at once."""
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join()

@@ -36,7 +36,7 @@ class StatefulWork(Work):
     _checkpoint: Checkpoint
 
     def start(self, *, once: bool) -> StreamingQuery:
-        """Begin, or go on where the checkpoint is."""
+        """Start the query, from its checkpoint if there is one."""
         progress = self._store.load()
         generation = progress.generation
         self._checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint, generation)
@@ -61,7 +61,7 @@ class StatefulWork(Work):
         return self._failure or query.exception()
 
     def _require_own(self, progress: Progress) -> None:
-        """The state must be this pipeline's: without it the output would be wrong."""
+        """Raise unless the checkpoint holds this pipeline's state."""
         found = self._checkpoint.query()
         if progress.query and found != progress.query:
             wrong = "is another query's" if found else "is empty"

@@ -1,7 +1,7 @@
 """A pipeline without state between its units: each is a batch job of its own.
 
-Each step looks at the progress and does what comes next, so it does not matter who did the
-last one.
+Each step looks at the progress and does what comes next, so it does not matter which process
+did the last one.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class StatelessWork(Work):
         return self._publication.stage(unit, self._frames.result(parsed), lost)
 
     def _failed(self, progress: Progress, unit: Unit, error: Exception) -> None:
-        """Record it; then wait, halve the unit or put its only record away, or give up."""
+        """Record the failure; then retry later, halve the unit, put its only record aside, or give
+        up."""
         fault, reason = fault_of(error), reason_of(error)
         counts = fault is Fault.RECORDS
         self._store.change(lambda now: units.failed(now, unit.number, reason, counts=counts))
@@ -99,7 +100,8 @@ class StatelessWork(Work):
             self._put_away(progress, unit, reason)
 
     def _put_away(self, progress: Progress, unit: Unit, reason: str) -> None:
-        """The record is alone and fails; if nothing at all fails as well, it is not its fault."""
+        """Make a dead letter of a record that fails alone, unless the work fails without it,
+        too."""
         identity, wanted = self._id(progress, unit), unit.ranges[self._pipeline.log]
         parsed = self._parsed(self._pipeline.log, wanted)
         try:

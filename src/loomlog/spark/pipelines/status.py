@@ -1,4 +1,4 @@
-"""The status of pipelines: who runs them, their progress, the freshness of their output.
+"""The status of pipelines: their active sites, their progress and their lag.
 
 Needs no Spark: all of it is in the metadata repository and in the logs.
 """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "pipeline/"
 FORMAT: Final = 1
-_ATTEMPTS: Final = 100  # of others who come between, in a row
+_ATTEMPTS: Final = 100  # that conflict with others in a row
 
 Change = Callable[[Progress], Progress]
 

@@ -6,8 +6,8 @@ A work unit is a contiguous range of each source. Its life:
        ▲           │
        └─ failed ──┘  after enough failures: halved, and in the end a record that is alone
 
-Output is staged while it runs. `decided` makes it committing, with what was staged: from then on
-it is published, by whoever finds it so, and not computed again; unless what was staged was lost
+Output is staged while it runs. `decided` makes it committing, with what was staged: from then on it
+is published, by any runner that finds it, and not computed again, unless the staged rows were lost
 before anybody saw it (`undecided`).
 
 Invariants: numbers of units only grow; positions move only when a unit is committed; the value
@@ -103,7 +103,7 @@ class Progress:
 
 
 def taken_over(progress: Progress, epoch: int) -> Progress:
-    """A runner whose lease has this epoch goes on with it."""
+    """A runner whose lease has this epoch continues the pipeline."""
     if epoch < progress.epoch:
         raise Fenced(f"another runner (epoch {progress.epoch}) took over from this one ({epoch})")
     return replace(progress, epoch=epoch)
@@ -236,7 +236,7 @@ def new_version(progress: Progress) -> Progress:
 
 
 def reset(progress: Progress, positions: Mapping[str, Glsn], *, same_output: bool) -> Progress:
-    """Go on behind other positions; into a new version of the output unless told otherwise."""
+    """Continue after other positions, into a new version of the output unless `same_output`."""
     unit = progress.unit
     if same_output and unit is not None and unit.state is UnitState.COMMITTING:
         raise Conflict(f"unit {unit.number} is just being published: try again when it is done")

@@ -3,7 +3,7 @@
     vmr      the metadata repository; its MetaStore outlives it, as a durable store would
     vmr-N    several of them, which share that store
     vsn-N    storage nodes
-    …        whoever wants to be a client
+    …        clients
 
 What can be set is drawn from the seed (`Shape.draw`), with small files, so that rolls, recycling
 and snapshots happen all the time.

@@ -86,7 +86,7 @@ class SimDisk:
         self._strike: Callable[[], None] | None = None
 
     def strike_after(self, changes: int, strike: Callable[[], None] | None) -> None:
-        """Call `strike` (a crash, say) in place of the so manieth change from now; None: never."""
+        """Call `strike` (a crash, say) in place of this change, counted from now; None: never."""
         self._strike_in, self._strike = (changes, strike) if strike else (0, None)
 
     def changing(self) -> None:
@@ -98,7 +98,7 @@ class SimDisk:
                 strike()
 
     def fail_after(self, changes: int, number: int) -> None:
-        """Fail the so manieth change from now with this errno, and no other."""
+        """Fail only this change, counted from now, with this errno."""
 
         def fail() -> None:
             self.failed = True

@@ -73,7 +73,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._paused_until = max(self._paused_until, self.world.now + seconds)
 
     def strike_after(self, turns: int, strike: Callable[[], None] | None) -> None:
-        """Call `strike` (a kill, say) in place of the so manieth turn from now; None: never.
+        """Call `strike` (a kill, say) in place of this turn, counted from now; None: never.
         A busy moment is more likely to be hit than by a time chosen at random."""
         self._strike_in, self._strike = (turns, strike) if strike else (0, None)
 
@@ -318,6 +318,6 @@ def _close(coroutine: Any) -> None:
     for _ in range(CLOSE_ATTEMPTS_MAX):
         try:
             coroutine.close()
-        except BaseException:  # whatever a dead process says, nobody hears it
+        except BaseException:  # ignore errors of a dead process
             continue
         return

@@ -1,4 +1,4 @@
-"""The simulated network: who listens where, which hosts reach each other, how slowly.
+"""The simulated network: listening addresses, which hosts reach each other, delays.
 
 Hosts are names; a name is also its address (`vsn-1:7401`). Loopback names mean the host itself.
 Faults: `partition` (held bytes, connections that time out, connects that hang), `slow`,
@@ -32,7 +32,7 @@ class NetworkSettings:
     """The behaviour of a healthy network, which may change during a run."""
 
     delay_s: float = 0.0001  # one way between hosts: this to five times this ...
-    tail_delay_s: float = 0.02  # ... and now and then up to so much more
+    tail_delay_s: float = 0.02  # ... and sometimes up to this much more
     tail_probability: float = 0.005
     split_probability: float = 0.2  # a delivery brings only a part of what is under way
     chunk_bytes_max: int = 256 * 1024  # the most that one receive brings
@@ -157,7 +157,7 @@ class Network:
     ) -> SimServer:
         if host is not None and host not in SELF_NAMES and host != loop.host:
             raise _os_error(errno.EADDRNOTAVAIL, f"{host} is not an address of {loop.host}")
-        if loop.killed:  # by what it was just doing: its last turn goes on to its end
+        if loop.killed:  # by what it was just doing: its last turn continues to its end
             raise _os_error(errno.ENETDOWN, f"{loop.host} is down")
         address = (loop.host, port or self._free_port(loop.host))
         if address in self._servers:

@@ -353,7 +353,7 @@ class SimTransport(asyncio.Transport):
             self._leave(error)
 
     def die(self, ending: Ending, heard_after_s: float) -> None:
-        """The process is gone: no callback; the peer hears of it later, or not at all."""
+        """Called when the process is gone: no callback; the peer notices later, or never."""
         was_lost = self.lost
         self.lost = self._closing = True
         if not was_lost:

@@ -99,7 +99,7 @@ class World:
             self._failure.__cause__ = cause
 
     def raise_failure(self, *, again: bool = True) -> None:
-        """Raise what `fail` was told, if anything; unless `again`, only if that was never done."""
+        """Raise the error given to `fail`, if any; unless `again`, only once."""
         if self._failure is not None and (again or not self._failure_raised):
             self._failure_raised = True
             raise self._failure

@@ -253,7 +253,7 @@ def test_what_only_a_node_that_is_away_may_know_is_a_doubt() -> None:
     assert doubt.stream_id == 2
     assert doubt.text == (
         "LLSN 6 to 7 are written; whether they have positions above 10 is not known: "
-        "node 3 did not tell"
+        "node 3 did not answer"
     )
 
 
@@ -301,7 +301,7 @@ def test_positions_that_may_be_of_two_streams_are_a_doubt() -> None:
     log.decide()
     log.tell(1, 2)
     (doubt,) = log.rebuild().doubts
-    assert doubt.text == "positions 3 to 6: in stream 2 or 3, none of whose replicas was told"
+    assert doubt.text == "positions 3 to 6: in stream 2 or 3, none of whose replicas received it"
 
 
 def test_metadata_that_is_older_than_the_nodes_is_refused() -> None:
@@ -335,7 +335,7 @@ def test_a_stream_of_which_nobody_tells_is_a_doubt_unless_it_never_ran() -> None
     log = Log({1: (1, 2), 2: (3,)})
     log.append(1, 5)
     (doubt,) = log.rebuild(away=[3]).doubts
-    assert doubt == (2, "no replica told anything: node 3 did not tell")
+    assert doubt == (2, "no replica reported anything: node 3 did not answer")
     evidence = log.evidence(away=[3])
     evidence[1] = replace(evidence[1], sealed=True)
     assert not rebuild(LOG, 0, evidence).doubts

@@ -78,13 +78,13 @@ class ChainedFinder:
     def _entry(self, view: View, block: Block, position: Glsn) -> Entry | Referred:
         if view.projection.is_lost(block):
             raise DataLoss(
-                f"position {position} of log {self._name!r} is lost with all its replicas: go on "
-                f"at {block.end}"
+                f"position {position} of log {self._name!r} is lost with all its replicas: "
+                f"continue at {block.end}"
             )
         if block.is_junk:
             raise NotFound(
-                f"position {position} of log {self._name!r} has no entry and never will: go on at "
-                f"{block.end}"
+                f"position {position} of log {self._name!r} has no entry and never will: "
+                f"continue at {block.end}"
             )
         index = position - block.first
         piece = decode(block.batch, refers(read_header(block.batch)), index, 1)

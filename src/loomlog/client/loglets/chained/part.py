@@ -105,7 +105,7 @@ class ChainedPart(Following):
     def _lost(self, first: Glsn, last: Glsn) -> DataLoss:
         return DataLoss(
             f"{self._numbering.describe(first)} of log {self._source.log.name!r} up to {last} is "
-            f"lost with all its replicas: go on at {last + 1}, or ask for gaps, too (gaps=True, "
+            f"lost with all its replicas: continue at {last + 1}, or ask for gaps, too (gaps=True, "
             "--gaps)"
         )
 

@@ -128,7 +128,7 @@ class CopysetPart(Following):
             await self._learn_end()
 
     def _look_behind(self, stop: Glsn) -> None:
-        """The run ends in a bridge: read on to see whether the segment continues behind it."""
+        """Read beyond a bridge at the end of the run, to see whether the segment continues."""
         self._behind = True
         self._reading.close()
         self._reading = self._read(stop + 1, None)
@@ -176,6 +176,6 @@ def lost(log: str, gap: effects.Gap) -> DataLoss:
             "not known"
         )
     return DataLoss(
-        f"{what}, and all their copies are gone: go on at {gap.last + 1}, or ask for gaps, too "
+        f"{what}, and all their copies are gone: continue at {gap.last + 1}, or ask for gaps, too "
         "(gaps=True, --gaps)"
     )

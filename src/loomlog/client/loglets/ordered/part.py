@@ -142,8 +142,8 @@ class OrderedPart(Following):
         self.fail(
             DataLoss(
                 f"{self._numbering.describe(self._next)} of log {self._source.log.name!r} up to "
-                f"{last} were acknowledged, and all their replicas are gone: go on at {last + 1}, "
-                "or ask for gaps, too (gaps=True, --gaps)"
+                f"{last} were acknowledged, and all their replicas are gone: continue at "
+                f"{last + 1}, or ask for gaps, too (gaps=True, --gaps)"
             )
         )
 
