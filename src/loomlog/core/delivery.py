@@ -15,6 +15,8 @@ from typing import Final, TypeAlias
 
 
 class State(StrEnum):
+    """The states of a batch."""
+
     QUEUED = "waits in its lane for a stream with room"
     WAITING = "an attempt has begun, and has certainly not appended it so far"
     SENT = "it may be appended at any moment"
@@ -24,6 +26,8 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
+    """The events in the life of a batch."""
+
     PICKED = "a stream has room for it"
     SENT = "the attempt sends it, for the first time or again"
     DECLINED = "all that was sent was refused, and the attempt continues"
@@ -40,6 +44,8 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
+    """The actions that the driver carries out."""
+
     NONE = "nothing"
     START = "start an attempt"
     AWAIT = "wait for the answer as long as for a new one"

@@ -16,6 +16,8 @@ OPEN: Final = (1 << 63) - 1  # no revision is too high
 
 
 class Run(NamedTuple):
+    """A term as nodes remember it; the id is random."""
+
     number: int
     id: str
 
@@ -28,11 +30,15 @@ class Seen(NamedTuple):
 
 
 class PastRun(NamedTuple):
+    """A run that the metadata lists, and the revision at which it ended."""
+
     run: Run
     until: int = 0  # the revision with which the next one began; 0: the one with `begun_at` did
 
 
 class History(NamedTuple):
+    """The runs of a cluster, as its metadata lists them."""
+
     runs: tuple[PastRun, ...] = ()  # the last ones, oldest first
     begun_at: int = 0  # the revision with which the last of them began
 

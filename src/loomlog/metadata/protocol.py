@@ -51,7 +51,7 @@ class KeeperContext:
     clocks: Clocks
     forget_if_removed: Callable[[NodeId], Awaitable[None]]  # call it when a replica left a node
     contradicted: Callable[[str], None]  # call it when a node knows what this metadata lacks
-    failed: Callable[[BaseException], None]  # call it when the term cannot go on
+    failed: Callable[[BaseException], None]  # call it when the term cannot continue
 
 
 class ReplicaSet(NamedTuple):
@@ -153,7 +153,7 @@ class ProtocolKeeper(ABC):
         """Return the last position that is known without a request."""
 
     def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
-        """Return whether `known_tail` covers all entries but those acknowledged a moment ago."""
+        """Return whether `known_tail` covers all entries except the most recent ones."""
         return True
 
     async def find_time(
@@ -161,7 +161,7 @@ class ProtocolKeeper(ABC):
     ) -> Glsn:
         """Return a position, `first` or higher, before which all entries of the segment are older.
 
-        It counts for all that was appended before this was called. Any LoomError: not known now.
+        This holds for all entries appended before the call. Any LoomError: not known now.
         """
         raise Unavailable(f"protocol {self.protocol!r} does not look for times")
 

@@ -152,7 +152,8 @@ class MetadataRepository:
         self._at_stop.push_async_callback(self._leadership.stop)
 
     def not_leader(self) -> NotLeader:
-        """Return the error for clients that come here although another process leads, or none."""
+        """Return the error for clients that connect here although another process leads, or none
+        does."""
         return self._leadership.not_leader() if self._leadership else NotLeader("about to stop")
 
     # ---- leading

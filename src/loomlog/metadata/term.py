@@ -1,4 +1,4 @@
-"""A term: the time for which this metadata repository leads, and all that works meanwhile.
+"""A term: the time for which this metadata repository leads, and all that runs during it.
 
 With the embedded store a process is one term. Among several metadata repositories a term begins
 with a takeover and ends with the next one; its state ends with it, and all its writes pass a fence
@@ -59,7 +59,7 @@ class Mandate:
 
 
 class Term:
-    """All that works while this process leads. Made by `begin`."""
+    """Everything that runs while this process leads. Created by `begin`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Term:
     async def begin(
         cls, settings: MetadataSettings, mandate: Mandate, new_secret: Callable[[], str]
     ) -> Term:
-        """Load the metadata, and go on where the rounds ended."""
+        """Load the metadata, and continue where the rounds ended."""
         gate = Gate(mandate.store, lambda error: term._gate_shut(error))
         store = GatedStore(mandate.store, gate)
         has_rounds = bool(mandate.round_log.read())
@@ -188,7 +188,7 @@ class Term:
         self._background.spawn(self.retention.run(), "retention")
 
     async def end(self) -> None:
-        """Stop all that the term does; nothing of it happens after this returns."""
+        """Stop everything that the term does; nothing of it runs after this returns."""
         await self._at_end.aclose()
 
     def end_with(self, error: BaseException) -> None:

@@ -107,7 +107,7 @@ class MetadataLink:
             self._connection.call(frame, (), lambda answer, payload: None)
 
     def leader_announced(self, beat: pb.LeaderBeat) -> None:
-        """A metadata repository of this cluster says that it leads."""
+        """Called when a metadata repository of this cluster announces that it leads."""
         if beat.epoch <= self._leader_epoch or not _is_address(beat.address):
             return
         newer = NotLeader(f"{beat.address} leads in epoch {beat.epoch}", beat.address)
@@ -154,7 +154,7 @@ class MetadataLink:
                 logger.warning("lost the metadata repository at %s", address)
 
     def _complain(self, address: str, error: LoomError) -> None:
-        if isinstance(error, HeldBackError):  # and will be, until an operator has decided
+        if isinstance(error, HeldBackError):  # and stays so until an operator decides
             self._notices.warn("held back", "not registered at %s: %s", address, error)
         else:
             logger.warning("no metadata repository at %s: %s", address, error)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 class StorageNode:
     """A vsn. Under the simulator `files`, `new_worker` and `open_store` (by protocol) stand in for
-    the disk, and `rng` for chance."""
+    the disk, and `rng` for randomness."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class StorageNode:
 
     @property
     def held_back(self) -> asyncio.Future[str]:
-        """Done with the reason when the metadata repository lets this node wait for an operator."""
+        """Done with the reason when this node has to wait for an operator's decision."""
         return self._link.held_back
 
     async def start(self) -> None:

@@ -9,7 +9,7 @@ from loomlog.node.copyset.service import CopysetService
 from loomlog.node.ordered.service import OrderedService
 from loomlog.node.protocol import MakeProtocol
 
-# To make one recovers what is on the disks, which blocks.
+# Creating one recovers what is on the disks, which blocks.
 PROTOCOLS: Final[dict[str, MakeProtocol]] = {
     "ordered": OrderedService,
     "chained": ChainedService,

@@ -52,6 +52,8 @@ class _Appended:
 
 
 class BatchFiles:
+    """The files of one database."""
+
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = f"{path}/batches"

@@ -49,7 +49,7 @@ class RealFile:
     def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         size = sum(map(len, buffers))
         written = os.pwritev(self._fd, buffers, offset)
-        while written < size:  # a signal or a full disk; the latter raises when it goes on
+        while written < size:  # a signal or a full disk; the latter raises in the next write
             rest = _skip(buffers, written)
             written += os.pwritev(self._fd, rest, offset + written)
         return offset + size

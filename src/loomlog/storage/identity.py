@@ -153,6 +153,8 @@ _OWNER_ADVICE: Final = "check --volumes, or move it out of the volume"
 
 
 class Owner(NamedTuple):
+    """The cluster and node that a store was made for."""
+
     cluster: str  # its stamp
     node_id: NodeId
 

@@ -5,8 +5,8 @@ synced writes   stop all threads of the process, because rocksdict holds the GIL
                 see what is not synced yet
 snapshots       do not hold for the cursors that are made of them. A cursor sees what was there
                 when it was made, so whatever must be of one state is read through one cursor
-damaged logs    are cut at the first record that RocksDB cannot read, without a word. That is right
-                for what a power loss left, which is a file that ends early, or zeros in sectors
+damaged logs    are cut at the first record that RocksDB cannot read, silently. That is right for
+                what a power loss left, which is a file that ends early, or zeros in sectors
                 that were not written yet. A record that is wrong in another way was damaged later.
                 It may have been acknowledged, like those behind it: `prepare` refuses it
 """
@@ -28,7 +28,7 @@ from loomlog.storage.disk import DIRECTORY_MODE
 _MEMTABLE_BYTES: Final = 32 * MIB
 _LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
 _BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
-_LOG_FILES_KEPT: Final = 2  # of what RocksDB tells about itself ...
+_LOG_FILES_KEPT: Final = 2  # of RocksDB's own log ...
 _LOG_FILE_BYTES: Final = MIB  # ... and how much of that is in one
 _MADE_FIRST: Final = frozenset(("IDENTITY", "LOCK", "rocksdict-config.json"))
 

@@ -72,7 +72,7 @@ def until_finished(look: Look, timeout_s: float | None) -> float:
                 return waited_s
             if timeout_s is not None and waited_s >= timeout_s:
                 raise Timeout(
-                    f"still under way after {seconds(timeout_s)}: {progress.text or 'it continues'}; "
+                    f"still under way after {seconds(timeout_s)}: {progress.text or 'working'}; "
                     "`loom status --watch` shows its progress"
                 )
             time.sleep(LOOK_EVERY_S)

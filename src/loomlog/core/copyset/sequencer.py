@@ -154,12 +154,16 @@ class SequencerSettings:
 
 
 class State(Enum):
+    """The states of a sequencer."""
+
     RUNNING = "running"
     DRAINING = "draining"
     OVER = "over"
 
 
 class Sequencer:
+    """Assigns LSNs in one epoch, and has records stored."""
+
     def __init__(
         self,
         log: LogId,

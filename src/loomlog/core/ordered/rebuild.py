@@ -6,7 +6,7 @@ It rests on three facts (docs/design/metadata.md has the reasoning):
                           but for positions that are `elsewhere`: of segments that are trimmed,
                           or of another protocol
     all or nothing        a round covers only what ALL replicas of a stream had written
-    learned from replicas clients learn a position only from a replica that received its commit
+    replicas know first   clients learn a position only from a replica that received its commit
 
 Nothing is guessed: one doubt is enough to refuse.
 """

@@ -28,6 +28,8 @@ AT_ONCE: Final = 64  # after a takeover all loglets need one; each seals a few r
 
 
 class Epochs:
+    """Begins new epochs of chained loglets."""
+
     def __init__(
         self,
         catalog: Catalog,

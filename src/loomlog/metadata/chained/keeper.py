@@ -48,7 +48,7 @@ from loomlog.wire.link import Connection
 
 MAKE_TIMEOUT_S: Final = 5.0  # less than a client waits for the answer
 TAIL_WAIT_S: Final = 6.0  # for a new epoch; less than a client waits for its answer
-TRIM_WAIT_S: Final = 3.0  # then it goes on in the background
+TRIM_WAIT_S: Final = 3.0  # then it continues in the background
 
 
 class ChainedKeeper(LogletKeeper[ChainedRecord]):

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 COPIES_MAX: Final = 4  # at one time: they take disks and network from appends
 ATTEMPTS: Final = 8  # without any progress; then another node is looked for
 RETRY: Final = Backoff(0.1, 2.0)
-CATCH_UP_S: Final = 0.3  # what arrives in this time is copied while the log stands still
+CATCH_UP_S: Final = 0.3  # what arrives in this time is copied while appends wait
 EPOCHS_MAX: Final = 5  # begun to make the rest that small
 
 
@@ -115,7 +115,7 @@ class Newcomers:
     def _projection(self, replica: Replica) -> Projection:
         record = self._records.get(replica.log_id)
         if record is None or replica not in record.joining:
-            raise NotFound(f"segment {replica.log_id} goes on without it")
+            raise NotFound(f"segment {replica.log_id} continues without it")
         return record.projection
 
     def percent(self, loglet: LogId, replica: Replica) -> int:

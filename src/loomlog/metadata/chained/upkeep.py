@@ -1,6 +1,6 @@
 """Keep every chained loglet as it should be: ask core.chained.upkeep what to do, and do it.
 
-For each loglet three kinds of work go on side by side, each only while there is something to do:
+Each loglet has three kinds of concurrent work, each only while there is something to do:
 its chains are repaired, unneeded replicas are removed and it is trimmed (removal.py).
 Events wake them: a node registered, fell silent or came back, a log changed, a client cannot reach
 a node, a new epoch began.

@@ -35,7 +35,7 @@ REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
 SEAL_WAIT_S: Final = 6.0  # for recovery; less than a client waits for its answer
 HOPELESS_S: Final = 1.0  # for the same, while too few nodes are there
 TAIL_WAIT_S: Final = 6.0  # for a sequencer, and its recovery
-TRIM_WAIT_S: Final = 3.0  # then it goes on in the background
+TRIM_WAIT_S: Final = 3.0  # then it continues in the background
 
 
 class CopysetKeeper(LogletKeeper[CopysetRecord]):
@@ -217,7 +217,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
     ) -> Glsn:
-        """Find where the time begins from the landmarks of the nodes. Trims end at partitions of
+        """Find where the time begins, from the landmarks of the nodes. Trims end at partitions of
         the nodes' stores, so that nodes only have to drop whole partitions."""
         record = self.records.get(segment.loglet)
         if record is None or not record.begun:

@@ -33,6 +33,8 @@ SEQUENCER_LOST_S: Final = 1.0  # within this time clients that append replace a 
 
 
 class Recoveries:
+    """Takes epochs for loglets that need one, and has nodes recover them."""
+
     def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs

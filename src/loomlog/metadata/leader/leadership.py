@@ -106,7 +106,8 @@ class Leadership:
         )
 
     def not_leader(self) -> NotLeader:
-        """Return the error for clients that come here although another process leads, or none."""
+        """Return the error for clients that connect here although another process leads, or none
+        does."""
         if self._hears:
             return NotLeader(f"{self._known.address} leads: ask there", self._known.address)
         waits = self._trouble or "a takeover is under way"

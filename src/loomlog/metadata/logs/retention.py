@@ -1,11 +1,11 @@
 """Retention: trim entries that are older than the retention of their log, periodically.
 
 An entry is deleted when it and all before it are that old by their timestamps, perhaps later, never
-earlier. So entries are kept in doubt: if a replica does not answer, a segment's protocol cannot say
-where a time begins, or a log's archive lacks them. The time is not taken from a single clock
-(clocks.py). A log that rows are staged for is trimmed by its writers
-(client/publish/publications.py),
-which ask here what is too old: only they know what they still need.
+earlier. Entries are kept whenever there is doubt: if a replica does not answer, a segment's
+protocol cannot say where a time begins, or a log's archive lacks them. The time is not taken from a
+single clock (clocks.py). A log that rows are staged for is trimmed by its writers
+(client/publish/publications.py), which ask here what is too old: only they know what they still
+need.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Switching:
                 raise
             self._finish_soon(name)
             if isinstance(error, Unavailable) and log.layout.switch is SwitchState.SEALING:
-                # Asking again would only wait again, silently.
+                # A retry would only wait again, silently.
                 raise Sealed(
                     f"log {name!r}: appends wait until its switch is finished: {error}"
                 ) from None

@@ -14,9 +14,7 @@ from loomlog.errors import Unavailable
 from loomlog.metadata.nodes.connected_nodes import MICROSECONDS, ConnectedNodes
 from loomlog.types import NodeId
 
-_UNKNOWN: Final = (
-    "retention waits until more than half of the nodes tell their clocks: start those that are down"
-)
+_UNKNOWN: Final = "retention waits until most nodes report their clocks: start those that are down"
 
 
 class Clocks:

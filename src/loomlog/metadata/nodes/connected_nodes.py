@@ -1,8 +1,9 @@
-"""The storage nodes as this process sees them: their connections, and when each was last heard.
+"""The storage nodes as this process sees them: their connections, and when each last sent
+something.
 
-A node is alive if it is connected and was heard within `failure_detection_s`. A connection that
-is lost may come back within a short grace before its node counts as silent; after a start of the
-metadata repository all nodes that it knows have the whole detection time to come back.
+A node is alive if it is connected and sent something within `failure_detection_s`. A connection
+that is lost may come back within a short grace before its node counts as silent; after a start of
+the metadata repository all nodes that it knows have the whole detection time to come back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
 MICROSECONDS: Final = 1_000_000  # of a second
-HELD_BACK_S: Final = 10.0  # a node that is held back asks again much sooner
+HELD_BACK_S: Final = 10.0  # far longer than the interval at which such a node asks again
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class ConnectedNodes:
         return silent_s < member.silence_s
 
     def silent_s(self, node: NodeId) -> float:
-        """Return how long ago a node was heard, or its connection was lost."""
+        """Return how long ago a node last sent something, or its connection was lost."""
         member = self._members.get(node)
         return self._loop.time() - member.heard_at if member else float("inf")
 

@@ -117,7 +117,7 @@ class Registration:
             keeper.node_joined(node)
 
     def _is_older_copy(self, request: pb.Register) -> bool:
-        """Return whether the node's data lacks what it had when it was heard last."""
+        """Return whether the node's data is older than what it had when it last reported."""
         known = self._catalog.nodes.get(request.storage_node_id)
         if known is None or known.node_secret != request.node_secret:
             return False

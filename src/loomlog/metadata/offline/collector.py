@@ -97,7 +97,8 @@ class Collector(Service):
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
     ) -> None:
-        """Wait until all nodes came or time is up; `waiting` is called with those still missing."""
+        """Wait until all nodes have registered or time is up; `waiting` is called with those still
+        missing."""
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [node for node in nodes if node not in self.callers]:

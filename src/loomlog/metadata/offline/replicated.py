@@ -58,13 +58,13 @@ async def fill(settings: EtcdSettings, dump: Dump, peers: Mapping[MemberId, str]
 
 
 async def begin_again(store: EtcdStore, records: Sequence[bytes]) -> None:
-    """Let new members go on with these rounds. Their directories must be empty."""
+    """Let new members continue with these rounds. Their directories must be empty."""
     await imported_rounds.write(store, records)
     await membership.forget_starts(store)  # only now: no member may begin without rounds
 
 
 async def check_stopped(store: EtcdStore, settings: EtcdSettings) -> None:
-    """Raise if a metadata repository still runs: it would go on with what it has."""
+    """Raise if a metadata repository still runs: it would continue with what it has."""
     known = await membership.known_membership(store)
     codec = Codec("vmr", cluster_id=await transfer.cluster_id(store, _where(settings)))
     peers = Peers(NOBODY.member, codec, lambda: None)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be sent together
 FORGET_EVERY: Final = 64  # rounds
-LOOK_S: Final = 0.1  # between checks whether awaited nodes are still expected
+LOOK_S: Final = 0.1  # between checks whether missing nodes are still expected
 
 
 class _Ahead(NamedTuple):
@@ -67,7 +67,7 @@ class Committer:
         self._settling: dict[LogId, list[asyncio.Future[None]]] = {}
 
     def start(self) -> None:
-        """Go on where the rounds of the logs added so far ended."""
+        """Continue where the rounds of the logs added so far ended."""
         for record in self._round_log.read():
             round_ = Round.decode(record)
             log = self.logs.get(round_.log_id)
@@ -172,7 +172,7 @@ class Committer:
     # ---- rounds that are lost
 
     def _stop(self, node: NodeId, report: Report, log: LogRounds) -> None:
-        """Stop the log: going on could assign positions twice that were read already."""
+        """Stop the log: continuing could assign positions again that were read already."""
         found = self._ahead.get(log.log_id)
         if found is None or report.high_watermark > found.report.high_watermark:
             self._ahead[log.log_id] = _Ahead(node, report)

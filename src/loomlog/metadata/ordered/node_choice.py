@@ -109,7 +109,7 @@ class NodeChoice:
         return why_not(stream_id, stream.replicas, stream.joining, candidate)
 
     def _has_old_data(self, record: StreamRecord, node: NodeId) -> bool:
-        """Return whether it has data of the stream that a new replica cannot go on from."""
+        """Return whether it has data of the stream that a new replica cannot continue from."""
         remains = self._members.report_of(node, record.stream_id)
         return remains is not None and (
             remains.state is ReplicaState.SEALED

@@ -54,8 +54,8 @@ class Findings:
 
     logs: tuple[LogFinding, ...]
     absent: dict[NodeId, tuple[StreamId, ...]]  # did not come, and the streams that wait for them
-    given_up: dict[NodeId, tuple[StreamId, ...]]  # did not have to come
-    outdated: str  # why the metadata is too old to go on with; empty: it is not
+    given_up: dict[NodeId, tuple[StreamId, ...]]  # did not have to register
+    outdated: str  # why the metadata is too old to use; empty: it is not
     epoch: int  # above those of all leaders
 
     @property
@@ -184,7 +184,7 @@ async def rebuilding(store: MetaStore, listen: str) -> AsyncIterator[Rebuilding]
 
 
 async def give_up(store: MetaStore, nodes: Collection[NodeId]) -> None:
-    """Seal the streams of these nodes and go on without them; spares take their places."""
+    """Seal the streams of these nodes and continue without them; spares take their places."""
     for key, item in (await store.list("stream/")).items():
         stream = decode(StreamRecord, key, item.value)
         gone = [node for node in stream.replicas if node in nodes]

@@ -27,6 +27,8 @@ PATIENCE: Final = Backoff(0.25, 5.0)  # little data is copied sooner than that
 
 
 class Relief:
+    """Adds a stream to each log that has none running."""
+
     def __init__(
         self, committer: Committer, streams: OrderedStreams, background: Background
     ) -> None:

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 
 class Reconciler:
+    """Repairs all streams of a term; one task per stream that needs work."""
+
     def __init__(
         self, committer: Committer, background: Background, nodes: NodeChoice, steps: RepairSteps
     ) -> None:

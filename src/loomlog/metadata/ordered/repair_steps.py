@@ -39,6 +39,8 @@ class Attempt(NamedTuple):
 
 
 class RepairSteps:
+    """Carries out the actions of core.ordered.repair on nodes and in the catalog."""
+
     def __init__(
         self,
         committer: Committer,
@@ -195,7 +197,7 @@ class RepairSteps:
             return True
         if node in stream.reports:  # no other replica could fill it
             return False
-        if (remains := self._remains_on(stream, node)) is not None:  # it goes on from there
+        if (remains := self._remains_on(stream, node)) is not None:  # it continues from there
             self._committer.report(node, remains)
             return node in stream.reports
         try:

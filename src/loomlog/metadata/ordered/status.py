@@ -63,11 +63,12 @@ class StreamStatus:
         return [stream for s in log.streams if (stream := self._describe(log, s, advice))]
 
     def _advice(self, log: LogRecord) -> str:
-        """Return the command that lets appends go on while too few nodes can take them, or ""."""
+        """Return the command that lets appends continue while too few nodes can take them, or
+        ""."""
         usable = len(self._placement.usable_nodes())
         if not 0 < usable < log.replicas:
             return ""
-        return f"appends go on after `loom log switch {log.name} --replicas {usable}`"
+        return f"appends continue after `loom log switch {log.name} --replicas {usable}`"
 
     def _describe(self, log: LogRecord, stream_id: StreamId, advice: str) -> pb.LogStream | None:
         stream = self._committer.stream(stream_id)
@@ -109,7 +110,7 @@ class StreamStatus:
 
     def _describe_loss(self, stream_id: StreamId, lost: Loss) -> str:
         words = f"all that it had from LLSN {lost.first} on is lost"
-        text = f"{words}, no replica has it any more: the log goes on in other streams"
+        text = f"{words}, no replica has it any more: the log continues in other streams"
         for node, end in self._losses.remains(self._catalog.streams[stream_id], lost):
             text += (
                 f"; node {node} has LLSN {lost.first} to {end - 1} of it in an old replica, which "

@@ -1,6 +1,6 @@
 """Draft the records of metadata that match what the storage nodes hold. Pure.
 
-catch_up.py asks the nodes and writes the records. An unknown is a reason not to go on; a harmless
+catch_up.py asks the nodes and writes the records. An unknown is a reason to refuse; a harmless
 loss is a note for the operator. Each protocol drafts its own records; metadata/registry.py lists
 the drafts.
 """

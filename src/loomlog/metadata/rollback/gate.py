@@ -34,7 +34,7 @@ from loomlog.wire.link import Connection
 logger = logging.getLogger(__name__)
 
 WAIT_S: Final = 1.0  # for enough nodes; then the caller tries again
-COMMAND_WAIT_S: Final = 10.0  # after the start of a run, operators need not try again any more
+COMMAND_WAIT_S: Final = 10.0  # in older runs operators' commands fail at once
 TELL_S: Final = 0.1  # between revisions sent to nodes
 
 

@@ -68,6 +68,8 @@ AskHere: TypeAlias = Callable[[Replica, Request, Answered], None]
 
 
 class ChainedService(NodeProtocol):
+    """Serves the replicas of chains on this node."""
+
     def __init__(self, context: NodeContext) -> None:
         self._node_id = context.node_id
         self._link = context.link

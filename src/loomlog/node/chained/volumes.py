@@ -200,7 +200,7 @@ class ChainVolume:
         return self._store is not None and replica in self._store.damaged
 
     def reclaim_soon(self, replica: Replica, position: Glsn) -> None:
-        """Free the space of the replica up to this position some time."""
+        """Schedule freeing the space of the replica up to this position."""
         if self._reclaimer is not None:
             self._reclaimer.soon(replica, position)
 
@@ -287,7 +287,7 @@ class Reclaimer:
         self._under_way = False
 
     def soon(self, replica: Replica, position: Glsn) -> None:
-        """Free the space of positions up to this one some time."""
+        """Schedule freeing the space of positions up to this one."""
         self._freed[replica] = max(position, self._freed.get(replica, 0))
         self._wait()
 

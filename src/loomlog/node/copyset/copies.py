@@ -1,5 +1,5 @@
 """The copies of `copyset` logs on a node: which requests they take, what is said with answers, and
-how they catch up with logs that went on without this node.
+how they catch up with logs that continued without this node.
 
 Every request names the creation stamp of its log. Numbers of logs may collide when metadata is
 older than the nodes; stamps never do. The first request that brings something says which stamp the
@@ -221,7 +221,7 @@ class Copies:
 
 
 class CatchUp:
-    """Catches up with logs that went on without this node: how epochs ended, and how far logs are
+    """Catches up with logs that continued without this node: how epochs ended, and how far logs are
     released."""
 
     def __init__(

@@ -37,6 +37,8 @@ _ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
 
 
 class CopysetHandler:
+    """Checks requests to the copies, and answers them."""
+
     def __init__(
         self,
         copies: Copies,

@@ -27,6 +27,8 @@ MATTERS_US: Final = int((CERTAIN_AFTER_S + CLOCKS_APART_S) * 1_000_000)
 
 
 class Seen(NamedTuple):
+    """The places where a batch was to be stored; `certain`: there are no others."""
+
     lsns: list[Lsn]
     certain: bool
 

@@ -39,6 +39,8 @@ GRACE_S: Final = 0.05  # for the rest, when there are enough answers
 
 
 class Asker:
+    """Drives procedures: sends their requests to nodes and to the epoch store."""
+
     def __init__(self, ask_node: AskNode, ask_store: AskStore) -> None:
         self._ask_node = ask_node
         self._ask_store = ask_store
@@ -91,7 +93,7 @@ class _Answers:
         return [answer if answer is not None else Lost() for answer in self._answers]
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until that holds or nothing is missing."""
+        """Wait until the condition holds or no answer is missing."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._missing and not holds():
@@ -149,7 +151,7 @@ async def recover(
     if isinstance(ending, Interrupted):
         return None
     if isinstance(ending, Recovered):
-        logger.info("loglet %d: recovered, epoch %d goes on", log, epoch)
+        logger.info("loglet %d: recovered, epoch %d continues", log, epoch)
     return ending
 
 

@@ -1,7 +1,7 @@
 """The slot for one log's sequencer on this node: activates it, and deals with appends when it ends.
 
 Any node may be asked. The live node with the highest weighted rendezvous hash for the log takes an
-epoch and sequences; the others name it. A running sequencer goes on until it is preempted, also
+epoch and sequences; the others name it. A running sequencer continues until it is preempted, also
 while the metadata repository is out of reach.
 """
 
@@ -37,11 +37,13 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-STATE_S: Final = 0.25  # the live nodes are not asked for more often
+STATE_S: Final = 0.25  # the list of live nodes is fetched at most this often
 SWAPS_MAX: Final = 3  # attempts to take an epoch, while others do, too
 
 
 class SequencerSlot:
+    """Queues the appends of one log, and runs its sequencer if it belongs here."""
+
     def __init__(self, log: LogId, context: SequencerContext) -> None:
         self._log = log
         self._context = context

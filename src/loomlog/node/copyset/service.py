@@ -40,6 +40,8 @@ REFRESH_S: Final = 1.0  # between questions which nodes are alive
 
 
 class CopysetService(NodeProtocol):
+    """Serves the copies on this node, and hosts sequencers."""
+
     def __init__(self, context: NodeContext, settings: SequencerSettings | None = None) -> None:
         self._me = context.node_id
         self._codec = context.codec

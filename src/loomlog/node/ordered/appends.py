@@ -27,6 +27,8 @@ from loomlog.wire.link import Connection
 
 
 class WaitingAppend(NamedTuple):
+    """An append that is answered when it is committed."""
+
     first_llsn: Llsn
     last_llsn: Llsn
     connection: Connection
@@ -69,7 +71,7 @@ class WaitingAppends:
             append.connection.send(pb.Frame(id=append.request_id, reply=True, appended=answer))
 
     def refuse(self, after_llsn: Llsn, error: LoomError) -> None:
-        """Refuse the appends past an LLSN; the others go on waiting."""
+        """Refuse the appends past an LLSN; the others keep waiting."""
         while self._appends and self._appends[-1].last_llsn > after_llsn:
             append = self._appends.pop()
             self.bytes -= append.size

@@ -1,8 +1,8 @@
 """Copying a replica to a node that misses entries of it: the side that has them.
 
 Only committed entries are copied, so nothing here can be wrong later: a copy may be cut off at any
-point, run twice, or go on while the stream runs. The destination says where to begin, so a copy
-that is started again goes on where the last one ended.
+point, run twice, or continue while the stream runs. The destination says where to begin, so a
+copy that is started again continues where the last one ended.
 """
 
 from __future__ import annotations

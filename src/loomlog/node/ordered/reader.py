@@ -247,8 +247,8 @@ class Subscription:
         return chunk.last_llsn + 1
 
     async def _skip_trimmed(self, next_llsn: Llsn) -> Llsn:
-        """Return where to go on after a trim. A subscription of a replica that lagged begins below
-        the wanted position: entries that were trimmed there are skipped."""
+        """Return where to continue after a trim. A subscription of a replica that lagged begins
+        below the wanted position: entries that were trimmed there are skipped."""
         wanted = self._wanted.first_glsn
         first = await self._reader.first_llsn(wanted) if wanted else 0
         if first <= next_llsn:

@@ -342,7 +342,7 @@ class ReplicaDriver:
         await self._renew(partial(self.store.restart, first_llsn, high_watermark, trimmed_glsn))
 
     async def recover(self) -> None:
-        """Go on with what is stored after a failed disk, as a restart of the node would."""
+        """Continue with what is stored after a disk failure, as a restart of the node would."""
         await self._renew(self.store.reopen)
         self.core.ask_again()
 

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 
 class OrderedService(NodeProtocol):
+    """Serves the replicas of log streams on this node."""
+
     def __init__(self, context: NodeContext) -> None:
         self._node_id = context.node_id
         self._disks = context.disks
@@ -138,7 +140,7 @@ class OrderedService(NodeProtocol):
             held.driver.fail(f"replication failed: {reason}")
 
     def volume_changed(self, volume: Volume) -> None:
-        """A volume failed, lost directories, or is well again."""
+        """Called when a volume failed, lost directories, or works again."""
         for held in list(self.held.values()):
             if self._disks.volume_of(held.driver.store.path) is volume:
                 self._look_at(held.driver, volume)
@@ -165,7 +167,7 @@ class OrderedService(NodeProtocol):
         recovery.add_done_callback(self._recoveries.discard)
 
     async def _recover(self, driver: ReplicaDriver) -> None:
-        """Go on with what is stored, now that the disk works again. If the disks of all replicas
+        """Continue with what is stored, now that the disk works again. If the disks of all replicas
         failed, no peer fills it, and all that was acknowledged was synced before."""
         if driver.should_be_filled:
             await asyncio.sleep(limits.FILLED_S)

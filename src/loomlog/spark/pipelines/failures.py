@@ -51,6 +51,8 @@ _LINE_CHARS_MAX: Final = 500
 
 
 class Fault(Enum):
+    """The cause of a failure."""
+
     RECORDS = "records"  # perhaps: repeated failures isolate them
     SURROUNDINGS = "surroundings"  # it will be better later: wait, try again
     PIPELINE = "pipeline"  # no repetition helps: stop, and say why

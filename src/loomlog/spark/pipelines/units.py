@@ -37,6 +37,8 @@ class Range(NamedTuple):
 
 
 class UnitState(StrEnum):
+    """The states of a unit in progress."""
+
     CREATED = "created"
     RUNNING = "running"
     COMMITTING = "committing"

@@ -21,7 +21,7 @@ class TrimmedMeanwhileError(Exception):
 
 
 class StoredReplica(Blocks, Protocol):
-    """A replica as of one commit. To load may raise TrimmedMeanwhileError."""
+    """A replica as of one commit. Loading a block may raise TrimmedMeanwhileError."""
 
     @property
     def standing(self) -> Standing | None:
@@ -49,7 +49,7 @@ class BlockTable(Protocol):
 
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         """Free the space of what was deleted up to this position. May take long; in a worker of
-        its own, while everything else goes on."""
+        its own, while everything else continues."""
 
     def interrupt(self) -> None:
         """Give up a `reclaim` that is under way: the table is about to be closed."""

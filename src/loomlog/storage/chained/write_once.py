@@ -7,8 +7,8 @@
 
 What may be asked and what it means is core/chained/replica.py's matter. After a commit has failed
 nothing is answered but `Refused`. The writes of that commit are `Lost`: a failed sync says nothing
-about what reached the disk. A replica with something that cannot be read goes on, and is not fit
-(`Check`) any more.
+about what reached the disk. A replica with something that cannot be read continues, but is no
+longer fit (`Check`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Answered: TypeAlias = Callable[[Answer], None]
 DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
 
 QUICK_BYTES_MAX: Final = 16 * KIB  # of blocks: what takes longer than a sync is not quick
-MEASURE_BYTES: Final = MIB  # of blocks: so far off may be what is said of the table's size
+MEASURE_BYTES: Final = MIB  # of blocks: how far the estimate of the table's size may be off
 
 _CHANGING: Final = (Write, Copy, Seal, Trim, Create, Remove)
 _WITH_BLOCK: Final = (Write, Copy)
@@ -67,7 +67,7 @@ class _Waiting(NamedTuple):
 
 
 class WriteOnceStore:
-    """Lives on the loop; the workers do what blocks. To make one blocks, too."""
+    """Lives on the loop; the workers do what blocks. Creating one blocks, too."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class WriteOnceStore:
         self._measured_bytes = self.stored_bytes
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
-        """`done` gets the answer, now or later, on the loop. A batch must not change until then.
-        Busy: too much waits for the disk."""
+        """Call `done` with the answer, now or later, on the loop. A batch must not change until
+        then. Busy: too much waits for the disk."""
         if self.failed is not None:
             done(self.failed)
         elif isinstance(request, _CHANGING):

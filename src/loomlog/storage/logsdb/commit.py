@@ -40,6 +40,8 @@ class ChangedLog:
 
 
 class Commit:
+    """Collects the changes of one commit."""
+
     def __init__(
         self,
         entries: Mapping[LogId, LogEntry],

@@ -21,6 +21,8 @@ class Batch(NamedTuple):
 
 
 class RecentBatches(NamedTuple):
+    """The newest batches of a log."""
+
     batches: list[Batch]  # the last one first
     complete: bool
 

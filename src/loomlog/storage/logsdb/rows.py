@@ -106,6 +106,8 @@ _NEVER_US: Final = -(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
+    """When a partition ends, and which batches go to files."""
+
     duration_s: float = 900.0
     bytes_max: int = 6144 * MIB
     large_batch_bytes: int = 32 * KIB  # goes to a file; smaller ones are not worth a second sync

@@ -123,7 +123,7 @@ class LogsStore:
         return self._table.stored_bytes(log)
 
     def ask(self, request: NodeRequest, done: Answered) -> None:
-        """`done` gets the answer, on the loop. A batch must not change until then."""
+        """Call `done` with the answer, on the loop. A batch must not change until then."""
         if isinstance(request, _CHANGING):
             self._enqueue(_Waiting(request, done))
         else:

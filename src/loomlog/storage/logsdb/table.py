@@ -82,7 +82,7 @@ class LogsTable(Protocol):
 
     def compact(self) -> None:
         """Give back what was dropped out of partitions that stay. May take long; in a worker of its
-        own, while everything else goes on."""
+        own, while everything else continues."""
 
     def interrupt(self) -> None:
         """Give up a `compact` that is under way: the table is about to be closed."""

@@ -43,7 +43,7 @@ RECORD_BYTES = 64
 SLOT_OFFSETS = (0, 512)
 RECENT = 1024  # contexts kept in memory for reads at the tail
 _BLOCK_RECORDS = 64
-_CURSORS_MAX = 256  # places where readers will go on
+_CURSORS_MAX = 256  # places where readers will continue
 _RECORDS_OFFSET = 1024
 _MAGIC = int.from_bytes(b"LMC1", "little")
 _CRC = Struct("<I")
@@ -305,7 +305,7 @@ class CommitLog:
                 ordinal += 1
 
     def remember(self, llsn: Llsn, ordinal: int) -> None:
-        """Note that a reader will go on at `llsn`, which is in this commit or in the next."""
+        """Note that a reader will continue at `llsn`, which is in this commit or in the next."""
         if len(self._cursors) >= _CURSORS_MAX:
             self._cursors = {}
         self._cursors[llsn] = ordinal

@@ -28,7 +28,7 @@ from loomlog.types import Llsn, StreamId
 
 _SCAN_BYTES = 4 * MIB
 _SEEK_BYTES = 64 * KIB
-_CURSORS_MAX = 256  # places where readers will go on
+_CURSORS_MAX = 256  # places where readers will continue
 _NEVER_US = -(1 << 63)
 
 
@@ -247,7 +247,7 @@ class DataFile(ChannelFile):
 
     def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
         """Return the first batch with an entry of that time or later, among those that hold
-        `first_llsn` to `last_llsn`. Exact in whatever order times are. Blocking."""
+        `first_llsn` to `last_llsn`. Exact for any order of timestamps. Blocking."""
         begin = max(bisect_right(self._llsns, first_llsn) - 1, 0)
         for piece in range(begin, bisect_right(self._llsns, last_llsn)):
             if self._times_us[piece] < timestamp_us:

@@ -105,7 +105,7 @@ class DataLog:
     def append(
         self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn, done: Finished
     ) -> None:
-        """Store batches that go on where the log ends."""
+        """Store batches that continue where the log ends."""
         headers = self._checked(batches, first_llsn, last_llsn)
         buffers: list[memoryview] = []
         data_file, offset = self._with_room(headers[0]), 0
@@ -328,7 +328,7 @@ class DataLog:
         self._spares.give(data_file.path, data_file.file)
 
     def restart(self, next_llsn: Llsn) -> None:
-        """Drop everything and go on at `next_llsn`. Blocking; only while the store is opened."""
+        """Drop everything and continue at `next_llsn`. Blocking; only while the store is opened."""
         for data_file in self._data_files:
             self._remove(data_file)
         self._sync_directory()

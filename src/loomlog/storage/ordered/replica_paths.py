@@ -70,6 +70,8 @@ def load_meta(files: Files, path: str) -> StreamMeta:
 
 @dataclass(slots=True)
 class FoundReplicas:
+    """The replicas found on the volumes, and why some are not served."""
+
     served: dict[StreamId, str] = field(default_factory=dict)  # their paths
     refused: list[str] = field(default_factory=list)  # a sentence for operators each
     taken: dict[StreamId, str] = field(default_factory=dict)  # numbers of those, and why

@@ -270,7 +270,7 @@ def check_cover(
     commits: Sequence[CommitContext], ends: Sequence[Llsn], first_llsn: Llsn, high_watermark: Glsn
 ) -> None:
     """Raise Corrupt unless the commits cover exactly the batches that end at `ends`, each batch
-    by one commit, and go on from `high_watermark`."""
+    by one commit, and continue from `high_watermark`."""
     boundaries = set(ends)
     llsn = first_llsn
     for commit in commits:

@@ -124,12 +124,13 @@ class StreamStore(StreamReader):
     def append(
         self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn, done: Finished
     ) -> None:
-        """Store entries that go on where the stream ends. The batches must not change until
+        """Store entries that continue where the stream ends. The batches must not change until
         `done`."""
         self._data.append(batches, first_llsn, last_llsn, done)
 
     def commit(self, context: CommitContext, done: Finished) -> None:
-        """Store a commit. A little later than an append: losing it only means to hear it again."""
+        """Store a commit. A little later than an append: losing it only means receiving it
+        again."""
         self._commits.append(context, done)
         if self.local_low == NOWHERE and context.length:
             self.local_low = _first_above(self.meta.trimmed_glsn, context)
@@ -231,7 +232,7 @@ class StreamStore(StreamReader):
     def restart(
         self, first_llsn: Llsn, high_watermark: Glsn, trimmed_glsn: Glsn, done: Finished
     ) -> None:
-        """Wipe everything and go on at `first_llsn`. A crash leaves the old replica or the wiped
+        """Wipe everything and continue at `first_llsn`. A crash leaves the old replica or the wiped
         one. Clears an error, too. Nothing else may be asked until `done`."""
         meta = replace(
             self.meta,

@@ -92,7 +92,7 @@ class Endpoint:
 
 
 class EtcdConnection:
-    """The connections to all members. Create it on the loop that uses it."""
+    """The connections to all members. Create it in the event loop that uses it."""
 
     def __init__(self, settings: EtcdSettings) -> None:
         if not settings.endpoints:
