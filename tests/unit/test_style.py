@@ -18,7 +18,7 @@ HEADLESS = re.compile(
 )
 PHRASES = re.compile(
     r"\b(so (many|long|much)(?! (as|that|more|longer))|anew|likewise|(is|are) told|somebody|"
-    r"is of no interest|(for|of|to) who)\b",
+    r"is of no interest|(for|of|to) who|go(es)? on|went on)\b",
     re.IGNORECASE,
 )
 NOUNS = {"asking", "listing", "numbering"}

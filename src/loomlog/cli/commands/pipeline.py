@@ -136,7 +136,7 @@ def reset(
         start = int(to) if to.isdigit() else to
         progress = store.reset(client, name, start, same_output=same_output)
     behind = ", ".join(f"{log} at {at + 1}" for log, at in progress.positions.items())
-    text = f"reset {name}: goes on with {behind}, into version {progress.version}"
+    text = f"reset {name}: continues with {behind}, into version {progress.version}"
     positions = dict(progress.positions)
     fields = {"pipeline": name, "positions": positions, "version": progress.version}
     say(fields, text, as_json=as_json)

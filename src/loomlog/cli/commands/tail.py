@@ -59,8 +59,8 @@ async def tail(
         bool,
         typer.Option(
             "--gaps",
-            help="Report positions without an entry, too (on stderr, or as JSON), and go on after "
-            "entries that were lost.",
+            help="Report positions without an entry, too (on stderr, or as JSON), and continue "
+            "after entries that were lost.",
         ),
     ] = False,
     cluster: Cluster = CLUSTER,

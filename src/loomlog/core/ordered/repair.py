@@ -126,7 +126,7 @@ class Rule(NamedTuple):
 
 RUNNING_RULES: Final = (
     Rule(
-        "it cannot go on as it is",
+        "it cannot keep running as it is",
         lambda s: bool(s.obstacle),
         lambda s: BeginSeal(s.obstacle),
     ),
@@ -374,7 +374,7 @@ def _words(action: Action, copying: Copying | None) -> str:
         case Synchronise(source, destination):
             return _copy_words(source, destination, copying)
         case Swap(replicas):
-            return f"goes on with nodes {', '.join(map(str, replicas))}"
+            return f"continues with nodes {', '.join(map(str, replicas))}"
         case DropJoining(node, reason):
             return f"node {node} does not join: {reason}"
 

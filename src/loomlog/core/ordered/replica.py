@@ -135,7 +135,7 @@ class Replica:
             )
         if next_llsn != self.next_llsn:
             raise InvalidArgument(
-                f"stream {self.stream_id} on node {self.node_id} goes on at LLSN "
+                f"stream {self.stream_id} on node {self.node_id} continues at LLSN "
                 f"{self.next_llsn}, not {next_llsn}"
             )
 
@@ -276,7 +276,7 @@ class Replica:
         context = self.context
         if self.state is not ReplicaState.SEALING or commit.llsn != context.uncommitted_llsn_begin:
             raise InvalidArgument(
-                f"stream {self.stream_id} on node {self.node_id} is {self.state} and goes on at "
+                f"stream {self.stream_id} on node {self.node_id} is {self.state} and continues at "
                 f"LLSN {context.uncommitted_llsn_begin}, not {commit.llsn}"
             )
         self.next_llsn = commit.llsn + commit.length

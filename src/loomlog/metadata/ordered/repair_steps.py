@@ -330,7 +330,7 @@ class RepairSteps:
         log.change_replicas(stream.stream_id, replicas)
         adopt_wishes(stream, self._catalog)
         logger.info(
-            "stream %d goes on with nodes %s instead of %s", stream.stream_id, replicas, before
+            "stream %d continues with nodes %s instead of %s", stream.stream_id, replicas, before
         )
         for node in births:
             self._orders.trim_soon(node, stream.stream_id)

@@ -122,7 +122,7 @@ class StreamOperator:
         return pb.Changed(
             done=f"stream {stream.stream_id} begins to get a replica on node {target}",
             next=(
-                f"{_entries(stream)} are copied; then it is sealed for a moment and goes on with "
+                f"{_entries(stream)} are copied; then it is sealed for a moment and continues with "
                 f"{wanted} replicas"
             ),
         )
@@ -147,7 +147,7 @@ class StreamOperator:
         return pb.Changed(
             done=f"the replica on node {node} {does} stream {stream.stream_id}",
             next=(
-                f"it goes on with {_nodes(n for n in stream.replicas if n != node)}; the data on "
+                f"it continues with {_nodes(n for n in stream.replicas if n != node)}; the data on "
                 f"node {node} stays until `loom node cleanup {node}`"
             ),
         )

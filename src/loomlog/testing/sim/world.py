@@ -95,7 +95,7 @@ class World:
     def fail(self, who: str, message: str, cause: BaseException | None) -> None:
         """End the run with an error; the first one counts."""
         if self._failure is None:
-            self._failure = Failed(self._told(f"{who}: {message}"))
+            self._failure = Failed(self._located(f"{who}: {message}"))
             self._failure.__cause__ = cause
 
     def raise_failure(self, *, again: bool = True) -> None:
@@ -141,14 +141,14 @@ class World:
             if self._failure is not None:
                 self.raise_failure()
             if events_at_instant > INSTANT_EVENTS_MAX:
-                raise Runaway(self._told(f"{events_at_instant} events at one instant"))
+                raise Runaway(self._located(f"{events_at_instant} events at one instant"))
             if self.steps > steps_end:
-                raise Runaway(self._told("the allowed number of steps is used up"))
+                raise Runaway(self._located("the allowed number of steps is used up"))
 
     def _not_reached(self) -> SimulationError:
         if self._queue:
-            return Overdue(self._told("what the run waited for did not happen in time"))
-        return Stalled(self._told("nothing is scheduled any more"))
+            return Overdue(self._located("what the run waited for did not happen in time"))
+        return Stalled(self._located("nothing is scheduled any more"))
 
-    def _told(self, message: str) -> str:
+    def _located(self, message: str) -> str:
         return f"seed {self.seed}, t={self.now:.6f}: {message}"

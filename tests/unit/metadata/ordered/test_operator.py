@@ -265,7 +265,7 @@ async def test_a_replica_is_unregistered_and_added_again(tmp_path: Path) -> None
         nodes = await started(cluster, 3, replicas=3)
         changed = await cluster.change(CHANGE.UNREGISTER, from_node=2)
         assert changed.done == "the replica on node 2 has left stream 1"
-        assert "goes on with nodes 1, 3" in changed.next
+        assert "continues with nodes 1, 3" in changed.next
         assert "loom node cleanup 2" in changed.next
         await cluster.runs_on(1, 3)
         await goes_on(cluster, [nodes[0], nodes[2]])

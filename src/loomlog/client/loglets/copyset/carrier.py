@@ -154,7 +154,7 @@ class CopysetAttempt(Attempt):
         except Corrupt as error:
             raise retryable_if_sound(error, self._payload) from error
         if reply.HasField("copyset_tail"):
-            self._carrier.sequencers.told_epoch(view, address, reply.copyset_tail.epoch)
+            self._carrier.sequencers.epoch_reported(view, address, reply.copyset_tail.epoch)
             return 0
         first = int(reply.appended.first_glsn)
         if not first:

@@ -127,7 +127,7 @@ class Sequencers:
         self._rng = rng
         self._named: dict[LogId, str] = {}  # address of the sequencer named by a redirect
         self._chosen: dict[LogId, tuple[View, str]] = {}  # by a view, and its address
-        self._told: dict[LogId, tuple[str, Epoch]] = {}  # epoch reported by an address
+        self._reported: dict[LogId, tuple[str, Epoch]] = {}  # epoch reported by an address
 
     def address(self, view: View) -> str:
         """Return the address of the node to ask next."""
@@ -145,14 +145,14 @@ class Sequencers:
     def epoch(self, view: View, address: str) -> Epoch:
         """Return the epoch in which the node at `address` sequences, or would start to."""
         state = view.state
-        told_by, told = self._told.get(view.loglet, ("", 0))
-        if told_by == address and told >= state.epoch:
-            return told
+        reporter, reported = self._reported.get(view.loglet, ("", 0))
+        if reporter == address and reported >= state.epoch:
+            return reported
         node = view.nodes.get(state.sequencer)
         return state.epoch if node is not None and node.address == address else state.epoch + 1
 
-    def told_epoch(self, view: View, address: str, epoch: Epoch) -> None:
-        self._told[view.loglet] = address, epoch
+    def epoch_reported(self, view: View, address: str, epoch: Epoch) -> None:
+        self._reported[view.loglet] = address, epoch
 
     async def ask(
         self, view: View, frame: pb.Frame, timeout_s: float, payload: Sequence[Buffer] = ()

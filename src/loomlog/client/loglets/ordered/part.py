@@ -96,8 +96,8 @@ class OrderedPart(Following):
         return sealed or self._known_tail >= self._next
 
     def _awake(self) -> bool:
-        is_told = self._failure is not None or self._lost is not None
-        return self._next in self._heads or is_told or self._at_end()
+        is_decided = self._failure is not None or self._lost is not None
+        return self._next in self._heads or is_decided or self._at_end()
 
     async def _look_into_it(self) -> None:
         try:
