@@ -165,6 +165,28 @@ async def test_registers_that_nobody_reads_stay_few(
     writer.transport.abort()
 
 
+@pytest.mark.parametrize("kind", ["describe_log", "list_logs", "get_status"])
+async def test_descriptions_that_nobody_reads_stay_few(
+    local: tuple[LocalCluster, Cluster], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, cluster = local
+    await cluster.create_log("events", replicas=1)
+    many = [pb.LogStream(condition=VALUE.decode())]  # as large as thousands of streams
+    monkeypatch.setattr(StatusView, "_streams", lambda view, log: many)
+    asked = {
+        "describe_log": pb.Frame(describe_log=pb.DescribeLog(name="events")),
+        "list_logs": pb.Frame(list_logs=pb.ListLogs()),
+        "get_status": pb.Frame(get_status=pb.GetStatus()),
+    }[kind]
+    writer = await asks_and_does_not_read(servers.address, [asked] * 200)
+    assert servers.metadata is not None
+    unsent = await settled(servers.metadata._server._connections)
+    assert limits.SEND_BUFFER_BYTES < unsent < HELD_BYTES_MAX
+    async with await connect(servers.address) as other:
+        await other.register("a").swap(b"x", expected=0)  # others are served
+    writer.transport.abort()
+
+
 async def test_who_asks_for_the_status_without_end_does_not_keep_others_out(
     local: tuple[LocalCluster, Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,9 +161,10 @@ class Requests(Service):
         return pb.Frame(log=self._term.view.log(log))
 
     async def _describe_log(self, connection: Connection, frame: Frame) -> Frame:
-        log = self._term.view.log(self._term.catalog.log(frame.describe_log.name))
-        log.metadata.extend(self._term.view.metadata_addresses())
-        return pb.Frame(log=log)
+        async with connection.turns:
+            log = self._term.view.log(self._term.catalog.log(frame.describe_log.name))
+            log.metadata.extend(self._term.view.metadata_addresses())
+            return pb.Frame(log=log)
 
     async def _list_logs(self, connection: Connection, frame: Frame) -> Frame:
         view = self._term.view

@@ -122,8 +122,7 @@ def _replace_question(status: ClusterStatus, node: NodeId) -> str:
     lost = f" It has the only replica of stream {', '.join(only)}: that is lost." if only else ""
     return (
         f"Let a node with empty volumes take the number {node}? The {replicas} replicas that "
-        f"node {node} has count as lost from then on and are copied from other nodes; its old "
-        f"volumes are refused.{lost}"
+        f"node {node} has count as lost from then on, and its old volumes are refused.{lost}"
     )
 
 

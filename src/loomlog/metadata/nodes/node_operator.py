@@ -106,9 +106,31 @@ class NodeOperator:
         then = f"the one at {waiting} registers in a moment" if waiting else "start it"
         return pb.Changed(
             done=f"the next node {node} with empty volumes takes the place of the one that is away",
-            next=f"{then}; its replicas are copied from other nodes, and its old volumes are "
-            "refused from then on",
+            next="; ".join(
+                [then, *self._what_becomes_of(node), "its old volumes are refused from then on"]
+            ),
         )
+
+    def _what_becomes_of(self, node: NodeId) -> list[str]:
+        """Return what happens to the data of a node whose volumes are lost."""
+        words, kept = [], self._kept_on(node)
+        replicas = [
+            each
+            for protocol, keeper in self._keepers.items()
+            if protocol not in kept
+            for each in keeper.replicas_on(node)
+        ]
+        only = [name for name, nodes in replicas if nodes == (node,)]
+        if copied := len(replicas) - len(only):
+            words.append(f"{copied} replicas that it had are copied from other nodes")
+        if only:
+            words.append(f"it had the only replica of {', '.join(only)}, which is lost")
+        if kept:
+            words.append(
+                f"its copies of {_some(kept)} (protocol {', '.join(kept)}) are not made again: "
+                "what it had of them has one copy less"
+            )
+        return words
 
     def replacement(self, node: NodeId) -> list[str]:
         """Return what operators should know of a node that is to be replaced."""
@@ -205,10 +227,13 @@ class NodeOperator:
 
 def _stays(node: NodeId, kept: dict[str, list[str]]) -> str:
     """Return a text about logs whose copies on the node stay there."""
-    logs = [name for names in kept.values() for name in names]
-    shown = ", ".join(logs[:3]) + (f" and {len(logs) - 3} more" if len(logs) > 3 else "")
     return (
-        f"copies of {shown} (protocol {', '.join(kept)}) stay on node {node} until they are "
+        f"copies of {_some(kept)} (protocol {', '.join(kept)}) stay on node {node} until they are "
         f"trimmed: trim or delete these logs, or keep the node (if its disk is lost: "
         f"`loom node replace {node}`)"
     )
+
+
+def _some(kept: dict[str, list[str]]) -> str:
+    logs = [name for names in kept.values() for name in names]
+    return ", ".join(logs[:3]) + (f" and {len(logs) - 3} more" if len(logs) > 3 else "")

@@ -159,6 +159,31 @@ async def test_an_operator_lets_an_empty_node_take_a_number_once(
         await third.disconnect()
 
 
+async def test_an_operator_learns_what_becomes_of_the_data_of_a_lost_node(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, scripted=2) as cluster:
+        await cluster.create("both", replicas=2)
+        loglet = (await cluster.create_copyset("copied", replicas=2)).log_id
+        await cluster.vsn(2).activate(loglet, 0)
+        await cluster.vsn(1).disconnect()
+        await cluster.node_is(1, lambda status: not status.alive)
+        changed = await cluster.replace_node(1)
+        assert changed.next == (
+            "start it; 1 replicas that it had are copied from other nodes; its copies of copied "
+            "(protocol copyset) are not made again: what it had of them has one copy less; its old "
+            "volumes are refused from then on"
+        )
+
+
+async def test_an_operator_learns_that_a_node_had_the_only_replica(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, scripted=1) as cluster:
+        await cluster.create("alone", replicas=1)
+        await cluster.vsn(1).disconnect()
+        await cluster.node_is(1, lambda status: not status.alive)
+        changed = await cluster.replace_node(1)
+        assert "it had the only replica of stream 1, which is lost" in changed.next
+        assert "copied" not in changed.next
+
+
 async def test_who_comes_back_with_its_volumes_is_not_replaced_later(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         (node,) = await cluster.add_nodes(1)
