@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
 MICROSECONDS: Final = 1_000_000  # of a second
 HELD_BACK_S: Final = 10.0  # far longer than the interval at which such a node asks again
+TURNED_AWAY_S: Final = 5.0  # the same for a node that may not register
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ class ConnectedNodes:
     def turned_away(self, node: NodeId) -> str:
         """Return why a node that asked a moment ago may not register now; "" if none did."""
         reason, asked_at = self._turned_away.get(node, ("", float("-inf")))
-        return reason if self._loop.time() - asked_at < HELD_BACK_S else ""
+        return reason if self._loop.time() - asked_at < TURNED_AWAY_S else ""
 
     # ---- events
 
