@@ -190,7 +190,7 @@ class _Source:
         number = shift = 0
         while True:
             if self._at >= len(self._body) or shift > 63:
-                raise Corrupt(f"reference of {len(self._body)} bytes: a number ends nowhere")
+                raise Corrupt(f"reference of {len(self._body)} bytes: a number is cut off")
             byte = self._body[self._at]
             self._at += 1
             number |= (byte & 0x7F) << shift
@@ -211,7 +211,7 @@ class _Source:
                 return data.decode()
         except UnicodeDecodeError:
             pass
-        raise Corrupt(f"reference of {len(self._body)} bytes: a name is cut off or no text")
+        raise Corrupt(f"reference of {len(self._body)} bytes: a name is cut off or not text")
 
     def require_end(self) -> None:
         if self._at != len(self._body):

@@ -82,7 +82,7 @@ async def test_times_and_retention() -> None:
         assert "7d" in loom.says("log", "create", "kept", "--replicas", "1", "--retention", "7d")
         assert "7d" in loom.says("log", "list")
         assert loom.json("log", "retention", "kept", "none")["retention_s"] is None
-        assert "no duration" in loom.fails("log", "retention", "kept", "soon")
+        assert "not a duration" in loom.fails("log", "retention", "kept", "soon")
         found = loom.json("log", "find-time", "events", "2026-11-16T12:01")
         assert (found["position"], found["found"]) == (2, True)
 

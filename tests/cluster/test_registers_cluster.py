@@ -143,7 +143,7 @@ async def test_more_than_fits_into_one_answer_is_listed() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected", "told"),
     [
-        ("", b"", 0, "is a text that is not empty"),
+        ("", b"", 0, "must be a non-empty text"),
         ("r", bytes(limits.REGISTER_BYTES_MAX + 1), 0, "at most 1048576 bytes"),
         ("r", b"", -1, "0 if there is none"),
         ("r", b"", None, "0 if there is none"),

@@ -81,7 +81,7 @@ def decode(data: bytes, name: str) -> Manifest:
         pages = tuple(Page(**page) for page in found["pages"])
         manifest = Manifest(pages, tuple(RangeFile(**file) for file in found["files"]))
     except (ValueError, KeyError, TypeError):
-        raise Corrupt(f"{name} is no manifest of an archive") from None
+        raise Corrupt(f"{name} is not the manifest of an archive") from None
     _require_dense(manifest.ranges, name)
     return manifest
 
@@ -94,7 +94,7 @@ def decode_page(data: bytes, name: str) -> list[RangeFile]:
     try:
         files = [RangeFile(**file) for file in _decode(data)["files"]]
     except (ValueError, KeyError, TypeError):
-        raise Corrupt(f"{name} is no page of an archive's manifest") from None
+        raise Corrupt(f"{name} is not a page of an archive's manifest") from None
     _require_dense(files, name)
     return files
 

@@ -179,7 +179,7 @@ def _read_groups(
 ) -> Iterator[Any]:
     parquet = pq.ParquetFile(source, page_checksum_verification=True)
     if parquet.metadata.num_rows != file.rows:
-        raise Corrupt(f"the archive file {named} has not the rows that its manifest says")
+        raise Corrupt(f"the archive file {named} does not have the rows that its manifest lists")
     expected = file.first
     for group in range(parquet.num_row_groups):
         found = parquet.metadata.row_group(group).column(0).statistics

@@ -56,7 +56,7 @@ def start(
         SyncMode,
         typer.Option(
             help="When data is forced to disk. always: before it counts as written. "
-            "interval: now and then, none: when the kernel likes; power loss may take the newest. "
+            "interval: every 0.2 s, none: when the kernel decides; power loss may take the newest. "
             "Chained and copyset logs: always."
         ),
     ] = SyncMode.ALWAYS,

@@ -18,7 +18,7 @@ def check_name(what: str, name: object) -> str:
     """Return the name; raise InvalidArgument unless it is text that can be encoded as UTF-8, which
     command-line arguments with surrogate escapes cannot."""
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"{what} is a text that is not empty, not {name!r}")
+        raise InvalidArgument(f"{what} must be a non-empty text, not {name!r}")
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -65,7 +65,7 @@ def duration_s(text: str) -> float:
     """Return the seconds of a duration such as "7d"."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if parts is None:
-        raise InvalidArgument(f"{text!r} is no duration: write a number and s, m, h, d or w, as 7d")
+        raise InvalidArgument(f"{text!r} is not a duration: write a number with s, m, h, d or w")
     return float(parts[1]) * _UNITS[parts[2]]
 
 

@@ -201,7 +201,7 @@ T = TypeVar("T", pb.RegisterValue, pb.Lease)
 def check_name(what: str, name: str) -> str:
     if not name.isprintable() or not 1 <= len(name) <= limits.REGISTER_NAME_CHARS_MAX:
         raise InvalidArgument(
-            f"{name!r} is no name of a {what}: use 1 to {limits.REGISTER_NAME_CHARS_MAX} "
+            f"{name!r} is not a valid name of a {what}: use 1 to {limits.REGISTER_NAME_CHARS_MAX} "
             "printable characters"
         )
     return name

@@ -199,7 +199,7 @@ class ProtocolKeeper(ABC):
             )
         raise InvalidArgument(
             f"stream {request.log_stream_id} is of protocol {self.protocol!r}, whose streams are "
-            "not changed one by one: drain a node that shall take nothing new, or give the log "
+            "not changed one by one: drain a node that should take nothing new, or give the log "
             "other settings with `loom log switch`"
         )
 

@@ -9,7 +9,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split `127.0.0.1:7400` or `[::1]:7400` into host and port."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise InvalidArgument(f"{address!r} is no address: write host:port, e.g. 127.0.0.1:7400")
+        raise InvalidArgument(f"{address!r} is not host:port, e.g. 127.0.0.1:7400")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -251,11 +251,11 @@ class _Job:
             self._publish(contents.exchange(self.archive, others))
         if lost:
             return Corrupt(
-                f"{problems}. Nothing was trimmed; the log has not all rows of "
-                f"{', '.join(file.name for file in lost)} any more: bring it back from a copy"
+                f"{problems}. Nothing was trimmed; the log no longer has all rows of "
+                f"{', '.join(file.name for file in lost)}: restore it from a copy"
             )
         return Corrupt(
-            f"{problems}. It was written again and nothing was trimmed: run again, and see to the "
+            f"{problems}. It was written again and nothing was trimmed: run again, and check the "
             "disk"
         )
 

@@ -219,8 +219,14 @@ async def test_lists_take_a_prefix_and_come_in_parts(
 @pytest.mark.parametrize(
     ("request_", "told"),
     [
-        (pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, holder="a", ttl_s=1), "no name of a lease"),
-        (pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, name="l", ttl_s=1), "no name of a holder"),
+        (
+            pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, holder="a", ttl_s=1),
+            "name of a lease",
+        ),
+        (
+            pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, name="l", ttl_s=1),
+            "name of a holder",
+        ),
         (pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, name="l", holder="a"), "above 0"),
         (
             pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, name="l", holder="a", ttl_s=86_401),

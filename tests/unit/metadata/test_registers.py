@@ -275,9 +275,9 @@ async def test_lists_take_a_prefix_and_come_in_parts(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\x00"])
 async def test_a_name_that_is_none_is_refused(name: str) -> None:
     desk = Desk()
-    with pytest.raises(InvalidArgument, match="no name of a register"):
+    with pytest.raises(InvalidArgument, match="not a valid name of a register"):
         await desk.get(name)
-    with pytest.raises(InvalidArgument, match="no name of a register"):
+    with pytest.raises(InvalidArgument, match="not a valid name of a register"):
         await desk.swap(b"x", 0, name)
 
 

@@ -184,7 +184,7 @@ def trim(
     as_json: Json = False,
 ) -> None:
     """Delete all entries up to and including a position. Asks first on a terminal."""
-    question = f"Drop all entries of {log} up to and with position {position}?"
+    question = f"Delete all entries of {log} up to and including position {position}?"
     changes.confirm_at_terminal(question, yes=yes)
     with connected_sync(cluster) as client:
         client.log(log).trim(position)
@@ -209,5 +209,5 @@ def parse_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no time: write it as 2026-11-16T03:00") from None
+        raise UsageError(f"{text!r} is not a time: write it as 2026-11-16T03:00") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -25,7 +25,7 @@ Sync = Annotated[
     SyncMode,
     typer.Option(
         help="When data is forced to disk: before an append counts as written (always), now and "
-        "then (interval), or when the kernel likes (none). Power loss may take the newest "
+        "then (interval), or when the kernel decides (none). Power loss may take the newest "
         "entries with the last two."
     ),
 ]

@@ -98,7 +98,7 @@ def parse_position(text: str, least: int, otherwise: str = "") -> int:
     position = _position(text.strip())
     if position is None or not least <= position <= LSN_MAX:
         raise typer.BadParameter(
-            f"{text!r} is no position: write a number from {least} on, "
+            f"{text!r} is not a position: write a number from {least} on, "
             f"or as positions of copyset logs are shown, e3n17{otherwise}"
         )
     return position

@@ -172,7 +172,7 @@ def _length(projection: Projection, address: Glsn) -> Steps[int | NotWritten | S
         case HandedOut(ticket) if ticket.first == address:
             return ticket.count
         case HandedOut(ticket):
-            raise InvalidArgument(f"{address} is no address: a ticket begins at {ticket.first}")
+            raise InvalidArgument(f"{address} is not an address: a ticket begins at {ticket.first}")
         case Forgotten():
             return 1
         case Beyond():

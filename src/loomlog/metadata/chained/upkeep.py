@@ -165,7 +165,7 @@ class Upkeep:
         else:
             self._nodes.reported(loglet, node)
         if isinstance(self.decide(self._used(loglet)), upkeep.Wait):
-            raise Unavailable(f"node {node} is heard from, or nobody can take its place: try again")
+            raise Unavailable(f"node {node} still reports, or no node can replace it: try again")
         self.wake(loglet)
         try:
             async with asyncio.timeout(REPORT_WAIT_S):

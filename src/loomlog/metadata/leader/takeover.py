@@ -215,7 +215,7 @@ class Takeover:
         verb = "added" if adds else "removed"
         return pb.Changed(
             done=f"metadata repository {request.member_id} is being {verb}",
-            next="a takeover brings it about: look at `loom status`",
+            next="it takes effect with a takeover: look at `loom status`",
         )
 
     async def _check_runs(self, member: MemberId, address: str) -> None:

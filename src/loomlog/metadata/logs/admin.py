@@ -64,8 +64,8 @@ class Admin:
         check_retention(request.name, request.retention_s)
         if not _NAME.fullmatch(request.name):
             raise InvalidArgument(
-                f"{request.name!r} is no log name: use 1 to {limits.LOG_NAME_CHARS_MAX} letters, "
-                "digits, dots, underscores and hyphens"
+                f"{request.name!r} is not a valid log name: use 1 to "
+                f"{limits.LOG_NAME_CHARS_MAX} letters, digits, dots, underscores and hyphens"
             )
         keeper = self._keepers.of(request.protocol)
         if not 1 <= request.streams <= limits.STREAMS_PER_LOG_MAX:

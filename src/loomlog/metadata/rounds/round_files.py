@@ -229,7 +229,7 @@ def _file_header(file: RoundFile) -> bytes:
 
 def _read_file_header(data: bytes, path: str, number: int) -> RoundFile:
     if len(data) < ALIGNMENT or not data.startswith(_FILE_MAGIC):
-        raise Corrupt(f"{path} is no file of rounds")
+        raise Corrupt(f"{path} is not a file of rounds")
     _, crc, version, written_number, epoch, capacity = _FILE.unpack_from(data)
     if version == 1:  # its header was shorter
         raise VersionMismatch(f"{path} has format 1, this release reads {FORMAT}")

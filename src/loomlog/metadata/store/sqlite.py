@@ -168,7 +168,7 @@ def _explained(error: BaseException, path: str) -> BaseException:
             "right, its header is damaged, and it must be restored from a copy"
         )
     if code in _NOT_DAMAGE:
-        return StoreFailed(f"{path} cannot be written: {error}; make room, or mend its disk")
+        return StoreFailed(f"{path} cannot be written: {error}; free space, or repair its disk")
     return _damaged(path, f"SQLite says: {error}")
 
 

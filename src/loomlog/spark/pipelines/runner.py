@@ -197,7 +197,7 @@ class Runner:
             if counted >= self._pipeline.attempts:
                 raise PipelineError(
                     f"a micro-batch of pipeline {self._pipeline.name!r} failed {counted} times: "
-                    f"{reason_of(error)}; mend the function, then run it again"
+                    f"{reason_of(error)}; fix the function, then run it again"
                 ) from error
             self._wait_after(error, failures)
 

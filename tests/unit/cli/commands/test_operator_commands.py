@@ -192,7 +192,7 @@ def test_a_trim_asks_on_a_terminal(vmr: ScriptedVmr) -> None:
     """Where nobody can be asked it does as it is told: scripts trim."""
     done = run_on_a_terminal(vmr, "n", "log", "trim", "events", "7")
     assert done.returncode == 1
-    assert "Drop all entries of events up to and with position 7?" in done.stderr
+    assert "Delete all entries of events up to and including position 7?" in done.stderr
     assert "nothing was done" in done.stderr
 
 

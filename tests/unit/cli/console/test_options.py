@@ -45,7 +45,7 @@ def test_they_are_taken_as_they_are_shown(text: str, position: int) -> None:
     ],
 )
 def test_what_is_none_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no position: write") as refused:
+    with pytest.raises(typer.BadParameter, match="is not a position: write") as refused:
         read_position(text)
     assert "\n" not in str(refused.value)
 

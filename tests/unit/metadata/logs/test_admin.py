@@ -49,10 +49,19 @@ async def test_replicas_and_primaries_are_spread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "told"),
     [
-        (pb.CreateLog(name="", protocol="ordered", streams=1, replicas=1), "no log name"),
-        (pb.CreateLog(name="a/b", protocol="ordered", streams=1, replicas=1), "no log name"),
-        (pb.CreateLog(name="a\n", protocol="ordered", streams=1, replicas=1), "no log name"),
-        (pb.CreateLog(name="x" * 201, protocol="ordered", streams=1, replicas=1), "no log name"),
+        (pb.CreateLog(name="", protocol="ordered", streams=1, replicas=1), "valid log name"),
+        (
+            pb.CreateLog(name="a/b", protocol="ordered", streams=1, replicas=1),
+            "valid log name",
+        ),
+        (
+            pb.CreateLog(name="a\n", protocol="ordered", streams=1, replicas=1),
+            "valid log name",
+        ),
+        (
+            pb.CreateLog(name="x" * 201, protocol="ordered", streams=1, replicas=1),
+            "valid log name",
+        ),
         (pb.CreateLog(name="a", protocol="magic", streams=1, replicas=1), "available are ordered"),
         (pb.CreateLog(name="a", protocol="ordered", streams=0, replicas=1), "1 to 10000 streams"),
         (pb.CreateLog(name="a", protocol="ordered", streams=10001, replicas=1), "not 10001"),
