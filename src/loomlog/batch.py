@@ -38,7 +38,8 @@ FLAG_KEYS: Final = 1
 FLAG_ATTRIBUTES: Final = 2
 FLAG_REFERENCE: Final = 4  # refers to records of another log (references.py); excludes other flags
 
-_MAGIC: Final = int.from_bytes(b"LMB1", "little")
+MAGIC: Final = b"LMB1"
+_MAGIC: Final = int.from_bytes(MAGIC, "little")
 _CHECKED_BYTES: Final = HEADER_BYTES - 4  # the header's CRC follows the bytes that it covers
 _FLAGS: Final = FLAG_KEYS | FLAG_ATTRIBUTES
 _COUNT_MAX: Final = {

@@ -111,9 +111,15 @@ class VersionMismatch(LoomError):
 
 
 class Corrupt(LoomError):
-    """Bytes do not match their checksum or their format."""
+    """Bytes do not match their checksum or their format. `first` and `last` are the numbers of a
+    subscription that a replica cannot read; 0 if they are not known."""
 
     code: ClassVar[int] = 16
+
+    def __init__(self, message: str = "", first: int = 0, last: int = 0) -> None:
+        super().__init__(message)
+        self.first = first
+        self.last = last
 
 
 class AppendUnknown(LoomError):
@@ -159,10 +165,14 @@ def _tree(root: type[LoomError]) -> list[type[LoomError]]:
 _BY_CODE = {kind.code: kind for kind in _tree(LoomError)}
 
 
-def from_code(code: int, message: str, leader: str = "") -> LoomError:
+def from_code(
+    code: int, message: str, leader: str = "", numbers: tuple[int, int] = (0, 0)
+) -> LoomError:
     """Return the error that a peer sent. A code of a newer peer becomes a plain LoomError."""
     if code == NotLeader.code:
         return NotLeader(message, leader)
+    if code == Corrupt.code:
+        return Corrupt(message, *numbers)
     return _BY_CODE.get(code, LoomError)(message)
 
 

@@ -106,6 +106,23 @@ Step = Callable[[], None]
 Finished = Callable[[BaseException | None], None]
 
 
+def keep_copy(files: Files, path: str, file: File, begin: int) -> None:
+    """Copy what a file has from `begin` on to `….damaged`, unless it is zeros: it counted once, and
+    an operator may want it. Blocking."""
+    data = file.read(max(file.size() - begin, 0), begin)
+    if not any(data):
+        return
+    target, number = f"{path}.damaged", 1
+    while files.exists(target):
+        number += 1
+        target = f"{path}.damaged{number}"
+    copy = files.open(target, create=True)
+    copy.write([data], 0)
+    copy.sync()
+    copy.close()
+    files.sync_directory(path.rpartition("/")[0])
+
+
 class Worker(Protocol):
     """Runs blocking work away from the event loop, one job after the other, in order."""
 

@@ -260,8 +260,11 @@ class Codec:
     def failure_frame(self, error: errors.LoomError) -> pb.Frame:
         leader = error.leader if isinstance(error, errors.NotLeader) else ""
         inside = pb.Error(code=error.code, message=str(error), leader=leader)  # type: ignore[arg-type]
+        if isinstance(error, errors.Corrupt):
+            inside.first, inside.last = error.first, error.last
         return pb.Frame(error=inside)
 
 
 def _error_in(frame: pb.Frame) -> errors.LoomError:
-    return errors.from_code(frame.error.code, frame.error.message, frame.error.leader)
+    error = frame.error
+    return errors.from_code(error.code, error.message, error.leader, (error.first, error.last))

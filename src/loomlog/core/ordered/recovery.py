@@ -36,6 +36,7 @@ class RecoveredContext:
     local_low: Place  # the first committed entry that is kept, or NOWHERE
     local_high: Place  # the last committed entry, kept or trimmed, or NOWHERE
     damaged: bool = False  # data is lost that was committed: synchronise from a peer
+    readable: bool = True  # what is committed here has no hole: only its end may be lost
 
 
 def last_place(commit: CommitContext) -> Place:

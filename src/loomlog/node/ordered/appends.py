@@ -113,7 +113,7 @@ class ProducerTable:
         *,
         marks_max: int = PRODUCER_MARKS_MAX,
     ) -> None:
-        """`marks`: of the batches on disk, where everything below `known_from` is trimmed."""
+        """`marks`: of the batches on disk, where those below `known_from` are trimmed or lost."""
         self._windows: OrderedDict[int, _Window] = OrderedDict()
         self._count = 0
         self._marks_max = marks_max
@@ -172,7 +172,8 @@ class ProducerTable:
         if window is None or not (window.dropped or any(s < sequence for s, _ in window.marks)):
             raise Unavailable(
                 f"batch {sequence} of producer {producer_id} is not here, but entries below LLSN "
-                f"{self._known_from} were trimmed before this replica came: ask another"
+                f"{self._known_from} were trimmed before this replica came, or are damaged: ask "
+                "another"
             )
         return 0
 

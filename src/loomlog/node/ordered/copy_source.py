@@ -106,6 +106,8 @@ class Copy:
     async def _begin(self, connection: Connection) -> Llsn:
         """Describe what is here; the destination says what it needs first."""
         self._check_source()
+        # The destination may be wiped, and have the only sound copy of what is broken here.
+        await self._reader.repair_known(self._address)
         beginning = await self._reader.beginning()
         start = pb.SyncStart(
             log_stream_id=self.driver.stream_id,

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from loomlog import limits
 from loomlog.errors import (
@@ -36,6 +36,14 @@ from loomlog.wire.link import Codec, Connection, Frame, Route, Service
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Range: TypeAlias = tuple[int, int]  # of numbers, both inclusive
+
+
+class Unreadable(NamedTuple):
+    """Entries that are broken in this replica, by both their numbers."""
+
+    llsns: Range
+    glsns: Range
 
 
 class Reader:
@@ -48,8 +56,8 @@ class Reader:
         self._repairer = repairer
 
     def _check_whole(self) -> None:
-        """Refuse to read a replica that is damaged or has left: others may have the data."""
-        if self._store.context.damaged:
+        """Refuse to read a replica with a hole, or one that has left: others have the data."""
+        if not self._store.context.readable:
             raise Unavailable(f"this replica of stream {self._driver.stream_id} is damaged")
         if self._driver.closed:
             raise Unavailable(f"this replica of stream {self._driver.stream_id} has left this node")
@@ -99,12 +107,31 @@ class Reader:
                 raise
             return await self._chunk(first, bytes_max)
 
-    async def _chunk(self, first: Llsn, bytes_max: int) -> Chunk:
+    async def before_damage(self, first: Llsn, bytes_max: int) -> Chunk | Unreadable:
+        """Return batches up to the first broken one; if they begin with that, what is lost here, as
+        far as one commit reaches."""
         last = self._driver.core.last_committed_llsn
+        broken = (await self._repairer.examine(first, last)).broken
+        while broken is not None and broken.next_llsn <= first:
+            broken = (await self._repairer.examine(broken.next_llsn, last)).broken
+        if broken is None or broken.llsn > first:
+            return await self._chunk(first, bytes_max, broken.llsn - 1 if broken else last)
+        end, distance = broken.next_llsn - 1, 0
+        commit = await self._from_disk(lambda: self._store.find_llsn(first))
+        if commit is not None:
+            end, distance = min(end, commit.last_llsn), commit.glsn - commit.llsn
+        return Unreadable((first, end), (first + distance, end + distance))
+
+    async def _chunk(self, first: Llsn, bytes_max: int, last: Llsn | None = None) -> Chunk:
+        last = self._driver.core.last_committed_llsn if last is None else last
         chunk = self._store.read_cached(first, last, bytes_max)
         if chunk is not None:
             return chunk
         return await self._from_disk(lambda: self._store.read(first, last, bytes_max))
+
+    async def repair_known(self, address: str) -> None:
+        """Repair what is known to be broken here, also from this address."""
+        await self._repairer.repair_known([address])
 
     async def beginning(self) -> Beginning:
         """Return the start of a copy of this replica."""
@@ -241,7 +268,14 @@ class Subscription:
     async def _send_chunk(self, next_llsn: Llsn) -> Llsn:
         async with self._connection.turns:
             size = min(limits.READ_CHUNK_BYTES, self._credit)
-            chunk = await self._reader.chunk(next_llsn, size)
+            try:
+                chunk = await self._reader.chunk(next_llsn, size)
+            except Corrupt as error:
+                found = await self._reader.before_damage(next_llsn, size)
+                if isinstance(found, Unreadable):
+                    numbers = found.llsns if self._wanted.first_llsn else found.glsns
+                    raise Corrupt(str(error), *numbers) from error
+                chunk = found
             self._credit -= len(chunk.buffer)
             self._send(chunk)
         return chunk.last_llsn + 1

@@ -69,8 +69,34 @@ class Repairer:
                 continue
             if left is None:
                 logger.info("stream %d: LLSN %d is repaired", stream_id, broken.llsn)
+                self._driver.store.set_sound(broken.llsn)
                 return True
+        self._driver.store.set_broken(broken)
         return False
+
+    async def repair_known(self, others: Sequence[str] = ()) -> bool:
+        """Repair what is known to be broken, from its peers and from `others`; return False if
+        something stays broken."""
+        peers = [*self._driver.peers(), *others]
+        ranges = self._driver.store.broken
+        return all([await self._repair_range(broken, peers) for broken in ranges])
+
+    async def _repair_range(self, known: Broken, peers: Sequence[str]) -> bool:
+        llsn, last = known.llsn, known.next_llsn - 1
+        async with self._one_by_one:
+            while llsn <= last:
+                try:
+                    examined = await self.examine(llsn, last)
+                except Trimmed:
+                    break
+                if examined.broken is None:
+                    llsn = max(examined.next_llsn, llsn + 1)
+                elif not await self.mend(examined.broken, peers):
+                    if examined.broken.llsn != known.llsn:  # it was repaired up to there
+                        self._driver.store.set_sound(known.llsn)
+                    return False
+            self._driver.store.set_sound(known.llsn)
+        return True
 
     async def _fetch(self, broken: Broken, address: str) -> memoryview:
         connection = await connect(address, self._codec, OnlyAnswers())

@@ -392,7 +392,7 @@ class ReplicaDriver:
 
 def _producers_of(store: StreamStore) -> ProducerTable:
     marks = (mark for marks in store.producers().values() for mark in marks)
-    return ProducerTable(marks, store.first_llsn)
+    return ProducerTable(marks, store.producers_from)
 
 
 def _context_of(store: StreamStore) -> ReplicaContext:

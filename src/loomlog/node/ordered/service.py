@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Iterator
-from typing import Any
+from typing import Any, Final
 
 from loomlog import limits
+from loomlog.core.backoff import Backoff
 from loomlog.errors import (
     AlreadyExists,
     AppendUnknown,
@@ -35,6 +36,8 @@ from loomlog.wire.link import Connection, Frame, Route
 from loomlog.wire.translate import commit_from_wire, commit_to_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
+
+_REPAIR: Final = Backoff(1.0, 60.0)  # between attempts at batches that no peer could repair
 
 
 class OrderedService(NodeProtocol):
@@ -331,7 +334,21 @@ class OrderedService(NodeProtocol):
         order = frame.unseal
         driver = self.holding(order.log_stream_id).driver
         await driver.unseal(order.seal_epoch, order.replicas)
+        if driver.store.broken and driver.peers():
+            self._spawn(self._repair(driver.stream_id, driver.core.epoch))
         return pb.Frame(done=pb.Done())
+
+    async def _repair(self, stream_id: StreamId, epoch: int) -> None:
+        """Repair what is known to be broken, now that the peers are known; a peer may be away."""
+        attempt = 0
+        while (held := self.held.get(stream_id)) and held.driver.core.epoch == epoch:
+            try:
+                if await held.repairer.repair_known():
+                    return
+            except LoomError as error:
+                logger.warning("stream %d is not repaired yet: %s", stream_id, error)
+            await asyncio.sleep(_REPAIR.delay_s(attempt))
+            attempt += 1
 
     async def _trim(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.trim_log_stream

@@ -42,8 +42,9 @@ class StreamStores:
 
     @property
     def conditions(self) -> list[str]:
-        """Sentences for operators about replicas that are not served."""
-        return self._paths.found.conditions
+        """Sentences for operators about replicas that are damaged or not served."""
+        stores = self.open.values()
+        return [*self._paths.found.conditions, *(text for s in stores if (text := _describe(s)))]
 
     def unserved(self, held: Collection[StreamId]) -> set[StreamId]:
         """Return the streams with data here that are not among those `held`, but may be later."""
@@ -175,3 +176,21 @@ class StreamStores:
         except OSError as error:
             node = self._disks.settings.node_id
             raise LoomError(f"node {node}: the disk failed: {error}") from error
+
+
+def _describe(store: StreamStore) -> str:
+    """Return what is damaged in a replica; "" if nothing is known to be."""
+    stream_id, context = store.meta.stream_id, store.context
+    if context.damaged:
+        return (
+            f"stream {stream_id} at {store.path} lost committed entries: it is filled again from "
+            "another replica, if one has them"
+        )
+    if store.broken:
+        ranges = [f"{b.llsn} to {b.next_llsn - 1}" for b in store.broken]
+        more = f" and {len(ranges) - 3} more ranges" if len(ranges) > 3 else ""
+        return (
+            f"stream {stream_id} at {store.path}: LLSN {', '.join(ranges[:3])}{more} cannot be "
+            "read; repaired from another replica, if one has them"
+        )
+    return ""

@@ -35,7 +35,7 @@ from crc32c import crc32c
 from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import last_place
 from loomlog.errors import Corrupt, InvalidArgument
-from loomlog.storage.files import Files, Finished, Read, Step, from_disk
+from loomlog.storage.files import Files, Finished, Read, Step, from_disk, keep_copy
 from loomlog.storage.ordered.journal import Channel, ChannelFile, Journal, allocation
 from loomlog.types import Buffer, CommitContext, Glsn, Llsn, SyncMode
 
@@ -365,6 +365,12 @@ class CommitLog:
         if count:
             self._cut(self._next - count)
             self._keep_watermark(high_watermark, llsn, epoch)
+
+    def keep_copies(self) -> None:
+        """Copy the files to `….damaged`, before commits of entries that are lost are dropped: an
+        operator may want them. Blocking."""
+        for file in self._chain:
+            keep_copy(self._files, file.path, file.file, 0)
 
     def _keep_watermark(self, high_watermark: Glsn, llsn: Llsn, epoch: int) -> None:
         """Store the watermark of a dropped commit, so that the next recovery finds it too."""

@@ -4,6 +4,9 @@ The file may be longer than its data, and what follows the data may be stale bat
 life of the file. So a batch counts only if its checksums, its stream and the expected LLSN fit and
 its epoch is not below that of the batch before: stale batches have other LLSNs, or an older epoch.
 
+Where the data stops to count, a scan tells a torn end from damage in the middle: in the middle the
+LLSN is committed, and a batch that counts follows. Such a batch stays in its place as broken.
+
 The loop adds to a data file; readers in other threads look things up meanwhile. Nothing is ever
 removed under a reader but by `cut`, which only takes entries that are not committed.
 """
@@ -18,9 +21,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from loomlog.batch import HEADER_BYTES, Header, read_header
+from loomlog.batch import HEADER_BYTES, MAGIC, Header, read_header
 from loomlog.errors import Corrupt, InvalidArgument, Trimmed
-from loomlog.limits import APPENDS_IN_FLIGHT_MAX, KIB, MIB
+from loomlog.limits import ALIGNMENT, APPENDS_IN_FLIGHT_MAX, KIB, MIB
 from loomlog.storage.files import File, Read, from_disk
 from loomlog.storage.ordered.data_index import DataIndex
 from loomlog.storage.ordered.journal import Channel, ChannelFile
@@ -30,6 +33,7 @@ _SCAN_BYTES = 4 * MIB
 _SEEK_BYTES = 64 * KIB
 _CURSORS_MAX = 256  # places where readers will continue
 _NEVER_US = -(1 << 63)
+_UNKNOWN_US = (1 << 63) - 1  # the times of batches whose headers are lost: look at them
 
 
 class Batch(NamedTuple):
@@ -126,6 +130,7 @@ class DataFile(ChannelFile):
         self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
         self.dropped = False  # trimmed; the file may already be written again
         self.producers = Producers()
+        self.producers_from: Llsn = 0  # the headers of some batches before this one are lost
         self._interval = index_interval_bytes
         self._llsns = array("Q")
         self._offsets = array("Q")
@@ -145,9 +150,7 @@ class DataFile(ChannelFile):
         """Take in a batch at the end; where it goes in the file."""
         offset = self.end
         if not self._offsets or offset - self._offsets[-1] >= self._interval:
-            self._offsets.append(offset)  # first: a reader takes what `_llsns` shows
-            self._times_us.append(_NEVER_US)
-            self._llsns.append(header.first_llsn)
+            self._begin_piece(_NEVER_US)
         self._times_us[-1] = max(self._times_us[-1], header.max_timestamp_us)
         self.latest_us = max(self.latest_us, header.max_timestamp_us)
         self.producers.note(header)
@@ -155,6 +158,12 @@ class DataFile(ChannelFile):
         self.next_llsn = header.last_llsn + 1
         self.last_epoch = header.epoch
         return offset
+
+    def _begin_piece(self, latest_us: int) -> None:
+        """Begin a piece of the index at the end of the data."""
+        self._offsets.append(self.end)  # first: a reader takes what `_llsns` shows
+        self._times_us.append(latest_us)
+        self._llsns.append(self.next_llsn)
 
     def cut(self, end: int, last_llsn: Llsn, last_epoch: int) -> None:
         """Forget what is above `last_llsn`."""
@@ -190,20 +199,86 @@ class DataFile(ChannelFile):
 
     # ---- reading --------------------------------------------------------------------------
 
-    def scan(self, previous_epoch: int, stop_llsn: Llsn | None = None) -> None:
-        """Take in every batch that counts, from the start up to `stop_llsn`. Blocking."""
+    def scan(
+        self, previous_epoch: int, stop_llsn: Llsn | None = None, committed_llsn: Llsn = 0
+    ) -> list[Broken]:
+        """Take in every batch that counts, from the start up to `stop_llsn`; return the broken ones
+        in the middle. Nothing is in the middle above `committed_llsn`. Blocking."""
         self.last_epoch = previous_epoch
+        broken: list[Broken] = []
         window = _Window(self.file, from_disk, _SCAN_BYTES, self.file.size())
         while self.next_llsn != stop_llsn:
+            header: Header | None = None
             try:
                 header = read_header(window.at(self.end, HEADER_BYTES))
-                self._expect(header, self.next_llsn)
-                if header.epoch < self.last_epoch:
-                    raise Corrupt("an older epoch than the batch before")
+                self._check_order(header)
                 _check_body(header, window.at(self.end, header.size))
+            except Corrupt as error:
+                found = self._step_over(header, committed_llsn, str(error))
+                if found is None:
+                    break
+                broken.append(found)
+            else:
+                self.add(header)
+        return broken
+
+    def _check_order(self, header: Header) -> None:
+        self._expect(header, self.next_llsn)
+        if header.epoch < self.last_epoch:
+            raise Corrupt("an older epoch than the batch before")
+
+    def _step_over(self, header: Header | None, committed_llsn: Llsn, reason: str) -> Broken | None:
+        """Take in what is broken at the end of the data, if that is in the middle of the file."""
+        llsn, offset = self.next_llsn, self.end
+        if llsn > committed_llsn:
+            return None
+        if header is not None:
+            try:
+                self._check_order(header)
             except Corrupt:
-                return
+                header = None
+        following = self._find_sound(
+            offset + (header.size if header else ALIGNMENT), llsn, committed_llsn + 1
+        )
+        if following is None:
+            return None
+        if header is not None and header.last_llsn < following[1].first_llsn:
             self.add(header)
+        else:
+            self._begin_piece(_UNKNOWN_US)
+            self.latest_us = _UNKNOWN_US
+            self.end, self.next_llsn = following[0], following[1].first_llsn
+            self.producers_from = self.next_llsn
+            self._begin_piece(_NEVER_US)
+        return Broken(llsn, offset, self.next_llsn, reason)
+
+    def _find_sound(self, offset: int, llsn: Llsn, last_llsn: Llsn) -> tuple[int, Header] | None:
+        """Return the first sound batch of this life of the file at or behind `offset` that begins
+        above `llsn`, up to `last_llsn`."""
+        size = self.file.size()
+        window = _Window(self.file, from_disk, _SCAN_BYTES, size)
+        for start in range(offset, size, _SCAN_BYTES):  # a batch begins at a multiple of ALIGNMENT
+            block = self.file.read(min(_SCAN_BYTES, size - start), start)
+            at = block.find(MAGIC)
+            while at >= 0:
+                header = None if at % ALIGNMENT else self._sound_at(start + at, window)
+                if (
+                    header is not None
+                    and llsn < header.first_llsn <= last_llsn
+                    and header.epoch >= self.last_epoch
+                ):
+                    return start + at, header
+                at = block.find(MAGIC, at + 1)
+        return None
+
+    def _sound_at(self, offset: int, window: _Window) -> Header | None:
+        try:
+            header = read_header(window.at(offset, HEADER_BYTES))
+            self._expect(header, header.first_llsn)
+            _check_body(header, window.at(offset, header.size))
+        except Corrupt:
+            return None
+        return header
 
     def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> list[Batch]:
         """Return whole batches from the one that holds `first_llsn`; at least one, none that starts
@@ -308,7 +383,13 @@ class DataFile(ChannelFile):
         """Return where the data ends if `last_llsn` is the last entry, and its epoch. Blocking."""
         if last_llsn < self.first_llsn:
             return 0, previous_epoch
-        offset = self._seek(last_llsn, from_disk)
+        try:
+            offset = self._seek(last_llsn, from_disk)
+        except Corrupt:
+            above = bisect_right(self._llsns, last_llsn)
+            if above == len(self._llsns) or self._llsns[above] != last_llsn + 1:
+                raise
+            return self._offsets[above], previous_epoch  # its own header is lost
         header = read_header(self.file.read(HEADER_BYTES, offset))
         if header.last_llsn != last_llsn:
             raise InvalidArgument(

@@ -9,7 +9,9 @@ Bookkeeping happens on the loop, at once; the files follow through the journal, 
 offsets are given before the file is there, and a roll costs the loop nothing.
 
 Opening reads the index files and scans the last data file only. Then it cuts off what follows the
-data there, so that nothing that was not recovered can come back later.
+data there, so that nothing that was not recovered can come back later. Committed entries are not
+cut off: if sound batches follow damage, all stay where they are, and the broken ones are known
+(`broken`); if none does, the bytes are copied to a file `….damaged` first.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from operator import attrgetter
 from loomlog.batch import Header, check, read_header
 from loomlog.config import StorageSettings
 from loomlog.errors import Corrupt, InvalidArgument, NotYetWritten, Trimmed
-from loomlog.storage.files import Files, Finished, Read, Step
+from loomlog.storage.files import Files, Finished, Read, Step, keep_copy
 from loomlog.storage.ordered import data_index
 from loomlog.storage.ordered.data_file import (
     Batch,
@@ -51,8 +53,10 @@ class DataLog:
         journal: Journal,
         settings: StorageSettings,
         base_llsn: Llsn = 1,
+        committed_llsn: Llsn = 0,
     ) -> None:
-        """Open what is there; `base_llsn` comes next if that is nothing. Blocking."""
+        """Open what is there; `base_llsn` comes next if that is nothing. Up to `committed_llsn`
+        everything was stored once, as far as the commits know. Blocking."""
         self._files = files
         self._path = f"{path}/data"
         self._stream_id = stream_id
@@ -71,6 +75,8 @@ class DataLog:
             settings.spare_files_max,
             durable=self._durable,
         )
+        self._committed_llsn = committed_llsn
+        self.broken: dict[Llsn, Broken] = {}  # batches known to be broken, by their first LLSN
         self._data_files: list[DataFile] = []  # replaced, not changed, where readers may look
         self.next_llsn: Llsn = base_llsn
         self._open_data_files()
@@ -92,6 +98,12 @@ class DataLog:
     def paths(self) -> list[str]:
         """Return the paths of the current files."""
         return [data_file.path for data_file in self._data_files if data_file.opened is not None]
+
+    @property
+    def producers_from(self) -> Llsn:
+        """The first LLSN whose batch `producers` is sure to know: earlier ones are trimmed, or
+        their headers are lost."""
+        return max([self.first_llsn, *(file.producers_from for file in self._data_files)])
 
     def producers(self) -> dict[int, list[ProducerMark]]:
         """Return the last batches of every producer, oldest first."""
@@ -177,7 +189,8 @@ class DataLog:
         if last is not None:
             if self._settings.sync is SyncMode.INTERVAL:
                 last.file.sync()  # an index must not outlive its data
-            self._write_index(last)
+            if not any(last.first_llsn <= llsn < last.next_llsn for llsn in [*self.broken]):
+                self._write_index(last)  # else the next start looks for them again
         if data_file.allocated == self._settings.data_file_bytes:
             data_file.opened = self._spares.take(data_file.path)
         else:
@@ -290,6 +303,7 @@ class DataLog:
             kept[-1].cut(end, last_llsn, epoch)
             # A trim may have dropped others meanwhile.
             self._data_files = [s for s in self._data_files if s not in doomed]
+            self.broken = {llsn: b for llsn, b in self.broken.items() if llsn <= last_llsn}
             self.next_llsn = last_llsn + 1
             self._prepared = False
             for data_file in doomed:
@@ -361,6 +375,8 @@ class DataLog:
             active = self._data_files[-1]
             if self._files.exists(active.index_path):
                 self._files.remove(active.index_path)
+            if active.next_llsn <= self._committed_llsn:
+                keep_copy(self._files, active.path, active.file, active.end)
             _wipe(active, active.end)
 
     def _open_data_file(self, first_llsn: Llsn, following: Llsn | None) -> None:
@@ -370,8 +386,9 @@ class DataLog:
         data_file.allocated = data_file.file.size()
         previous_epoch = self._data_files[-1].last_epoch if self._data_files else 0
         if following is None or not self._restore(data_file, following):
-            data_file.scan(previous_epoch, following)
-            if following is not None and data_file.next_llsn == following:
+            broken = data_file.scan(previous_epoch, following, self._committed_llsn)
+            self.broken |= {each.llsn: each for each in broken}
+            if following is not None and data_file.next_llsn == following and not broken:
                 self._write_index(data_file)
         self._data_files.append(data_file)
         self.next_llsn = data_file.next_llsn

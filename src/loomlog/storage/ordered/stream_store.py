@@ -42,8 +42,18 @@ class StreamStore(StreamReader):
         settings: StorageSettings,
     ) -> None:
         channel = Channel(f"stream {meta.stream_id}")
-        data = DataLog(files, path, meta.stream_id, channel, journal, settings, meta.base_llsn)
         commits = open_commit_log(files, path, channel, journal, settings)
+        newest = commits.empty or commits.last
+        data = DataLog(
+            files,
+            path,
+            meta.stream_id,
+            channel,
+            journal,
+            settings,
+            meta.base_llsn,
+            newest.last_llsn if newest else 0,
+        )
         super().__init__(path, meta, channel, data, commits)
         self._files = files
         self._journal = journal
@@ -114,6 +124,11 @@ class StreamStore(StreamReader):
     def first_llsn(self) -> Llsn:
         """The first entry that is stored, or would be; trimmed ones may still be."""
         return self._data.first_llsn
+
+    @property
+    def producers_from(self) -> Llsn:
+        """The first LLSN whose batch `producers` is sure to know."""
+        return self._data.producers_from
 
     def producers(self) -> dict[int, list[ProducerMark]]:
         """Return the last batches of every producer, committed or not, oldest first."""
@@ -207,6 +222,20 @@ class StreamStore(StreamReader):
 
     # ---- repairing damage ---------------------------------------------------------------
 
+    @property
+    def broken(self) -> list[Broken]:
+        """The batches that are known to be broken and were not repaired, without trimmed ones."""
+        known = sorted(self._data.broken.values())
+        return [broken for broken in known if broken.next_llsn > self.first_kept]
+
+    def set_broken(self, broken: Broken) -> None:
+        """Remember a batch that cannot be repaired now."""
+        self._data.broken[broken.llsn] = broken
+
+    def set_sound(self, llsn: Llsn) -> None:
+        """Forget a broken batch: it was repaired, or trimmed."""
+        self._data.broken.pop(llsn, None)
+
     def overwrite(self, broken: Broken, batch: memoryview, done: Finished) -> None:
         """Put a sound copy in the place of a broken batch."""
         self._data.overwrite(broken, batch, done)
@@ -286,20 +315,24 @@ class StreamStore(StreamReader):
             trimmed_glsn=self.meta.trimmed_glsn,
             base=(self.meta.base_high_watermark, self.meta.base_llsn),
         )
+        if found.damaged:
+            self._commits.keep_copies()
         self._commits.drop_above(found.high_watermark, found.uncommitted_begin, self.meta.epoch)
         damaged = found.damaged or self._data.damaged or self._commits.damaged
+        readable = not self._commits.damaged
         if not damaged and found.uncommitted_end > self._data.next_llsn:
             self._data.restart(found.uncommitted_end)  # only trimmed entries are missing
         try:
             self.local_low = self._find_low(self.meta.trimmed_glsn)
         except Corrupt:
-            damaged = True
-        damaged = damaged or self._data.first_llsn > self.first_kept
+            readable = False
+        readable = readable and self._data.first_llsn <= self.first_kept
+        damaged = damaged or not readable
         if not damaged:
             # What a crash kept a trim from doing.
             for step in self._drop_trimmed(self.meta.trimmed_glsn, self._commits.last):
                 step()
-        return replace(found, local_low=self.local_low, damaged=damaged)
+        return replace(found, local_low=self.local_low, damaged=damaged, readable=readable)
 
     def abandon(self) -> None:
         """Forget the files, which are not in the directory any more. They are closed when nobody

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -697,17 +698,113 @@ def test_a_corrupt_commit_record_is_never_served(rig: StorageRig) -> None:
     assert rig.read_all(17, 40) == list(range(17, 41))
 
 
-def test_a_corrupt_batch_before_the_last_commits_is_damage(rig: StorageRig) -> None:
-    rig.fill(10)
-    path = Path(rig.path, "data", data_files(rig)[0])
-    content = bytearray(path.read_bytes())
-    content[4 * len(batch(1, 300)) + 200] ^= 1
+def change(rig: StorageRig, llsns: range, at: int, new: Callable[[int], bytes | None]) -> bytes:
+    """Flip a byte of these batches in the first data file, or replace them; return it as it was."""
+    path, size = Path(rig.path, "data", data_files(rig)[0]), len(batch(1, 300))
+    before = path.read_bytes()
+    content = bytearray(before)
+    for llsn in llsns:
+        begin = (llsn - 1) * size
+        content[begin + at] ^= 1
+        if (other := new(llsn)) is not None:
+            content[begin : begin + size] = other
     path.write_bytes(content)
+    return before
+
+
+def damage(rig: StorageRig, llsns: range, at: int) -> bytes:
+    return change(rig, llsns, at, lambda llsn: None)
+
+
+@pytest.mark.parametrize("at", [10, 200], ids=["header", "body"])
+@pytest.mark.parametrize(("first", "last"), [(1, 1), (5, 5), (4, 7), (9, 9)])
+def test_batches_broken_in_the_middle_cut_nothing_off(
+    rig: StorageRig, at: int, first: int, last: int
+) -> None:
+    rig.fill(10)
+    whole = damage(rig, range(first, last + 1), at)
+    path = Path(rig.path, "data", data_files(rig)[0])
+    broken = path.read_bytes()
     rig = rig.reopen()
     context = rig.store.context
-    assert context.damaged
+    assert (context.damaged, context.readable) == (False, True)
+    assert (context.high_watermark, context.uncommitted_end) == (10, 11)
+    known = [llsn for b in rig.store.broken for llsn in range(b.llsn, b.next_llsn)]
+    assert known == list(range(first, last + 1))
+    for llsn in range(1, 11):
+        if first <= llsn <= last:
+            with pytest.raises(Corrupt):
+                rig.store.read(llsn, llsn, 1)
+        else:
+            assert rig.store.read(llsn, llsn, 1).first_llsn == llsn
+    assert path.read_bytes()[: len(broken)].rstrip(b"\0") == broken.rstrip(b"\0")
+
+    size = len(batch(1, 300))
+    for llsn in range(first, last + 1):  # with the copies of a peer
+        found = rig.store.examine(llsn, 10, 1 << 20).broken
+        assert found is not None
+        assert found.llsn == llsn
+        sound = memoryview(whole)[(llsn - 1) * size : llsn * size]
+        rig.store.overwrite(found, sound, rig.done)
+        rig.settle()
+    rig.append(300)
+    rig.settle()
+    rig = rig.reopen()
+    assert rig.store.broken == []
+    assert rig.read_all(1, 10) == list(range(1, 11))
+    assert rig.store.last_llsn == 11
+
+
+def test_a_broken_batch_that_is_not_committed_is_cut_off(rig: StorageRig) -> None:
+    rig.append(300, 300, 300, 300)
+    rig.commit(glsn=1, length=1)
+    rig.settle()
+    damage(rig, range(2, 3), 200)  # a torn write, and a later one that is whole
+    rig = rig.reopen()
+    assert (rig.store.last_llsn, rig.store.broken) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        lambda llsn: batch(llsn, 300, epoch=1),  # an epoch that was sealed
+        lambda llsn: batch(llsn + 100, 300, epoch=2),  # what was never committed here
+        lambda llsn: batch(llsn - 3, 300, epoch=2),  # what was trimmed
+    ],
+)
+def test_stale_batches_behind_a_broken_one_do_not_come_back(
+    rig: StorageRig, stale: Callable[[int], bytes]
+) -> None:
+    rig.append(300, 300, epoch=2)
+    rig.commit(glsn=1, length=2, epoch=2)
+    rig.append(300, 300, 300, epoch=2)
+    rig.commit(glsn=3, length=1, epoch=2)
+    rig.settle()
+    change(rig, range(4, 6), 0, stale)
+    damage(rig, range(3, 4), 10)
+    rig = rig.reopen()
+    assert (rig.store.last_llsn, rig.store.broken) == (2, [])
+
+
+def test_committed_bytes_that_cannot_be_told_apart_are_set_aside(rig: StorageRig) -> None:
+    rig.fill(10)
+    damage(rig, range(5, 11), 10)
+    path = Path(rig.path, "data", data_files(rig)[0])
+    rest = path.read_bytes()[4 * len(batch(1, 300)) :]
+    rig = rig.reopen()
+    context = rig.store.context
+    assert (context.damaged, context.readable) == (True, True)
     assert (context.high_watermark, context.uncommitted_begin, context.uncommitted_end) == (4, 5, 5)
     assert rig.read_all(1, 4) == [1, 2, 3, 4]
+    assert Path(f"{path}.damaged").read_bytes() == rest
+    assert list(Path(rig.path, "commit").glob("*.cc.damaged"))
+
+
+def test_batches_with_broken_headers_leave_producers_uncertain(rig: StorageRig) -> None:
+    rig.fill(10)
+    damage(rig, range(5, 6), 10)
+    rig = rig.reopen()
+    assert rig.store.producers_from == 6
 
 
 def test_a_missing_data_file_is_damage(rig: StorageRig) -> None:

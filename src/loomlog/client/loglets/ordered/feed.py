@@ -47,6 +47,7 @@ class Arrived(NamedTuple):
     content: memoryview
     opening: int
     refers: bool
+    lost: bool = False  # no replica can read it
 
 
 class Source(NamedTuple):
@@ -100,6 +101,8 @@ class Feed:
         self._consumed_bytes = 0  # not yet returned as credit
         self._failures = 0  # since the last answer
         self._damages = 0
+        self._addresses: set[str] = set()  # of the replicas, as of the last choice
+        self._unreadable: dict[str, Corrupt] = {}  # by replica: what it cannot read
         self._opener: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -179,9 +182,11 @@ class Feed:
             if stream.log_stream_id == self.stream:
                 addresses = [replica.address for replica in stream.replicas]
                 others = [address for address in addresses if address != self.replica]
+                unasked = [address for address in others if address not in self._unreadable]
                 if not addresses:
                     raise Unavailable(f"stream {self.stream} has no replica")
-                return self._source.rng.choice(others or addresses)
+                self._addresses = set(addresses)
+                return self._source.rng.choice(unasked or others or addresses)
         return None
 
     def _subscribe(self, connection: Connection) -> None:
@@ -216,13 +221,35 @@ class Feed:
         self._failures += 1
         if isinstance(error, _DAMAGE):
             self._damages += 1
-            if self._damages > DAMAGE_MAX:
+            if isinstance(error, Corrupt) and error.first:
+                self._unreadable[self.replica] = error
+            if self._damages > DAMAGE_MAX and not self._skip_lost():
                 self._merge.fail(error)
                 return
         elif not isinstance(error, _ELSEWHERE) and not self._is_outdated(error):
             self._merge.fail(self._named(error))
             return
         self.open_soon()
+
+    def _skip_lost(self) -> bool:
+        """Queue numbers that no replica can read as lost, if the subscriber wants to hear of them;
+        return False if it does not, or a replica was not asked."""
+        errors = self._unreadable
+        if not self._source.gaps or not self._addresses or not self._addresses <= errors.keys():
+            return False
+        first = max(self.wanted, *(error.first for error in errors.values()))
+        last = min(error.last for error in errors.values())
+        if first > last:
+            return False
+        lost = Arrived(first, first, last, memoryview(b""), self._openings, False, lost=True)
+        self.queue.append(lost)
+        self.wanted = last + 1
+        self._damages = self._failures = 0
+        self._unreadable = {}
+        if len(self.queue) == 1:
+            self._merge.queued(self)
+        self._merge.heard(self, last, complete=False)
+        return True
 
     def _is_outdated(self, error: LoomError) -> bool:
         """Return whether only numbers were trimmed that other streams have delivered meanwhile."""
@@ -277,6 +304,7 @@ class Feed:
             if first > last:
                 self._give_credit(len(content))
                 continue
+            self._unreadable = {}
             refers = pieces.refers(header)
             self.queue.append(Arrived(begin, first, last, content, self._openings, refers))
             self.wanted = last + 1

@@ -55,6 +55,9 @@ class OrderedPart(Following):
             if feed.queue:
                 self._heads[feed.queue[0].first] = feed
             feed.consumed(arrived)
+            if arrived.lost:
+                self._next = self._clipped(arrived.last) + 1
+                return Gap(arrived.first, self._next - 1, "dataloss")
             piece = self._decode(feed, arrived)
             if piece is not None:
                 feed.sound()

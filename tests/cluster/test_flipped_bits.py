@@ -1,0 +1,126 @@
+"""Bits flipped in the files of stopped replicas of an `ordered` log: nothing is cut off, sound
+entries are read, broken ones are repaired from other replicas, and reported as lost otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from loomlog import Cluster, Gap, Log
+from loomlog.errors import Corrupt
+from loomlog.testing import LocalCluster
+
+pytestmark = pytest.mark.timeout(120)
+
+COUNT = 100
+
+
+def data_file(directory: Path, node: int) -> Path:
+    [path] = (directory / f"vsn-{node}").rglob("lsid=1/data/*.seg")
+    return path
+
+
+def flip(path: Path, part: float, *, header: bool) -> None:
+    """Flip one bit in the header or the body of the batch there."""
+    data = bytearray(path.read_bytes())
+    at = int(len(data.rstrip(b"\0")) * part)
+    begin = data.rindex(b"LMB1", 0, at)
+    data[begin + (20 if header else 150)] ^= 1
+    path.write_bytes(data)
+
+
+async def fill(directory: Path, replicas: int) -> None:
+    async with LocalCluster(replicas, directory=directory) as cluster:
+        log = await cluster.create_log("l", replicas=replicas)
+        for number in range(COUNT):
+            await log.append(b"%d" % number)
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if await true():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def collect(log: Log, positions: list[int]) -> None:
+    async with asyncio.timeout(30):
+        async for entry in log.subscribe(1, COUNT):
+            positions.append(entry.position)  # noqa: PERF401 - an error comes in the middle
+
+
+async def conditions(cluster: Cluster) -> str:
+    return "; ".join(text for node in (await cluster.status()).nodes for text in node.conditions)
+
+
+@pytest.mark.parametrize("header", [True, False], ids=["header", "body"])
+async def test_every_batch_that_a_replica_has_is_read_and_repaired(
+    tmp_path: Path, header: bool
+) -> None:
+    await fill(tmp_path, 3)
+    sound = {node: data_file(tmp_path, node).read_bytes() for node in (1, 2, 3)}
+    for node, part in {1: 0.1, 2: 0.5, 3: 0.9}.items():
+        flip(data_file(tmp_path, node), part, header=header)
+    async with LocalCluster(3, directory=tmp_path) as cluster:
+        log = cluster.log("l")
+        async with asyncio.timeout(30):
+            values = [entry.value async for entry in log.subscribe(1, COUNT)]
+        assert values == [b"%d" % number for number in range(COUNT)]
+
+        async def is_repaired() -> bool:
+            now = {node: data_file(tmp_path, node).read_bytes() for node in sound}
+            return now == sound and not await conditions(cluster)
+
+        await until(is_repaired)
+
+
+@pytest.mark.parametrize("header", [True, False], ids=["header", "body"])
+async def test_what_no_replica_has_is_lost_and_nothing_else(tmp_path: Path, header: bool) -> None:
+    await fill(tmp_path, 1)
+    path = data_file(tmp_path, 1)
+    flip(path, 0.5, header=header)
+    broken = path.read_bytes()
+    async with LocalCluster(1, directory=tmp_path) as cluster:
+        log = cluster.log("l")
+        async with asyncio.timeout(30):
+            found = [entry async for entry in log.subscribe(1, COUNT, gaps=True)]
+        [gap] = [each for each in found if isinstance(each, Gap)]
+        assert gap.first == gap.last
+        assert gap.kind == "dataloss"
+        read = [each.position for each in found if not isinstance(each, Gap)]
+        assert read == [number for number in range(1, COUNT + 1) if number != gap.first]
+        delivered: list[int] = []
+        with pytest.raises(Corrupt):
+            await collect(log, delivered)
+        assert delivered == list(range(1, gap.first))
+        assert (await log.read(gap.first + 1)).value == b"%d" % gap.first
+        assert f"LLSN {gap.first} to {gap.first} cannot be read" in await conditions(cluster)
+        assert (await log.append(b"more")).position == COUNT + 1
+    end = len(broken.rstrip(b"\0"))
+    assert path.read_bytes()[:end] == broken[:end]
+
+
+async def test_a_lost_end_is_reported_and_what_is_before_it_is_read(tmp_path: Path) -> None:
+    await fill(tmp_path, 1)
+    path = data_file(tmp_path, 1)
+    data = bytearray(path.read_bytes())
+    half = len(data.rstrip(b"\0")) // 2
+    data[half:] = b"\x55" * (len(data) - half)
+    path.write_bytes(data)
+    async with LocalCluster(1, directory=tmp_path) as cluster:
+        async with asyncio.timeout(30):
+            log = cluster.log("l")
+            found = [entry async for entry in log.subscribe(1, COUNT, gaps=True)]
+        read = [entry.position for entry in found if not isinstance(entry, Gap)]
+        gap = found[-1]
+        assert isinstance(gap, Gap)
+        assert gap.last == COUNT
+        assert read == list(range(1, gap.first))
+        assert 40 < gap.first < 60
+        assert (await log.read(1)).value == b"0"
+        assert "lost committed entries" in await conditions(cluster)
+    assert path.with_name(path.name + ".damaged").exists()
