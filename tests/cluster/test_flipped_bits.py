@@ -124,3 +124,56 @@ async def test_a_lost_end_is_reported_and_what_is_before_it_is_read(tmp_path: Pa
         assert (await log.read(1)).value == b"0"
         assert "lost committed entries" in await conditions(cluster)
     assert path.with_name(path.name + ".damaged").exists()
+
+
+def commit_file(directory: Path, node: int) -> Path:
+    [path] = (directory / f"vsn-{node}").rglob("lsid=1/commit/*.cc")
+    return path
+
+
+@pytest.mark.parametrize("record", [0, 40, 98])
+async def test_a_damaged_commit_of_a_lone_replica_is_written_again(
+    tmp_path: Path, record: int
+) -> None:
+    """The metadata repository goes on: it has forgotten the round."""
+    local = LocalCluster(1, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("l", replicas=1)
+        for number in range(COUNT):
+            await log.append(b"%d" % number)
+        await local.stop_node(1)
+        path = commit_file(tmp_path, 1)
+        data = bytearray(path.read_bytes())
+        data[1024 + 64 * record + 30] ^= 1
+        path.write_bytes(data)
+        await local.start_node(1)
+        async with asyncio.timeout(30):
+            values = [entry.value async for entry in log.subscribe(1, COUNT)]
+        assert values == [b"%d" % number for number in range(COUNT)]
+        assert (await log.append(b"more")).position == COUNT + 1
+
+
+async def test_lost_commits_of_a_lone_replica_are_named_and_sent_again_by_a_restarted_vmr(
+    tmp_path: Path,
+) -> None:
+    local = LocalCluster(1, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("l", replicas=1)
+        for number in range(COUNT):
+            await log.append(b"%d" % number)
+        await local.stop_node(1)
+        path = commit_file(tmp_path, 1)
+        data = bytearray(path.read_bytes())
+        data[1024 + 64 * 40 :] = bytes(len(data) - 1024 - 64 * 40)
+        path.write_bytes(data)
+        await local.start_node(1)
+
+        async def is_named() -> bool:
+            [stream] = (await log.describe()).streams
+            return "node 1 lost commits: restart the vmr" in stream.condition
+
+        await until(is_named)
+    async with LocalCluster(1, directory=tmp_path) as cluster:
+        async with asyncio.timeout(30):
+            read = [entry.position async for entry in cluster.log("l").subscribe(1, COUNT)]
+        assert read == list(range(1, COUNT + 1))

@@ -250,6 +250,16 @@ class LogRounds:
                 return False
         return True
 
+    def lacks_forgotten(self, stream: StreamRounds, node: NodeId) -> bool:
+        """Return whether a replica lacks commits that are not kept any more."""
+        report = stream.reports.get(node)
+        if report is None or report.uncommitted_llsn_offset >= stream.committed_llsn_end:
+            return False
+        parts = (_part_of(round_, stream.stream_id) for round_ in self._kept)
+        kept = [part.llsn for part in parts if part is not None and part.length]
+        first = kept[0] if kept else stream.committed_llsn_end
+        return report.uncommitted_llsn_offset < first
+
     def needed(self) -> list[Round]:
         """Return the rounds that a restart needs, oldest first: a snapshot of this log."""
         rounds = list(self._kept)

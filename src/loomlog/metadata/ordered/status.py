@@ -79,6 +79,11 @@ class StreamStatus:
         condition, lost = self._reconciler.condition(stream), self._losses.of(stream)
         if lost is not None:
             condition = self._describe_loss(stream_id, lost)
+        elif nodes := self._lacking_commits(stream):
+            condition = (
+                f"{condition}; node {', '.join(map(str, nodes))} lost commits: restart the vmr, "
+                "which sends them again if its round log still has them"
+            )
         if stream.sealed and stream.wanted_running:
             condition = "; ".join(filter(None, (*self._refusals(stream), condition, advice)))
         return pb.LogStream(
@@ -117,6 +122,15 @@ class StreamStatus:
                 "is not read: see docs/operations.md, Old replicas"
             )
         return text
+
+    def _lacking_commits(self, stream: StreamRounds) -> list[NodeId]:
+        """Return the replicas of a sealed stream that cannot be sent the commits that they lack, if
+        no replica has them."""
+        log = self._committer.log_of(stream.stream_id)
+        if log is None or not stream.sealed or not stream.reports:
+            return []
+        nodes = [node for node in stream.replicas if log.lacks_forgotten(stream, node)]
+        return nodes if len(nodes) == len(stream.replicas) else []
 
     def state(self, stream: StreamRounds) -> ReplicaState:
         """Return SEALED once every replica that can be reached is."""

@@ -37,7 +37,7 @@ class StreamStores:
         self._paths = ReplicaPaths(disks.files, disks.paths, stamp, disks.settings.node_id)
         for stream_id, path in list(self._paths.streams.items()):
             self._open(stream_id, path)
-        for condition in self.conditions:
+        for condition in self._paths.found.conditions:
             logger.error("%s", condition)
 
     @property
@@ -160,6 +160,8 @@ class StreamStores:
         self._disks.volume_of(store.path).watch(store.path)
         if store.context.damaged:
             logger.error("stream %d is damaged at %s", store.meta.stream_id, store.path)
+        elif store.broken:
+            logger.error("%s", _describe(store))
 
     def _journal(self, stream_path: str) -> Journal:
         volume = self._disks.volume_of(stream_path)
@@ -181,6 +183,12 @@ class StreamStores:
 def _describe(store: StreamStore) -> str:
     """Return what is damaged in a replica; "" if nothing is known to be."""
     stream_id, context = store.meta.stream_id, store.context
+    if store.lacks_commits:
+        return (
+            f"stream {stream_id} at {store.path}: its commits behind LLSN "
+            f"{context.uncommitted_begin - 1} are damaged; they come again from the vmr or from "
+            "another replica; if they do not, restart the vmr"
+        )
     if context.damaged:
         return (
             f"stream {stream_id} at {store.path} lost committed entries: it is filled again from "

@@ -45,7 +45,8 @@ RECENT = 1024  # contexts kept in memory for reads at the tail
 _BLOCK_RECORDS = 64
 _CURSORS_MAX = 256  # places where readers will continue
 _RECORDS_OFFSET = 1024
-_MAGIC = int.from_bytes(b"LMC1", "little")
+MAGIC = b"LMC1"
+_MAGIC = int.from_bytes(MAGIC, "little")
 _CRC = Struct("<I")
 _BODY = Struct("<I7Q")
 
@@ -133,6 +134,7 @@ class Found:
     recent: list[CommitContext]  # the newest records
     empty: CommitContext | None  # newer than all records
     damaged: bool  # records in the middle are lost
+    hole_end: Llsn = 0  # the last LLSN of records that do not count: one before is lost
 
 
 class CommitLog:
@@ -156,6 +158,7 @@ class CommitLog:
         self._file_bytes = settings.commit_file_bytes
         self._records_max = records_max(settings.commit_file_bytes)
         self.damaged = found.damaged
+        self.hole_end = found.hole_end  # 0 once commits up to there were stored again
         self._chain = found.chain  # replaced, not changed, where readers may look
         self._next = found.next_ordinal
         first = found.next_ordinal - len(found.recent)
@@ -204,6 +207,8 @@ class CommitLog:
         self._recent[1].append(context)  # before `_next` shows it to readers
         self._next = ordinal + 1
         self.last, self.empty = context, None
+        if context.last_llsn >= self.hole_end:
+            self.hole_end = 0
         # Empty commits that were not written yet are stored when this newer one is.
         dones = [*(waiting for _, waiting in self._waiting), done]
         self._waiting = []

@@ -1,14 +1,23 @@
 """Opens the commit log of a replica after a crash.
 
-Records count as far as checksum, ordinal and order fit; whatever follows is wiped, so that it
-cannot come back behind other records.
+Records count as far as checksum, ordinal and order fit; a torn end is wiped, so that it cannot come
+back behind other records.
+
+A record that does not fit may be followed by others that do, after damage or a power loss. One lost
+record between two others is written again, if the two leave only one way in which it can have been.
+Otherwise the file is copied to `….damaged` before the records behind are wiped: the metadata
+repository sends these commits again, or a peer does.
 """
 
 from __future__ import annotations
 
+import logging
+
 from loomlog.config import StorageSettings
-from loomlog.storage.files import Files
+from loomlog.errors import Corrupt
+from loomlog.storage.files import Files, from_disk, keep_copy
 from loomlog.storage.ordered.commit_log import (
+    MAGIC,
     RECENT,
     RECORD_BYTES,
     SLOT_OFFSETS,
@@ -16,23 +25,33 @@ from loomlog.storage.ordered.commit_log import (
     CommitLog,
     Found,
     decode,
+    encode,
     follows,
 )
 from loomlog.storage.ordered.journal import Channel, Journal
-from loomlog.types import CommitContext
+from loomlog.types import CommitContext, Llsn
+
+logger = logging.getLogger(__name__)
 
 
 def open_commit_log(
-    files: Files, path: str, channel: Channel, journal: Journal, settings: StorageSettings
+    files: Files,
+    path: str,
+    base: CommitContext,
+    channel: Channel,
+    journal: Journal,
+    settings: StorageSettings,
 ) -> CommitLog:
-    """Open what is stored of the replica at `path`. Blocking."""
+    """Open what is stored of the replica at `path`, whose first commit follows `base`. Blocking."""
     path = f"{path}/commit"
     files.make_directory(path)
-    found = _open_files(files, path, channel, settings.commit_file_bytes)
+    found = _open_files(files, path, base, channel, settings.commit_file_bytes)
     return CommitLog(files, path, channel, journal, settings, found)
 
 
-def _open_files(files: Files, path: str, channel: Channel, file_bytes: int) -> Found:
+def _open_files(
+    files: Files, path: str, base: CommitContext, channel: Channel, file_bytes: int
+) -> Found:
     """Open the files in a directory. Read the newest whole, and one record of each other."""
     chain = [
         CommitFile(f"{path}/{name}", int(name[:-3]), channel)
@@ -43,34 +62,98 @@ def _open_files(files: Files, path: str, channel: Channel, file_bytes: int) -> F
         file.opened = files.open(file.path)
     if not chain:
         return Found([], 0, [], None, damaged=False)
-    contexts = _open_newest(chain[-1])
+    contexts, hole = _open_newest(chain, base)
+    hole_end = hole
     while not contexts and len(chain) > 1:  # rolled, and its first record did not make it
-        files.remove(chain.pop().path)
+        file = chain.pop()
+        keep_copy(files, file.path, file.file, 0)
+        files.remove(file.path)
         files.sync_directory(path)
-        contexts = _open_newest(chain[-1])
-    next_ordinal = chain[-1].first_ordinal + len(contexts)
-    empty = _open_slots(chain[-1], next_ordinal, contexts[-1] if contexts else None, file_bytes)
+        contexts, hole = _open_newest(chain, base)
+        hole_end = max(hole_end, hole)
+    newest, last = chain[-1], contexts[-1] if contexts else None
+    next_ordinal = newest.first_ordinal + len(contexts)
+    if hole:
+        keep_copy(files, newest.path, newest.file, 0)
+    empty = _open_slots(newest, next_ordinal, last, file_bytes)
     lost = [file for file in chain[:-1] if not _read_first(file)]
-    return Found(chain, next_ordinal, contexts[-RECENT:], empty, damaged=bool(lost))
+    return Found(chain, next_ordinal, contexts[-RECENT:], empty, bool(lost), hole_end)
 
 
-def _open_newest(file: CommitFile) -> list[CommitContext]:
-    data = file.file.read(file.file.size(), 0)
-    contexts = _scan(file, data)
+def _open_newest(chain: list[CommitFile], base: CommitContext) -> tuple[list[CommitContext], Llsn]:
+    """Return the records of the newest file that count, and the last LLSN of those that do not
+    because one before them is lost; 0 if there are none."""
+    file = chain[-1]
+    before = base if file.first_ordinal == 0 else None
+    if len(chain) > 1:
+        try:
+            [before] = chain[-2].read(file.first_ordinal - 1, 1, from_disk)
+        except Corrupt:
+            before = None
+    contexts, hole_end = _scan(file, file.file.read(file.file.size(), 0), before)
     file.first = contexts[0] if contexts else None
-    return contexts
+    return contexts, hole_end
 
 
-def _scan(file: CommitFile, data: bytearray) -> list[CommitContext]:
-    """Return the records in `data`, the whole file, as far as they fit together."""
+def _scan(
+    file: CommitFile, data: bytearray, before: CommitContext | None
+) -> tuple[list[CommitContext], Llsn]:
     contexts: list[CommitContext] = []
-    ordinal = file.first_ordinal
-    while (found := decode(data, file.offset(ordinal))) is not None:
-        if found[0] != ordinal or (contexts and not follows(found[1], contexts[-1])):
-            break
-        contexts.append(found[1])
-        ordinal += 1
-    return contexts
+    while True:
+        ordinal = file.first_ordinal + len(contexts)
+        found = decode(data, file.offset(ordinal))
+        if (
+            found is not None
+            and found[0] == ordinal
+            and (not contexts or follows(found[1], contexts[-1]))
+        ):
+            contexts.append(found[1])
+            continue
+        last = contexts[-1] if contexts else before
+        behind = _records_behind(file, data, ordinal, last)
+        if not behind:
+            return contexts, 0
+        lost = _between(last, behind[ordinal + 1]) if ordinal + 1 in behind else None
+        if lost is None:
+            logger.warning("%s: record %d is lost, later ones are not", file.path, ordinal)
+            return contexts, max(context.last_llsn for context in behind.values())
+        logger.warning("%s: record %d was lost and is written again", file.path, ordinal)
+        file.file.write([encode(ordinal, lost)], file.offset(ordinal))
+        file.file.sync()
+        contexts.append(lost)
+
+
+def _records_behind(
+    file: CommitFile, data: bytearray, ordinal: int, last: CommitContext | None
+) -> dict[int, CommitContext]:
+    """Return the sound records behind that of `ordinal`, by their ordinals."""
+    if data.find(MAGIC, file.offset(ordinal + 1)) < 0:
+        return {}
+    behind: dict[int, CommitContext] = {}
+    count = (len(data) - file.offset(file.first_ordinal)) // RECORD_BYTES
+    for later in range(ordinal + 1, file.first_ordinal + count):
+        found = decode(data, file.offset(later))
+        if found is None or found[0] != later:
+            continue
+        if last is None or (
+            found[1].llsn > last.last_llsn and found[1].high_watermark > last.high_watermark
+        ):
+            behind[later] = last = found[1]
+    return behind
+
+
+def _between(last: CommitContext | None, following: CommitContext) -> CommitContext | None:
+    """Return the commit between the two, if it can only have been one."""
+    if last is None:
+        return None
+    length = following.llsn - last.last_llsn - 1
+    high_watermark = following.prev_high_watermark
+    if length < 1 or high_watermark - last.high_watermark != length:
+        return None  # the log has other streams: some of the positions are theirs
+    if last.epoch not in (0, following.epoch):
+        return None
+    glsn, llsn = last.high_watermark + 1, last.last_llsn + 1
+    return CommitContext(high_watermark, last.high_watermark, glsn, llsn, length, following.epoch)
 
 
 def _open_slots(

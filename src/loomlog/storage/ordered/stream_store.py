@@ -42,7 +42,8 @@ class StreamStore(StreamReader):
         settings: StorageSettings,
     ) -> None:
         channel = Channel(f"stream {meta.stream_id}")
-        commits = open_commit_log(files, path, channel, journal, settings)
+        base = CommitContext(meta.base_high_watermark, 0, 0, meta.base_llsn, 0, 0)
+        commits = open_commit_log(files, path, base, channel, journal, settings)
         newest = commits.empty or commits.last
         data = DataLog(
             files,
@@ -52,7 +53,7 @@ class StreamStore(StreamReader):
             journal,
             settings,
             meta.base_llsn,
-            newest.last_llsn if newest else 0,
+            max(newest.last_llsn if newest else 0, commits.hole_end),
         )
         super().__init__(path, meta, channel, data, commits)
         self._files = files
@@ -333,6 +334,11 @@ class StreamStore(StreamReader):
             for step in self._drop_trimmed(self.meta.trimmed_glsn, self._commits.last):
                 step()
         return replace(found, local_low=self.local_low, damaged=damaged, readable=readable)
+
+    @property
+    def lacks_commits(self) -> bool:
+        """Whether commits are damaged that others were stored behind, and did not come again."""
+        return bool(self._commits.hole_end)
 
     def abandon(self) -> None:
         """Forget the files, which are not in the directory any more. They are closed when nobody

@@ -193,3 +193,17 @@ def test_replicas_agree_whatever_order_things_happen_in(steps: list[tuple[str, i
         elif kind == "x":
             rounds.reconnected(node)
     assert sorted(placed) == list(range(1, len(placed) + 1)) or len(placed) < rounds.high_watermark
+
+
+def test_a_replica_that_lacks_commits_which_are_not_kept_any_more() -> None:
+    log = LogRounds(9)
+    stream = log.add_stream(1, (1,), 1, sealed=False)
+    for llsn in range(1, 5):
+        log.report(1, report(1, llsn + 1, offset=llsn, high=llsn - 1, stored=llsn - 1))
+        assert log.next_round() is not None
+        log.durable()
+        log.forget_stored()  # all but the last
+    for offset, lacks in ((2, True), (3, True), (4, False), (5, False)):
+        log.report(1, report(1, 5, offset=offset, high=offset - 1))
+        assert log.lacks_forgotten(stream, 1) is lacks
+    assert not log.lacks_forgotten(stream, 2)

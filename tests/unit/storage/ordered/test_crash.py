@@ -222,24 +222,78 @@ def test_a_hole_hides_what_is_behind_it(tmp_path: Path) -> None:
     assert rig.reopen().store.last_llsn == 2
 
 
-def test_a_hole_in_the_commits_hides_what_is_behind_it(tmp_path: Path) -> None:
+def damage_record(rig: StorageRig, *numbers: int) -> bytes:
+    """Zero these records of the only commit file; return it as it was."""
+    [path] = Path(rig.path, "commit").glob("*.cc")
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    for number in numbers:
+        content[1024 + number * 64 : 1088 + number * 64] = bytes(64)
+    path.write_bytes(content)
+    return whole
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_lost_commit_that_can_only_have_been_one_is_written_again(
+    tmp_path: Path, number: int
+) -> None:
     rig = StorageRig(str(tmp_path / "lsid=7"))
-    rig.append(40, 40, 40)
-    for glsn in (1, 2, 3):
-        rig.commit(glsn=glsn, length=1)
-    rig.commit(glsn=0, length=0, high_watermark=4)
-    rig.settle()
-    commits = last_commit_file(rig.path)
-    content = bytearray(commits.read_bytes())
-    content[1024 + 64 : 1024 + 128] = bytes(64)
-    commits.write_bytes(content)
+    rig.fill(5, size=40)
+    whole = damage_record(rig, number)
     rig = rig.reopen()
-    assert rig.store.context.high_watermark == 1
-    rig.commit(glsn=12, length=1)
+    assert not rig.store.context.damaged
+    assert rig.store.context.high_watermark == 5
+    assert rig.read_all(1, 5) == [1, 2, 3, 4, 5]
+    assert last_commit_file(rig.path).read_bytes()[1024:] == whole[1024:]
+    goes_on(rig)
+
+
+def test_a_lost_commit_whose_positions_are_unknown_hides_what_is_behind_it(tmp_path: Path) -> None:
+    """Until the commits are sent again; the file stays as a copy."""
+    rig = StorageRig(str(tmp_path / "lsid=7"))
+    rig.append(40, 40, 40, 40)
+    glsns = (1, 11, 21, 31)  # the log has other streams
+    for glsn in glsns:
+        rig.commit(glsn=glsn, length=1, high_watermark=glsn + 4)
     rig.settle()
+    damage_record(rig, 1)
+    damaged = last_commit_file(rig.path).read_bytes()
     rig = rig.reopen()
-    assert rig.store.context.high_watermark == 12
-    assert rig.store.find(13) is None
+    context = rig.store.context
+    assert (context.damaged, rig.store.lacks_commits) == (False, True)
+    assert (context.high_watermark, context.uncommitted_begin, context.uncommitted_end) == (5, 2, 5)
+    assert rig.read_all(1, 1) == [1]
+    assert Path(f"{last_commit_file(rig.path)}.damaged").read_bytes() == damaged
+    for glsn in glsns[1:]:
+        assert rig.store.lacks_commits
+        rig.commit(glsn=glsn, length=1, high_watermark=glsn + 4)
+    rig.settle()
+    assert not rig.store.lacks_commits
+    for _ in range(2):
+        assert rig.read_all(1, 4) == list(glsns)
+        rig = rig.reopen()
+        assert not rig.store.context.damaged
+        assert rig.store.context.high_watermark == 35
+
+
+def test_a_commit_file_is_not_removed_because_its_first_record_is_damaged(tmp_path: Path) -> None:
+    rig = StorageRig(str(tmp_path / "lsid=7"))
+    rig.fill(12)
+    files = sorted(Path(rig.path, "commit").iterdir())
+    assert len(files) == 2
+    content = bytearray(files[1].read_bytes())
+    content[1024 + 30] ^= 1
+    files[1].write_bytes(content)
+    rig = rig.reopen()
+    assert not rig.store.context.damaged
+    assert rig.read_all(1, 12) == list(range(1, 13))
+
+    content[1024 : 1024 + 128] = bytes(128)  # two of them
+    files[1].write_bytes(content)
+    rig = rig.reopen()
+    assert (rig.store.context.damaged, rig.store.context.high_watermark) == (False, 8)
+    assert rig.store.lacks_commits
+    assert Path(f"{files[1]}.damaged").read_bytes() == content
 
 
 @pytest.mark.parametrize("jobs", range(12))
