@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from loomlog.client.log import Log
+from loomlog.errors import DataLoss
 from loomlog.testing import LocalCluster
+from loomlog.types import Gap
 
 ENTRIES = 10
 SIZE = 100_000
@@ -56,3 +58,64 @@ async def test_a_tail_that_cannot_be_read_is_replaced(
             pass
         await log.append(b"and on")
         assert (await log.read(ENTRIES + 1)).value == b"and on"
+
+
+def flip(chains: Path, value: bytes) -> None:
+    """Flip a bit of one entry."""
+    [file] = chains.glob("batches/*/*")
+    content = bytearray(file.read_bytes())
+    content[content.index(value[:100])] ^= 1
+    file.write_bytes(content)
+
+
+async def damaged_on(local: LocalCluster, tmp_path: Path, log: Log, *entries: set[int]) -> None:
+    """Append entries; flip bits of these on node 1, 2, ..."""
+    written = [b"%07d" % number + os.urandom(SIZE) for number in range(ENTRIES)]
+    for value in written:
+        await log.append(value)
+    nodes = range(1, len(entries) + 1)
+    for node in nodes:
+        await local.stop_node(node)
+    for node in nodes:
+        for entry in entries[node - 1]:
+            flip(tmp_path / f"vsn-{node}/cid=local/snid={node}/chains", written[entry])
+        await local.start_node(node)
+
+
+def numbers(values: list[bytes]) -> list[int]:
+    return [int(value[:7]) for value in values]
+
+
+async def test_entries_that_one_replica_has_intact_are_read(tmp_path: Path) -> None:
+    local = LocalCluster(nodes=2, directory=tmp_path, failure_detection_s=20.0)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol="chained", replicas=2)
+        await damaged_on(local, tmp_path, log, {2, 3}, {7})
+        found = [entry.value async for entry in log.subscribe(1, ENTRIES)]
+        assert numbers(found) == list(range(ENTRIES))
+        while len(await chain_of(log)) < 2:
+            pass
+        assert (await log.read(3)).value[:7] == b"%07d" % 2
+        assert (await log.read(8)).value[:7] == b"%07d" % 7
+        [stream] = (await log.describe()).streams
+        assert "lost" not in stream.condition
+
+
+async def test_an_entry_that_is_damaged_everywhere_is_lost_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    local = LocalCluster(nodes=2, directory=tmp_path, failure_detection_s=20.0)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol="chained", replicas=2)
+        await damaged_on(local, tmp_path, log, {2, 5}, {5, 7})
+        found = [entry async for entry in log.subscribe(1, ENTRIES, gaps=True)]
+        gaps = [entry for entry in found if isinstance(entry, Gap)]
+        assert gaps == [Gap(6, 6, "dataloss")]
+        values = [entry.value for entry in found if not isinstance(entry, Gap)]
+        assert numbers(values) == [number for number in range(ENTRIES) if number != 5]
+        with pytest.raises(DataLoss, match="continue at 7"):
+            await log.read(6)
+        [stream] = (await log.describe()).streams
+        assert "what chain 0 had below position 7 is lost" in stream.condition
+        assert caplog.text.count("cannot be read") <= 2 * 2  # the node and the vmr, once for each
+        assert (await log.append(b"and on")).position > ENTRIES

@@ -111,10 +111,6 @@ AT_ONCE: Final[Rules] = {**EXACTLY_ONCE, (SENT, Event.LOST): (RETRYING, Action.R
 """What may have been appended is appended again, and may then be there twice."""
 
 
-# No row with one of these actions loses an answer or starts another attempt.
-_ORDINARY: Final = frozenset({Action.NONE, Action.START, Action.SUCCEED})
-
-
 class Progress:
     """The progress of a batch."""
 
@@ -130,8 +126,6 @@ class Progress:
         """Return what has to be done about the event. KeyError: it cannot happen in this state."""
         before = self.state
         self.state, action = self._rules[before, event]
-        if action in _ORDINARY:
-            return action
         if event is Event.LOST:
             self.loss = why
         elif event is Event.ABSENT and before is DOUBTFUL:

@@ -74,7 +74,8 @@ def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
 
 
 class Cursor:
-    """A table as of when this was made. Raises `Corrupt` where the disk cannot be read."""
+    """A table as of when this was made. Raises Corrupt where it is damaged, and OSError where the
+    disk cannot be read."""
 
     def __init__(self, table: Rdict) -> None:
         self._rows = table.iter()
@@ -114,7 +115,8 @@ class Cursor:
         try:
             self._rows.status()  # whether it came to the end, or to what cannot be read
         except Exception as error:  # RocksDB's have no type of their own
-            raise Corrupt(f"{error}: check the disk") from error
+            is_damaged = not str(error).startswith("IO error")
+            raise (Corrupt if is_damaged else OSError)(f"{error}: check the disk") from error
         return None
 
 

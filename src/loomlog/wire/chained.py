@@ -92,10 +92,12 @@ def request_to_wire(
             message.kind, message.position, message.limit = _Ask.LIST, position, blocks_max
             if before_us is not None:
                 message.before_us = before_us
-        case Fetch(_, position, bytes_max):
+        case Fetch(_, position, bytes_max, salvage):
             message.kind, message.position, message.limit = _Ask.FETCH, position, bytes_max
-        case Pull(_, source, position, bytes_max):
+            message.salvage = salvage
+        case Pull(_, source, position, bytes_max, salvage):
             message.kind, message.position, message.limit = _Ask.PULL, position, bytes_max
+            message.salvage = salvage
             message.source.storage_node_id, message.source.birth = source.node_id, source.birth
         case Check():
             message.kind = _Ask.CHECK
@@ -172,7 +174,9 @@ _REQUESTS: Final[Mapping[int, Callable[[pb.ChainRequest, memoryview], Request]]]
         max(1, min(message.limit, CHAIN_LIST_MAX)),
         message.before_us if message.HasField("before_us") else None,
     ),
-    _Ask.FETCH: lambda message, _: Fetch(message.epoch, message.position, _fetched_max(message)),
+    _Ask.FETCH: lambda message, _: Fetch(
+        message.epoch, message.position, _fetched_max(message), message.salvage
+    ),
     _Ask.CHECK: lambda message, _: Check(message.epoch),
     _Ask.END: lambda message, _: FindEnd(message.epoch),
     _Ask.TRIM: lambda message, _: Trim(message.epoch, message.position),
@@ -185,6 +189,7 @@ _REQUESTS: Final[Mapping[int, Callable[[pb.ChainRequest, memoryview], Request]]]
         ),
         message.position,
         _fetched_max(message),
+        message.salvage,
     ),
     _Ask.REMOVE: lambda message, _: Remove(),
 }

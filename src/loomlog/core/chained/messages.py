@@ -57,11 +57,13 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetched: like List, but the blocks themselves, until they have this many bytes."""
+    """Fetched: like List, but the blocks themselves, until they have this many bytes. With
+    `salvage` damaged blocks are left out."""
 
     epoch: int
     position: Glsn
     bytes_max: int
+    salvage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,14 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Pulled: the joining replica has what its source fetched; else the answer of the source."""
+    """Pulled: the joining replica has what its source fetched; else the answer of the source. With
+    `salvage` damaged blocks are left out, and blocks that were copied from another source stay."""
 
     epoch: int  # that the source serves
     source: Replica
     position: Glsn
     bytes_max: int
+    salvage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

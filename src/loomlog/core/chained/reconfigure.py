@@ -14,17 +14,19 @@ always. So it takes two round trips, however long the log is.
 - A newcomer is filled from the tail of a projection in force, while the log is in use: all that
   is there is decided. The last part is copied when that tail is sealed; if it is lost meanwhile,
   the newcomer has to wait.
-- A chain whose replicas are all lost begins again with a fresh one, which gets what older copies
-  have left. What they lack below the start of the new epoch is lost for good.
+- A chain whose replicas are all lost or damaged begins again with a fresh one, which gets what
+  they, replicas that left and newcomers have. What all of them lack below the start of the new
+  epoch is lost for good. Replicas that left may have blocks that were decided otherwise later, so
+  of two blocks in one place the one that is copied first stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from loomlog.core.chained.chain import Chain, Projection, Replica
+from loomlog.core.chained.chain import POSITION_MAX, Chain, Projection, Replica
 from loomlog.core.chained.messages import (
     Answer,
     Copy,
@@ -52,6 +54,7 @@ from loomlog.core.chained.messages import (
     Trim,
     Trimmed,
     TrimmedTo,
+    Written,
     first_stop,
     stopped,
 )
@@ -133,13 +136,18 @@ def _settle_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrup
 
 
 def copy(
-    epoch: int, source: Replica, newcomer: Newcomer, until: Glsn | None = None
+    epoch: int,
+    source: Replica,
+    newcomer: Newcomer,
+    until: Glsn | None = None,
+    *,
+    salvage: bool = False,
 ) -> Steps[Glsn | Interrupted]:
     """Copy every block that the newcomer lacks, or all below `until`. Return up to which position
     blocks were trimmed and therefore not copied."""
     position, trimmed, more = newcomer.copied, newcomer.trimmed, True
     while more and (until is None or position < until):
-        request = Pull(epoch, source, position, COPY_PART_BYTES)
+        request = Pull(epoch, source, position, COPY_PART_BYTES, salvage)
         [answer] = yield [Ask(newcomer.replica, request)]
         match answer:
             case TrimmedTo():
@@ -154,15 +162,16 @@ def copy(
 
 def pull(replica: Replica, request: Pull) -> Steps[Answer]:
     """Carry out a pull on the node of the newcomer: blocks go from node to node."""
-    fetch = Fetch(request.epoch, request.position, request.bytes_max)
+    fetch = Fetch(request.epoch, request.position, request.bytes_max, request.salvage)
     [fetched] = yield [Ask(request.source, fetch)]
     if not isinstance(fetched, Fetched):
         return fetched
     blocks = fetched.blocks
     if not blocks:
         return Pulled(request.position, 0, fetched.more)
+    expected = (Stored, TrimmedTo, Written) if request.salvage else (Stored, TrimmedTo)
     for answer in (yield [Ask(replica, Copy(block)) for block in blocks]):
-        if not isinstance(answer, Stored | TrimmedTo):
+        if not isinstance(answer, expected):
             return answer
     return Pulled(blocks[-1].end, sum(len(block.batch) for block in blocks), fetched.more)
 
@@ -184,7 +193,9 @@ class Goal(NamedTuple):
     newcomer: Newcomer | None = None
     close: bool = False
     unfit: frozenset[Replica] = frozenset()  # leave, too: their data is not what it should be
-    fresh: tuple[Replica, ...] = ()  # one for each chain that lost all its replicas
+    fresh: tuple[Replica, ...] = ()  # one for each chain without a whole replica
+    older: tuple[Replica, ...] = ()  # of those chains and not in force; believed in this order
+    damaged: frozenset[Replica] = frozenset()  # unfit, but they know which blocks there were
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +236,9 @@ def reconfigure(
     answers = yield [Ask(r, Seal(epoch, salvage=r.chain in lost)) for r in replicas]
     if any(isinstance(answer, EpochOver) for answer in answers):
         return (yield from _adopt(projection))
+    if goal.older:
+        replicas += goal.older
+        answers += yield [Ask(r, Seal(epoch, salvage=True)) for r in goal.older]
     seals = _seals(replicas, answers)
     for replica, answer in zip(replicas, answers, strict=True):
         if replica.chain in lost and not _is_certain(replica, answer, goal):
@@ -242,10 +256,18 @@ def reconfigure(
         if problem is not None:
             return problem
         chains[index] += (newcomer.replica,)
+    ends = dict.fromkeys(lost, POSITION_MAX)
     for fresh in goal.fresh:
-        problem = yield from _restore_chain(projection, fresh, seals, epoch)
+        older = [replica for replica in goal.older if replica.chain == fresh.chain]
+        sources = [r for r in (*projection.chains[fresh.chain], *older) if r in seals]
+        problem = yield from _restore_chain(projection, fresh, sources, epoch)
         if problem is not None:
             return problem
+        for damaged in goal.damaged.intersection(projection.chains[fresh.chain]):
+            end = yield from _end_of_missing(epoch, damaged, fresh)
+            if isinstance(end, Interrupted):
+                return end
+            ends[fresh.chain] = min(end, ends[fresh.chain])
     start = max(projection.start, handed_out(), *(seal.end for seal in seals.values()))
     new = projection._replace(
         epoch=epoch,
@@ -253,34 +275,56 @@ def reconfigure(
         chains=tuple(chains),
         sequencer=sequencer,
         closed=projection.closed or goal.close,
-        lost=_lost(projection, lost, start),
+        lost=_lost(projection, ends, start),
     )
     return (yield from _swap(projection, new))
 
 
-def _lost(projection: Projection, chains: Collection[int], start: Glsn) -> tuple[Glsn, ...]:
-    if not chains:
+def _lost(projection: Projection, ends: Mapping[int, Glsn], start: Glsn) -> tuple[Glsn, ...]:
+    """`ends`: where what chains lost now ends at the latest; 0: they lost nothing."""
+    if not any(ends.values()):
         return projection.lost
     before = projection.lost or (0,) * len(projection.chains)
-    return tuple(start if index in chains else end for index, end in enumerate(before))
+    return tuple(max(end, min(start, ends.get(index, 0))) for index, end in enumerate(before))
 
 
 def _restore_chain(
-    projection: Projection, fresh: Replica, seals: Seals, epoch: int
+    projection: Projection, fresh: Replica, sources: list[Replica], epoch: int
 ) -> Steps[Interrupted | None]:
-    """Make a replica from what remains on the older copies of its chain."""
+    """Make a replica from what remains of its chain."""
     newcomer = yield from create(projection, fresh)
     if isinstance(newcomer, Interrupted):
         return newcomer
     [sealed] = yield [Ask(fresh, Seal(epoch))]
     if not isinstance(sealed, SealedAt):
         return Interrupted(f"node {fresh.node_id} did not take a new replica")
-    for source in projection.chains[fresh.chain]:
-        if source in seals:
-            trimmed = yield from copy(epoch, source, newcomer)
-            if isinstance(trimmed, Interrupted):
-                return trimmed
+    for source in sources:
+        trimmed = yield from copy(epoch, source, newcomer, salvage=True)
+        if isinstance(trimmed, Interrupted):
+            return trimmed
     return None
+
+
+def _end_of_missing(epoch: int, source: Replica, fresh: Replica) -> Steps[Glsn | Interrupted]:
+    """Return the end of the last block that a damaged replica had and the fresh one lacks; 0 if it
+    lacks none. Both are sealed."""
+    position, end, more = 0, 0, True
+    while more:
+        request = List(epoch, max(position, 1), CHAIN_LIST_MAX)
+        had, has = yield [Ask(source, request), Ask(fresh, request)]
+        if isinstance(had, TrimmedTo):
+            position = had.position + 1
+            continue
+        if not isinstance(had, Listed) or not isinstance(has, Listed):
+            return _as_interrupted(first_stop([had, has], Listed) or Interrupted("no answer"))
+        more = had.more
+        until = had.extents[-1].end if more else POSITION_MAX
+        if has.more and has.extents[-1].end < until:
+            until, more = has.extents[-1].end, True
+        missing = {e for e in had.extents if e.end <= until}.difference(has.extents)
+        end = max([end, *(extent.end for extent in missing)])
+        position = until
+    return end
 
 
 def _is_certain(replica: Replica, answer: Answer, goal: Goal) -> bool:

@@ -38,6 +38,7 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
+from loomlog.errors import Corrupt
 from loomlog.types import Glsn
 
 
@@ -76,7 +77,8 @@ class Blocks(Protocol):
     def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
         """Yield blocks from `find(position)` on, in order."""
 
-    def load(self, extent: Extent) -> Block: ...
+    def load(self, extent: Extent) -> Block:
+        """Return the block; raise Corrupt if it is damaged."""
 
     def latest_us(self, extent: Extent) -> int:
         """Return the timestamp of the youngest entry of the block."""
@@ -85,6 +87,7 @@ class Blocks(Protocol):
 Decision: TypeAlias = tuple[Answer, tuple[Change, ...]]
 
 FETCH_BLOCKS_MAX: Final = 256  # in one answer, however small they are
+DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
 NOT_HERE: Final = Refused("this replica is not here: its disk was lost, or it was removed")
 
 
@@ -142,8 +145,8 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
             return _found(extent, standing, blocks)
         case List():
             return _list(request, blocks)
-        case Fetch(_, position, bytes_max):
-            return _fetch(position, bytes_max, blocks)
+        case Fetch():
+            return _fetch(request, blocks)
     return Refused(f"a replica does not answer {type(request).__name__}")
 
 
@@ -215,13 +218,21 @@ def _list(request: List, blocks: Blocks) -> Listed:
     return Listed(listed, more=len(extents) > request.blocks_max)
 
 
-def _fetch(position: Glsn, bytes_max: int, blocks: Blocks) -> Fetched:
+def _fetch(request: Fetch, blocks: Blocks) -> Fetched:
     fetched: list[Block] = []
-    size = 0
-    extents = blocks.scan(position, FETCH_BLOCKS_MAX)
-    for extent in extents:
-        if size >= bytes_max:
-            return Fetched(fetched, more=True)
-        fetched.append(blocks.load(extent))
-        size += len(fetched[-1].batch)
-    return Fetched(fetched, more=len(extents) == FETCH_BLOCKS_MAX)
+    size, position, more = 0, request.position, True
+    while more and not fetched:  # all of a part may be damaged
+        extents = blocks.scan(position, FETCH_BLOCKS_MAX)
+        more = len(extents) == FETCH_BLOCKS_MAX
+        for extent in extents:
+            if size >= request.bytes_max:
+                return Fetched(fetched, more=True)
+            position = extent.end
+            try:
+                fetched.append(blocks.load(extent))
+            except Corrupt:
+                if not request.salvage:
+                    raise
+            else:
+                size += len(fetched[-1].batch)
+    return Fetched(fetched, more)

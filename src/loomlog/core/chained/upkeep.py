@@ -2,7 +2,10 @@
 
 A replica whose node is silent leaves at once: appends continue with the others. Meanwhile a spare
 is filled, and joins. A drained node leaves when others have taken its place in all its chains. A
-chain that lost all its replicas begins again.
+chain without a whole replica begins again with what all of them, and older replicas, have.
+
+A replica that left may be the last to have a block: it is removed from its node when its chain has
+all its replicas again.
 """
 
 from __future__ import annotations
@@ -24,7 +27,20 @@ class ChainsStanding(NamedTuple):
     unfit: frozenset[Replica] = frozenset()  # their nodes are there, their blocks are not
     joining: tuple[Replica, ...] = ()
     left: tuple[Replica, ...] = ()  # are not removed from their nodes yet
+    given_up: tuple[Replica, ...] = ()  # newcomers that did not join; are not removed yet, either
     lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, removed, or an older copy
+    damaged: frozenset[Replica] = frozenset()  # unfit for good: blocks are not what was written
+
+    def older(self, chain: int) -> list[Replica]:
+        """Return the replicas besides those in force that may have blocks of a chain, in the order
+        in which they are believed. Newcomers have decided blocks only. A replica that left may have
+        blocks that were decided otherwise later: so one that left later comes first."""
+        older = (*self.joining, *reversed(self.given_up), *reversed(self.left))
+        return [replica for replica in older if replica.chain == chain]
+
+    def whole(self, chain: int) -> list[Replica]:
+        """Return the replicas in force that have all blocks of a chain."""
+        return [r for r in self.projection.chains[chain] if r not in self.unfit]
 
 
 class Nodes(Protocol):
@@ -57,6 +73,8 @@ class NewEpoch:
     leaving: frozenset[NodeId] = frozenset()
     unfit: frozenset[Replica] = frozenset()
     fresh: tuple[tuple[int, NodeId], ...] = ()  # chains that are lost, and where they begin again
+    older: tuple[Replica, ...] = ()  # may have blocks of those chains, too
+    damaged: frozenset[Replica] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +118,47 @@ def _obstacle(chains: ChainsStanding, nodes: Nodes) -> Wait | None:
         if not (nodes.reachable(replica.node_id) or nodes.silent(replica.node_id)):
             return Wait(f"node {replica.node_id} is expected back in a moment")
     for index, chain in enumerate(chains.projection.chains):
-        if _is_lost(chains, chain):
-            continue
-        if not any(nodes.reachable(r.node_id) and r not in chains.unfit for r in chain):
+        if _is_lost(chains, chain, nodes):
+            if away := _away(chains, index, nodes):
+                names = " and ".join(f"node {node}" for node in away)
+                return Wait(f"chain {index} is lost but for what {names} may have left: start it")
+        elif not any(nodes.reachable(r.node_id) for r in chains.whole(index)):
             return Wait(f"nobody has all of chain {index}: {_what_helps(chain, nodes)}")
     return None
 
 
-def _is_lost(chains: ChainsStanding, chain: Chain) -> bool:
-    return all(replica in chains.lost for replica in chain)
+def _is_lost(chains: ChainsStanding, chain: Chain, nodes: Nodes) -> bool:
+    """Return whether no replica of a chain is whole, and none will be."""
+    damaged = {r for r in chain if r in chains.damaged and nodes.reachable(r.node_id)}
+    return all(replica in chains.lost or replica in damaged for replica in chain)
+
+
+def _away(chains: ChainsStanding, chain: int, nodes: Nodes) -> list[NodeId]:
+    """Return the nodes with older replicas of a chain that cannot be asked now."""
+    awaited = (replica for replica in chains.older(chain) if replica not in chains.lost)
+    return sorted({r.node_id for r in awaited if not nodes.reachable(r.node_id)})
+
+
+def is_needless(chains: ChainsStanding, replica: Replica, nodes: Nodes) -> bool:
+    """Return whether a replica that left, or did not join, may be removed from its node. What a
+    newcomer has is also on the replica that it was copied from, as long as that is there."""
+    whole = chains.whole(replica.chain)
+    if len(whole) >= chains.replicas_wanted:
+        return True
+    is_copy = replica in chains.given_up
+    return is_copy and any(nodes.reachable(r.node_id) for r in whole)
 
 
 def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | Wait:
     fresh = []
     for index, chain in enumerate(chains.projection.chains):
-        if _is_lost(chains, chain):
+        if _is_lost(chains, chain, nodes):
             if (node := nodes.fresh(index)) is None:
                 return Wait(f"chain {index} is lost, and there is no node where it can begin again")
             fresh.append((index, node))
     removed = frozenset(r.node_id for r in chains.lost if not nodes.reachable(r.node_id))
-    return NewEpoch(reason, removed, chains.unfit, tuple(fresh))
+    older = tuple(replica for index, _ in fresh for replica in chains.older(index))
+    return NewEpoch(reason, removed, chains.unfit, tuple(fresh), older, chains.damaged)
 
 
 def _what_helps(chain: Chain, nodes: Nodes) -> str:
@@ -157,13 +196,14 @@ def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
     for index, chain in enumerate(chains.projection.chains):
         joining = [replica for replica in chains.joining if replica.chain == index]
         lacking = chains.replicas_wanted - len(_staying(chain, nodes)) - len(joining)
-        awaited = [r for r in chains.left if r.chain == index and not nodes.replaced(r.node_id)]
+        left = {r.node_id for r in (*chains.left, *chains.given_up) if r.chain == index}
+        awaited = sorted(node for node in left if not nodes.replaced(node))
         if lacking > len(awaited):
             if (node := nodes.spare(index)) is not None:
                 return Join(index, node)
             reason = "there is no spare node"
         elif lacking > 0:
-            reason = reason or f"node {awaited[0].node_id} may come back before it is replaced"
+            reason = reason or f"node {awaited[0]} may come back before it is replaced"
     return Wait(reason)
 
 

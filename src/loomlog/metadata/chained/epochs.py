@@ -87,6 +87,8 @@ class Epochs:
             before = self._record(loglet).projection
             if (goal.close and before.closed) or after not in (None, before.epoch):
                 return before
+            if goal.newcomer and goal.newcomer.replica not in self._record(loglet).joining:
+                raise NotFound(f"segment {loglet} goes on without it")
             await self.nodes.certain(before)
             async with self._room:
                 new = await self._reconfigure(before, goal)
@@ -105,7 +107,8 @@ class Epochs:
     async def _reconfigure(self, projection: Projection, goal: Goal) -> Projection:
         loglet = projection.log_id
         self.unfinished.add(loglet)
-        stop = partial(self._stop_sequencer, projection, loses=bool(goal.fresh))
+        loses = any(not goal.damaged.intersection(projection.chains[r.chain]) for r in goal.fresh)
+        stop = partial(self._stop_sequencer, projection, loses=loses)
         steps = reconfigure(projection, goal, self._sequencers.new_name(), stop)
         ending = await self.driver.drive(loglet, steps)
         if not isinstance(ending, Reconfigured):

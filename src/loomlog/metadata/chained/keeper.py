@@ -117,7 +117,9 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         else:  # its creation was interrupted: remove what there may be of it
             await self.records.change(
                 loglet,
-                lambda record: replace(record, projection=projection, dropping=record.replicas),
+                lambda record: replace(
+                    record, projection=projection, dropping=record.replicas, given_up=()
+                ),
             )
         making = (self._make_replica(replica) for replica in projection.replicas)
         for failure in await asyncio.gather(*making, return_exceptions=True):
@@ -190,6 +192,14 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         record = self.records.get(segment.loglet)
         start = record.projection.start if record is not None else 0
         return max(segment.start, start, self.sequencers.end_of(segment.loglet)) - 1
+
+    def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
+        """Return whether it ended, or positions are handed out by this term. Another term may have
+        handed out more than this one knows."""
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun or record.projection.closed:
+            return True
+        return self.sequencers.end_of(segment.loglet) > 0
 
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn

@@ -119,9 +119,12 @@ class ChainNodes:
         self._unable[loglet, node] = self._loop.time() + UNABLE_S
 
     def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
-        """Return the best node that holds nothing of the chain, if there is any."""
-        taken = {replica.node_id for replica in record.replicas if replica.chain == chain}
-        return self._choose(record, taken)
+        """Return the best node that holds nothing of the chain. If there is none, one with a
+        replica that left: that stays until the chain has all its replicas again."""
+        all_used = (*record.projection.replicas, *record.joining)
+        used = {r.node_id for r in all_used if r.chain == chain}
+        left = {r.node_id for r in record.needless if r.chain == chain}
+        return self._choose(record, used | left) or self._choose(record, used)
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
         """Return the best node for a chain that is lost. It may be one that lost it."""

@@ -31,13 +31,14 @@ class ChainedRecord:
     projection: Projection  # in force; before the segment begins, `first` is 0
     made: bool = False  # its replicas exist and are sealed; until then it may be recreated
     joining: tuple[Replica, ...] = ()  # are being filled
-    dropping: tuple[Replica, ...] = ()  # are to be removed from their nodes
+    dropping: tuple[Replica, ...] = ()  # left; are to be removed from their nodes
     trimmed: Glsn = 0  # on all replicas
+    given_up: tuple[Replica, ...] = ()  # did not join; are to be removed, too
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""
         object.__setattr__(self, "projection", _projection(self.projection))
-        for name in ("joining", "dropping"):
+        for name in ("joining", "dropping", "given_up"):
             object.__setattr__(self, name, tuple(Replica(*r) for r in getattr(self, name)))
 
     @property
@@ -47,7 +48,12 @@ class ChainedRecord:
     @property
     def replicas(self) -> tuple[Replica, ...]:
         """Return all replicas that may exist on any node."""
-        return (*self.projection.replicas, *self.joining, *self.dropping)
+        return (*self.projection.replicas, *self.joining, *self.needless)
+
+    @property
+    def needless(self) -> tuple[Replica, ...]:
+        """Return the replicas to remove as soon as nothing depends on them."""
+        return (*self.dropping, *self.given_up)
 
 
 def _projection(fields: Projection) -> Projection:
@@ -78,18 +84,22 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
 
     async def swap(self, projection: Projection) -> bool:
         """Bring it into force, if the previous epoch is in force. Replicas that leave are marked
-        for removal. A chain with new replicas has to be trimmed again."""
+        for removal. A chain that begins again has to be trimmed again, and newcomers that were
+        filled from its lost replicas do not match it."""
 
         def swapped(record: ChainedRecord) -> ChainedRecord:
             if record.projection.epoch + 1 != projection.epoch:
                 return record
             staying = set(projection.replicas)
             left = [r for r in record.projection.replicas if r not in staying]
+            again = {r.chain for r in record.joining if projection.chains[r.chain] == (r,)}
+            waiting = [r for r in record.joining if r not in staying]
             return replace(
                 record,
                 projection=projection,
-                joining=tuple(r for r in record.joining if r not in staying),
+                joining=tuple(r for r in waiting if r.chain not in again),
                 dropping=(*record.dropping, *left),
+                given_up=(*record.given_up, *(r for r in waiting if r.chain in again)),
                 trimmed=record.trimmed if projection.lost == record.projection.lost else 0,
             )
 
@@ -102,7 +112,7 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
         def dropped(record: ChainedRecord) -> ChainedRecord:
             gone = [r for r in record.joining if r in replicas]
             joining = tuple(r for r in record.joining if r not in replicas)
-            return replace(record, joining=joining, dropping=(*record.dropping, *gone))
+            return replace(record, joining=joining, given_up=(*record.given_up, *gone))
 
         await self.change(loglet, dropped)
 
@@ -110,7 +120,9 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
         """Note that replicas are gone from their nodes."""
 
         def without(record: ChainedRecord) -> ChainedRecord:
-            return replace(record, dropping=tuple(r for r in record.dropping if r not in replicas))
+            dropping = tuple(r for r in record.dropping if r not in replicas)
+            given_up = tuple(r for r in record.given_up if r not in replicas)
+            return replace(record, dropping=dropping, given_up=given_up)
 
         await self.change(loglet, without)
 
@@ -167,4 +179,6 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
             if isinstance(newest, Unknowable):
                 draft.reasons.append(f"segment {record.loglet} (chained): {newest.why}")
                 continue
-            draft.changes[key] = replace(record, projection=newest, joining=(), dropping=())
+            draft.changes[key] = replace(
+                record, projection=newest, joining=(), dropping=(), given_up=()
+            )

@@ -1,15 +1,16 @@
 """Remove replicas of chains that are no longer needed, and trim the others as far as their logs.
 
 The record of a loglet lists its replicas to remove, so that a node that is away gets the order when
-it registers. The record of a loglet that belongs to no log is deleted with its last replica. A
-loglet is trimmed once all its replicas can be reached.
+it registers. They stay while they may be the last to have a block (core/chained/upkeep.py).
+The record of a loglet that belongs to no log is deleted with its last replica. A loglet is trimmed
+once all its replicas can be reached.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loomlog.core.chained.chain import Replica
@@ -28,14 +29,20 @@ logger = logging.getLogger(__name__)
 class Removal:
     """Removes replicas from nodes, and the records of loglets that are gone."""
 
-    def __init__(self, epochs: Epochs, background: Background) -> None:
+    def __init__(
+        self,
+        epochs: Epochs,
+        background: Background,
+        is_needless: Callable[[ChainedRecord, Replica], bool],
+    ) -> None:
         self._epochs = epochs
+        self._is_needless = is_needless
         self._catalog, self._records = epochs.catalog, epochs.records
         self._driver, self._nodes = epochs.driver, epochs.nodes
         self._work = RetryLoop("removal of replicas of segment", self._step, background)
 
     def look(self, record: ChainedRecord) -> None:
-        if record.dropping or self._is_abandoned(record):
+        if record.needless or self._is_abandoned(record):
             self._work.wake(record.loglet)
 
     def _is_abandoned(self, record: ChainedRecord) -> bool:
@@ -47,7 +54,7 @@ class Removal:
             return Progress.IDLE
         if self._is_abandoned(record):
             return await self._abandon(record)
-        return await self._remove(record) if record.dropping else Progress.IDLE
+        return await self._remove(record) if record.needless else Progress.IDLE
 
     async def _abandon(self, record: ChainedRecord) -> Progress:
         self._epochs.forget(record.loglet)
@@ -55,9 +62,11 @@ class Removal:
             empty = record.projection._replace(chains=())
             record = await self._records.change(
                 record.loglet,
-                lambda r: replace(r, projection=empty, joining=(), dropping=r.replicas),
+                lambda r: replace(
+                    r, projection=empty, joining=(), dropping=r.replicas, given_up=()
+                ),
             )
-        if record.dropping:
+        if record.needless:
             return await self._remove(record)
         await self._records.forget(record.loglet)
         logger.info("segment %d is gone", record.loglet)
@@ -65,8 +74,12 @@ class Removal:
 
     async def _remove(self, record: ChainedRecord) -> Progress:
         """Remove replicas from nodes that can be reached; nodes that were forgotten have none."""
-        forgotten = [r for r in record.dropping if r.node_id not in self._catalog.nodes]
-        there = [r for r in record.dropping if self._nodes.reachable(r.node_id)]
+        forgotten = [r for r in record.needless if r.node_id not in self._catalog.nodes]
+        there = [
+            replica
+            for replica in record.needless
+            if self._nodes.reachable(replica.node_id) and self._is_needless(record, replica)
+        ]
         removed = await self._ask_to_remove(there)
         if forgotten or removed:
             await self._records.removed(record.loglet, *forgotten, *removed)

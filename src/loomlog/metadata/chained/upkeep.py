@@ -18,6 +18,7 @@ from loomlog.core.chained import upkeep
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.replica import DAMAGED
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.background import Progress, RetryLoop, Timers
 from loomlog.metadata.chained.driver import Driver
@@ -60,9 +61,10 @@ class Upkeep:
         self.newcomers = Newcomers(self.epochs, context.settings.sync_bytes_per_s)
         self._node_left = context.forget_if_removed
         self._repair = RetryLoop("upkeep of segment", self._repair_step, background)
-        self.removal = Removal(self.epochs, background)
+        self.removal = Removal(self.epochs, background, self._is_needless)
         self.trimming = Trimming(self.epochs, background)
         self._unfit: set[Replica] = set()
+        self._damaged: set[Replica] = set()  # unfit, because blocks are not what was written
         self._joining: set[Replica] = set()  # by this leader
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._timers = Timers()
@@ -104,6 +106,7 @@ class Upkeep:
         self._nodes.came_back(node)
         self.removal.node_joined(node)
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
+        self._damaged.intersection_update(self._unfit)
         for record in filter(lambda record: record.made, self._chained.on_node(node)):
             self._background.spawn(self._verify(record, node), f"look at node {node}")
         self.node_changed(node, alive=True)
@@ -119,13 +122,19 @@ class Upkeep:
                 answer = await self._driver.ask(replica, Check(record.projection.epoch))
             match answer:
                 case Refused(reason):
+                    if answer == DAMAGED:
+                        self._damaged.add(replica)
                     self._is_unfit(replica, reason)
                 case EpochOver(epoch) if epoch > self._epoch_of(record.loglet):
-                    self._unfit.discard(replica)  # it was sealed for an epoch that failed
+                    self._is_fit(replica)  # it was sealed for an epoch that failed
                     self.epochs.unfinished.add(record.loglet)
                     self.wake(record.loglet)
                 case Done():
-                    self._unfit.discard(replica)
+                    self._is_fit(replica)
+
+    def _is_fit(self, replica: Replica) -> None:
+        self._unfit.discard(replica)
+        self._damaged.discard(replica)
 
     def _is_unfit(self, replica: Replica, reason: str) -> None:
         logger.warning(
@@ -142,7 +151,7 @@ class Upkeep:
         """Try an unfit replica again: if no other has its chain, the log waits for it."""
         record = self._chained.get(replica.log_id)
         if record is None or replica not in self._unfit.intersection(record.projection.replicas):
-            self._unfit.discard(replica)
+            self._is_fit(replica)
             return
 
         async def look() -> None:
@@ -187,20 +196,34 @@ class Upkeep:
     # ---- decisions
 
     def decide(self, record: ChainedRecord) -> upkeep.Action:
+        standing = self._standing(record)
+        if standing is None:
+            return upkeep.Wait()
+        return upkeep.decide(standing, self._nodes.of(record))
+
+    def _is_needless(self, record: ChainedRecord, replica: Replica) -> bool:
+        """Return whether a replica that is not used any more may be removed from its node."""
+        standing = self._standing(record)
+        return standing is None or upkeep.is_needless(standing, replica, self._nodes.of(record))
+
+    def _standing(self, record: ChainedRecord) -> upkeep.ChainsStanding | None:
+        """Return the state of a loglet; None if it is not made, or belongs to no log any more."""
         segment = self._catalog.segment_of(record)
         if segment is None or not record.made:
-            return upkeep.Wait()
-        lost = frozenset(filter(self._nodes.lost, record.projection.replicas))
-        standing = upkeep.ChainsStanding(
+            return None
+        used = frozenset(record.projection.replicas)
+        lost = frozenset(filter(self._nodes.lost, record.replicas))
+        return upkeep.ChainsStanding(
             record.projection,
             segment.settings.replicas,
             self._why_epoch(record),
-            lost.union(self._unfit.intersection(record.projection.replicas)),
+            used.intersection(lost | self._unfit),
             record.joining,
             record.dropping,
+            record.given_up,
             lost,
+            used.intersection(self._damaged),
         )
-        return upkeep.decide(standing, self._nodes.of(record))
 
     def _why_epoch(self, record: ChainedRecord) -> str:
         if record.loglet in self.epochs.unfinished:
@@ -229,7 +252,7 @@ class Upkeep:
             case upkeep.Join(chain, node) if record.begun:
                 await self._join(record, chain, node)
                 return Progress.DONE
-        for replica in record.dropping:
+        for replica in record.needless:
             await self._node_left(replica.node_id)
         return Progress.IDLE
 
@@ -245,14 +268,20 @@ class Upkeep:
                 await self._chained.change(
                     record.loglet, lambda record: replace(record, joining=(*record.joining, *fresh))
                 )
-            goal = Goal(leaving=wanted.leaving, unfit=wanted.unfit, fresh=fresh)
+            goal = Goal(
+                leaving=wanted.leaving,
+                unfit=wanted.unfit,
+                fresh=fresh,
+                older=wanted.older,
+                damaged=wanted.damaged,
+            )
             epoch = record.projection.epoch
             new = await self.epochs.attempt(record.loglet, goal, wanted.reason, after=epoch)
         finally:
             self._joining.difference_update(fresh)
         for replica in set(fresh).intersection(new.replicas):
             logger.warning(
-                "segment %d: all replicas of chain %d were lost: what is left of it is on node %d",
+                "segment %d: no replica of chain %d was whole: what is left of it is on node %d",
                 record.loglet,
                 replica.chain,
                 replica.node_id,

@@ -32,6 +32,7 @@ from loomlog.core.chained.messages import (
     Write,
 )
 from loomlog.core.chained.replica import (
+    DAMAGED,
     Blocks,
     Change,
     Gone,
@@ -41,7 +42,7 @@ from loomlog.core.chained.replica import (
     look_up,
 )
 from loomlog.core.requests import Lost
-from loomlog.errors import Busy
+from loomlog.errors import Busy, Corrupt
 from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB, MIB
 from loomlog.storage.chained.block_table import BlockTable, MemoryReplica, TrimmedMeanwhileError
 from loomlog.storage.files import Worker
@@ -50,8 +51,6 @@ from loomlog.types import Glsn
 logger = logging.getLogger(__name__)
 
 Answered: TypeAlias = Callable[[Answer], None]
-
-DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
 
 QUICK_BYTES_MAX: Final = 16 * KIB  # of blocks: what takes longer than a sync is not quick
 MEASURE_BYTES: Final = MIB  # of blocks: how far the estimate of the table's size may be off
@@ -94,7 +93,8 @@ class WriteOnceStore:
         self.failed: Refused | None = None  # the answer to all requests once a commit has failed
         self.replicas = table.replicas()  # those that are here
         self._ends: dict[Replica, Glsn] = {}  # behind all blocks of a replica, where that is known
-        self.damaged: set[Replica] = set()  # those with something that could not be read
+        # Those with something that could not be read, and how they say so.
+        self.damaged: dict[Replica, Refused] = {}
         self.stored_bytes = table.stored_bytes()  # about, as of the last commit
         self._measured_bytes = self.stored_bytes
 
@@ -106,7 +106,7 @@ class WriteOnceStore:
         elif isinstance(request, _CHANGING):
             self._enqueue(_Waiting(replica, request, done))
         elif isinstance(request, Check) and replica in self.damaged:
-            done(DAMAGED)
+            done(self.damaged[replica])
         else:
             self._look_up(_Waiting(replica, request, done))
 
@@ -173,7 +173,7 @@ class WriteOnceStore:
             if standing is None:
                 self.replicas.pop(replica, None)
                 self._ends.pop(replica, None)
-                self.damaged.discard(replica)
+                self.damaged.pop(replica, None)
             else:
                 self.replicas[replica] = standing
 
@@ -196,12 +196,20 @@ class WriteOnceStore:
         def finished(error: BaseException | None) -> None:
             self._looking -= 1
             if error is not None:
-                self.damaged.add(asked.replica)
-                logger.error("blocks of %s cannot be read: %s", asked.replica, error)
+                self._cannot_read(asked.replica, error)
                 answers.append(_disk_failed(error))
             asked.done(self.failed or answers[0])
 
         self._look_ups.run([step], finished)
+
+    def _cannot_read(self, replica: Replica, error: BaseException) -> None:
+        """Remember it; only what fails its checksum is known to be gone for good."""
+        if replica not in self.damaged:
+            logger.error("blocks of %s cannot be read: %s", replica, error)
+        if isinstance(error, Corrupt):
+            self.damaged[replica] = DAMAGED
+        else:
+            self.damaged.setdefault(replica, _disk_failed(error))
 
 
 def _disk_failed(error: BaseException) -> Refused:
@@ -243,7 +251,10 @@ class _Commit:
         standing = self._replicas.get(replica)
         if self.standings:
             standing = self.standings.get(replica, standing)
-        answer, changes = decide(request, standing, blocks)
+        try:
+            answer, changes = decide(request, standing, blocks)
+        except Corrupt:
+            return DAMAGED  # the block in its place
         for change in changes:
             if isinstance(change, Put):
                 blocks.put(change.block)

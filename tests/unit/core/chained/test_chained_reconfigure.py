@@ -8,13 +8,16 @@ from chained_rig import Chains, batch
 from loomlog.core.chained.append import append
 from loomlog.core.chained.chain import Replica, first_projection, junk
 from loomlog.core.chained.messages import (
+    Answer,
     Copy,
     Create,
+    Fetched,
     Found,
     Interrupted,
     NotWritten,
     Refused,
     Remove,
+    Request,
     Seal,
     Swap,
     Trimmed,
@@ -390,3 +393,67 @@ def test_what_a_closed_chain_lost_is_lost_up_to_its_end() -> None:
     projection = log.reconfigured(Goal(fresh=(lose(log),)))
     assert (projection.start, projection.closed, projection.lost) == (closed.start, True, (4,))
     assert lost_by(log, 3) == {1, 2, 3}
+
+
+def test_a_chain_that_begins_again_gets_what_a_replica_had_that_left() -> None:
+    log = Chains(nodes=2)
+    kept = log.appended(2)
+    undecided = log.at_head_only()
+    left = log.projection.chains[0][0]
+    log.reconfigured(Goal(leaving=frozenset([1])))
+    log.run(decide(log.projection, undecided.first))  # a reader fills it with junk
+    late = log.appended(1, 5)
+    newcomer(log, node_id=3, birth=77)  # it is filled, and does not join
+    goal = Goal(fresh=(lose(log),), older=(Replica(3, 1, 0, 77), left))
+    projection = log.reconfigured(goal)
+    assert log.run(read_at(projection, 2)) == Found(kept)
+    assert log.run(read_at(projection, undecided.first)) == Found(junk(undecided.first, 1))
+    assert projection.start == late.end
+
+
+def test_no_chain_begins_again_before_replicas_that_left_have_been_asked() -> None:
+    log = Chains(nodes=2)
+    log.appended()
+    left = log.projection.chains[0][0]
+    log.reconfigured(Goal(leaving=frozenset([1])))
+    log.silent = {1}
+    goal = Goal(fresh=(Replica(3, 1, 0, 88),), older=(left,))
+    for replica in log.projection.chains[0]:
+        log.replica_answers(replica, Remove())
+    ending = log.run(reconfigure(log.projection, goal, 2))
+    assert ending == Interrupted("what node 1 has left of chain 0 is not known yet")
+
+
+class DamagedBlocks:
+    """Blocks of which some fail their checksums."""
+
+    def __init__(self, log: Chains, damaged: dict[int, set[int]]) -> None:
+        """`damaged`: by node, the addresses."""
+        self._real = log.replica_answers
+        self._damaged = damaged
+
+    def __call__(self, replica: Replica, request: Request) -> Answer:
+        answer = self._real(replica, request)
+        bad = self._damaged.get(replica.node_id, set()) if replica.birth == 1 else set()
+        if isinstance(answer, Fetched) and request.salvage:  # type: ignore[union-attr]
+            return Fetched([b for b in answer.blocks if b.first not in bad], answer.more)
+        return answer
+
+
+@pytest.mark.parametrize("both", [set(), {3}, {5}])
+def test_of_damaged_replicas_only_what_none_has_is_lost(
+    both: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Chains(nodes=2)
+    for sequence in range(7):
+        log.appended(1, sequence)
+    log.ticket()  # a hole, which is not lost
+    log.appended()
+    damaged = frozenset(log.projection.replicas)
+    bad = {1: {2} | both, 2: {6} | both}
+    monkeypatch.setattr(log, "replica_answers", DamagedBlocks(log, bad))
+    goal = Goal(fresh=(Replica(3, 1, 0, 88),), unfit=damaged, damaged=damaged)
+    projection = log.reconfigured(goal)
+    assert lost_by(log, 9) == both
+    assert projection.lost == ((max(both) + 1,) if both else ())
+    assert projection.start == 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from loomlog.core.chained.chain import Replica, first_projection
-from loomlog.core.chained.upkeep import ChainsStanding, Join, NewEpoch, Wait, decide
+from loomlog.core.chained.upkeep import ChainsStanding, Join, NewEpoch, Wait, decide, is_needless
 from loomlog.types import NodeId
 
 
@@ -152,3 +152,61 @@ def test_a_node_that_was_removed_is_not_waited_for() -> None:
     removed = decide(loglet([1, 2], unfit=lost, lost=lost), Nodes(silent={2}, fresh=3))
     reason = "node 1 is there without its blocks"
     assert removed == NewEpoch(reason, frozenset([2]), lost, ((0, 3),))
+
+
+def old(node: NodeId, birth: int = 1) -> Replica:
+    return Replica(node, 1, 0, birth)
+
+
+def test_a_lost_chain_gets_what_replicas_that_left_and_newcomers_have() -> None:
+    lost = frozenset([old(1)])
+    older = {"left": (old(2), old(3)), "given_up": (old(4, 7),), "joining": (old(2, 8),)}
+    chains = loglet([1], unfit=lost, lost=lost, **older)
+    begun = NewEpoch(
+        "node 1 is there without its blocks",
+        unfit=lost,
+        fresh=((0, 1),),
+        older=(old(2, 8), old(4, 7), old(3), old(2)),
+    )
+    assert decide(chains, Nodes(fresh=1)) == begun
+
+
+def test_a_lost_chain_waits_for_nodes_that_may_have_older_replicas() -> None:
+    lost = frozenset([old(1)])
+    chains = loglet([1], unfit=lost, lost=lost, left=(old(2),))
+    words = "chain 0 is lost but for what node 2 may have left: start it"
+    assert decide(chains, Nodes(silent={2}, fresh=1)) == Wait(words)
+    removed = chains._replace(lost=lost | {old(2)})
+    assert isinstance(decide(removed, Nodes(silent={2}, fresh=1)), NewEpoch)
+
+
+def test_a_chain_of_which_all_replicas_are_damaged_begins_again() -> None:
+    damaged = frozenset([old(1), old(2)])
+    chains = loglet([1, 2], unfit=damaged, damaged=damaged)
+    wanted = decide(chains, Nodes(fresh=3))
+    assert isinstance(wanted, NewEpoch)
+    assert (wanted.fresh, wanted.damaged) == (((0, 3),), damaged)
+    assert decide(chains, Nodes(silent={2}, fresh=3)) == Wait(
+        "nobody has all of chain 0: start node 2"
+    )
+
+
+def test_a_replica_that_left_stays_until_its_chain_has_all_its_replicas() -> None:
+    left = old(4)
+    assert not is_needless(loglet([1, 2], left=(left,)), left, Nodes())
+    assert is_needless(loglet([1, 2, 3], left=(left,)), left, Nodes())
+    unfit = frozenset([old(3)])
+    assert not is_needless(loglet([1, 2, 3], left=(left,), unfit=unfit), left, Nodes())
+
+
+def test_a_newcomer_that_did_not_join_stays_while_nobody_else_has_its_blocks() -> None:
+    newcomer = old(4, 7)
+    chains = loglet([1, 2], given_up=(newcomer,))
+    assert is_needless(chains, newcomer, Nodes(silent={1}))
+    assert not is_needless(chains, newcomer, Nodes(silent={1, 2}))
+    assert not is_needless(chains._replace(unfit=frozenset([old(1), old(2)])), newcomer, Nodes())
+
+
+def test_a_node_that_left_twice_is_awaited_once() -> None:
+    chains = loglet([1], left=(old(2),), given_up=(old(2, 7),))
+    assert decide(chains, Nodes(awaited={2}, spares={0: 5})) == Join(0, 5)

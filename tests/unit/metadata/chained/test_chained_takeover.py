@@ -158,7 +158,9 @@ async def test_a_log_that_waits_for_its_nodes_is_described_but_its_end_is_not_to
         await cluster.restart_repository()
         log = await cluster.describe()
         assert (log.tail, chained(log).state) == (0, pb.SEALING), "what is known for certain"
-        assert [log.name for log in (await cluster.status()).logs] == ["events"]
+        assert log.tail_unknown
+        [listed] = (await cluster.status()).logs
+        assert (listed.name, listed.tail_unknown) == ("events", True)
         with pytest.raises(Unavailable, match="waits for its nodes"):
             await cluster.bounds()
         answer = await cluster.ask_sequencer(chained(log).loglet_id, FindEnd(1))
@@ -166,3 +168,4 @@ async def test_a_log_that_waits_for_its_nodes_is_described_but_its_end_is_not_to
         await cluster.start_node(1)
         await cluster.log_is(lambda log: chained(log).state == pb.RUNNING)
         assert await cluster.bounds() == (1, 3)
+        assert not (await cluster.describe()).tail_unknown

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster_requests import chained, is_whole, nodes_of
+from real_nodes import until
 from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.chained.chain import Replica
@@ -314,3 +315,62 @@ async def test_what_no_record_names_is_deleted_only_by_an_operator(tmp_path: Pat
         changed = await cluster.change_node(pb.ChangeNode.CLEANUP, other)
         assert changed.done == (f"node {other} deleted 2 replicas of chains that nobody knows")
         assert {r.loglet_id for r in cluster.replicas_of(other)} == left - {loglet, 77}
+
+
+@pytest.mark.parametrize("copied", [False, True])
+async def test_one_lost_disk_loses_nothing_while_a_node_that_left_is_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """What the node had before it left stays there until its new replica has all. `copied`: the new
+    one has something, too."""
+    monkeypatch.setattr("loomlog.metadata.chained.upkeep.UNABLE_S", 0.1)
+    monkeypatch.setattr("loomlog.metadata.chained.nodes.UNABLE_S", 0.1)
+    monkeypatch.setattr("loomlog.core.chained.reconfigure.COPY_PART_BYTES", 1)
+    may_copy, pulled = asyncio.Event(), asyncio.Event()
+    real = Driver.ask
+
+    async def ask(self: Driver, replica: Replica, request: Request) -> Answer:
+        if isinstance(request, Pull) and not request.salvage and (not copied or pulled.is_set()):
+            pulled.set()
+            await may_copy.wait()
+        if isinstance(request, Pull):
+            pulled.set()
+        return await real(self, replica, request)
+
+    monkeypatch.setattr(Driver, "ask", ask)
+    async with SmallCluster(tmp_path, real=2, **QUICK) as cluster:
+        await cluster.create_chained(replicas=2)
+        for number in range(10):
+            await cluster.log.append(b"%d" % number)
+        await cluster.stop_node(1)
+        await cluster.log_is(lambda log: nodes_of(chained(log)) == [[2]])
+        await cluster.start_node(1)
+        await pulled.wait()
+        assert len(cluster.replicas_of(1)) == 2
+        await cluster.stop_node(2)
+        cluster.lose_disk(2)
+        await cluster.replace_node(2)
+        await cluster.start_node(2)
+        assert await cluster.log.entries() == cluster.log.acknowledged
+        may_copy.set()
+        await cluster.log_is(lambda log: is_whole(log, 2))
+        await cluster.log.append(b"whole again")
+        assert await cluster.log.entries() == cluster.log.acknowledged
+        await cluster.replicas_agree()
+        await until(lambda: len(cluster.replicas_of(1)) == len(cluster.replicas_of(2)) == 1)
+
+
+async def test_a_lost_chain_waits_for_a_node_that_left_it(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, real=2, **QUICK) as cluster:
+        await cluster.create_chained(replicas=2)
+        await cluster.log.append(b"one")
+        await cluster.stop_node(1)
+        await cluster.log_is(lambda log: nodes_of(chained(log)) == [[2]])
+        await cluster.stop_node(2)
+        cluster.lose_disk(2)
+        await cluster.replace_node(2)
+        await cluster.start_node(2)
+        words = "chain 0 is lost but for what node 1 may have left: start it"
+        await cluster.log_is(lambda log: words in chained(log).condition)
+        await cluster.start_node(1)
+        assert await cluster.log.entries() == cluster.log.acknowledged

@@ -40,10 +40,10 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
+from loomlog.core.chained.replica import DAMAGED
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized
 from loomlog.limits import MIB
-from loomlog.storage.chained.write_once import DAMAGED
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import request_to_wire

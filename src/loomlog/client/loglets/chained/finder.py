@@ -126,7 +126,7 @@ class ChainedTail:
                 while (stream := _active(log := await self._log.fetch())) is not None:
                     found = await self._find(stream, attempts)
                     if isinstance(found, int):
-                        log.tail = found
+                        log.tail, log.tail_unknown = found, False
                         break
                     reason = found
                     attempts += 1
