@@ -105,7 +105,7 @@ async def test_what_all_replicas_of_a_stream_forgot_is_lost(tmp_path: Path) -> N
         log = await cluster.create_log("events", streams=1, replicas=2)
         positions = await roll_back(local, tmp_path, log, 2)
         assert await seen(log, positions) == (set(positions[:5]), set(positions[5:]))
-        with pytest.raises(DataLoss, match=f"go on at {positions[-1] + 1}"):
+        with pytest.raises(DataLoss, match=f"continue at {positions[-1] + 1}"):
             async for _ in log.subscribe(1, positions[-1]):
                 pass
         assert (await log.read(positions[0])).value == b"0"
@@ -148,7 +148,7 @@ async def test_what_all_replicas_of_a_chain_forgot_is_lost(tmp_path: Path) -> No
             (next(tmp_path.glob(f"vsn-{node}/cid=*/snid={node}")) / "lsid=9.damaged").mkdir()
         positions = await roll_back(local, tmp_path, log, 2)
         assert await seen(log, positions) == (set(positions[:5]), set(positions[5:]))
-        assert f"go on at {positions[-1] + 1}" in await told(log, 1, positions[-1])
+        assert f"continue at {positions[-1] + 1}" in await told(log, 1, positions[-1])
         assert (await log.read(positions[4])).value == b"4"
         with pytest.raises(DataLoss):
             await log.read(positions[-1])
@@ -179,7 +179,7 @@ async def test_of_two_chains_one_is_lost(tmp_path: Path) -> None:
         await empty(local, tmp_path, cluster, nodes[1])
         await start(local, nodes[:1])
         assert await seen(log, positions) == (set(positions) - lost, lost)
-        assert f"go on at {positions[0] + 1}" in await told(log, 1, positions[-1])
+        assert f"continue at {positions[0] + 1}" in await told(log, 1, positions[-1])
         more = await append(log, 4)
         assert more[0] > positions[-1]
         await stop(local)
@@ -216,9 +216,16 @@ async def test_a_chain_is_lost_though_nobody_knows_how_far_it_was(tmp_path: Path
         await local.stop_metadata()
         await local.start_metadata()
         await empty(local, tmp_path, cluster, *nodes)
-        assert await seen(log, positions) == (set(), set(positions))
+        for _ in range(2):  # the first reader changes nothing for the second
+            gaps = [gap async for gap in log.subscribe(1, positions[-1], gaps=True)]
+            assert gaps == [Gap(1, positions[-1], "dataloss", exact=False)]
         [after] = await append(log, 1)
         assert after > positions[-1]
+        whole = [gap async for gap in log.subscribe(1, after - 1, gaps=True)]
+        assert whole == [Gap(1, after - 1, "dataloss", exact=False)]
+        assert f"continue at {after}," in await told(log, 1, positions[-1])
+        with pytest.raises(DataLoss, match=f"continue at {after}$"):
+            await log.read(positions[0])
         assert (await log.read(after)).value == b"0"
         assert [e.position async for e in log.subscribe(after, after)] == [after]
-        assert f"go on at {after}" in await told(log, after - 1, after)
+        assert f"continue at {after}" in await told(log, after - 1, after)

@@ -180,7 +180,26 @@ def _length(projection: Projection, address: Glsn) -> Steps[int | NotWritten | S
     return stopped(answer)
 
 
-def _length_of_old(projection: Projection, address: Glsn) -> Steps[int | Stop]:
+def find_end_of_loss(projection: Projection, block: Block) -> Steps[Glsn | Stop]:
+    """Return the end of the loss that begins with this block. A fill has a limited length. A loss
+    that is longer is one of which nobody knows the extent: it may be too long to be filled."""
+    end = least = block.end
+    until = projection.lost_end(block.first)
+    while block.count == REFERENCE_RECORDS_MAX and end < projection.start:
+        found = yield from _next_block(projection, end)
+        if not isinstance(found, int):
+            return found
+        end = found
+        if end < projection.start:
+            outcome = yield from read(projection, end)
+            if not isinstance(outcome, Found) or not projection.is_lost(outcome.block):
+                break
+            block, end = outcome.block, outcome.block.end
+    return max(least, min(end, until))
+
+
+def _next_block(projection: Projection, address: Glsn) -> Steps[Glsn | Stop]:
+    """Return where the first block at or behind an address begins, or the epoch."""
     request = List(projection.epoch, address, 1)
     answers = yield [Ask(head, request) for head in projection.heads]
     end = projection.start
@@ -188,6 +207,13 @@ def _length_of_old(projection: Projection, address: Glsn) -> Steps[int | Stop]:
         if not isinstance(answer, Listed):
             return stopped(answer)
         end = min([end, *(extent.first for extent in answer.extents)])
+    return end
+
+
+def _length_of_old(projection: Projection, address: Glsn) -> Steps[int | Stop]:
+    end = yield from _next_block(projection, address)
+    if not isinstance(end, int):
+        return end
     if projection.lost_end(address) <= address < max(projection.lost, default=0):
         end = min(end, address + 1)
     return min(max(0, end - address), REFERENCE_RECORDS_MAX)

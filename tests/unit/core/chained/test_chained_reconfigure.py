@@ -22,7 +22,15 @@ from loomlog.core.chained.messages import (
     Swap,
     Trimmed,
 )
-from loomlog.core.chained.read import decide, decide_at, fill, find_end, read, read_at
+from loomlog.core.chained.read import (
+    decide,
+    decide_at,
+    fill,
+    find_end,
+    find_end_of_loss,
+    read,
+    read_at,
+)
 from loomlog.core.chained.reconfigure import (
     Adopted,
     Goal,
@@ -32,9 +40,11 @@ from loomlog.core.chained.reconfigure import (
     create,
     reconfigure,
 )
+from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask, Lost, Service
 from loomlog.errors import InvalidArgument
+from loomlog.limits import REFERENCE_RECORDS_MAX
 
 
 def newcomer(log: Chains, node_id: int = 4, birth: int = 77) -> Newcomer:
@@ -457,3 +467,31 @@ def test_of_damaged_replicas_only_what_none_has_is_lost(
     assert lost_by(log, 9) == both
     assert projection.lost == ((max(both) + 1,) if both else ())
     assert projection.start == 10
+
+
+@pytest.mark.parametrize("filled", [0, 1, 3])
+def test_a_loss_of_unknown_extent_is_one_however_much_of_it_was_filled(filled: int) -> None:
+    log = Chains()
+    log.appended(5)
+    start = 5 * REFERENCE_RECORDS_MAX + 7
+    goal = Goal(fresh=(lose(log),))
+    ending = log.run(reconfigure(log.projection, goal, 2, lambda: start))
+    assert isinstance(ending, Reconfigured)
+    first = log.run(decide_at(log.projection, 1))
+    assert isinstance(first, Found)
+    for number in range(filled):
+        log.run(decide_at(log.projection, number * REFERENCE_RECORDS_MAX + 1))
+    for _ in range(2):
+        assert log.run(find_end_of_loss(log.projection, first.block)) == start
+    log.sequencer = Sequencer(log.projection)
+    log.appended()
+    log.reconfigured()
+    assert log.run(find_end_of_loss(log.projection, first.block)) == start
+
+
+def test_a_short_loss_ends_with_its_block() -> None:
+    log = Chains()
+    log.appended(5)
+    log.reconfigured(Goal(fresh=(lose(log),)))
+    found = Found(junk(1, 2))
+    assert log.run(find_end_of_loss(log.projection, found.block)) == 3

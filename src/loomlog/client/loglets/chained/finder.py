@@ -19,7 +19,13 @@ from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.pieces import Referred, decode, refers
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Found, Interrupted, NotWritten, Reading, Trimmed
-from loomlog.core.chained.read import decide_at, find_end, find_tail, read_at
+from loomlog.core.chained.read import (
+    decide_at,
+    find_end,
+    find_end_of_loss,
+    find_tail,
+    read_at,
+)
 from loomlog.errors import (
     DataLoss,
     LoomError,
@@ -57,7 +63,9 @@ class ChainedFinder:
             look = read_at if now_s() < fill_s else decide_at
             outcome: Reading = await self._chains.run(view, look(view.projection, position))
             if isinstance(outcome, Found):
-                return self._entry(view, outcome.block, position)
+                if view.projection.is_lost(outcome.block):
+                    raise await self._lost(view, outcome.block, position)
+                return self._entry(outcome.block, position)
             if isinstance(outcome, NotWritten):
                 end = await self._chains.run(view, find_end(view.projection))
                 if isinstance(end, int):
@@ -75,12 +83,14 @@ class ChainedFinder:
             view = await self._chains.recover(view, outcome, attempts)
             attempts += 1
 
-    def _entry(self, view: View, block: Block, position: Glsn) -> Entry | Referred:
-        if view.projection.is_lost(block):
-            raise DataLoss(
-                f"position {position} of log {self._name!r} is lost with all its replicas: "
-                f"continue at {block.end}"
-            )
+    async def _lost(self, view: View, block: Block, position: Glsn) -> DataLoss:
+        end = await self._chains.run(view, find_end_of_loss(view.projection, block))
+        return DataLoss(
+            f"position {position} of log {self._name!r} is lost with all its replicas: "
+            f"continue at {end if isinstance(end, int) else block.end}"
+        )
+
+    def _entry(self, block: Block, position: Glsn) -> Entry | Referred:
         if block.is_junk:
             raise NotFound(
                 f"position {position} of log {self._name!r} has no entry and never will: "

@@ -39,7 +39,7 @@ from loomlog.core.chained.messages import (
     TrimmedTo,
     stopped,
 )
-from loomlog.core.chained.read import decide_at
+from loomlog.core.chained.read import decide_at, find_end_of_loss
 from loomlog.errors import DataLoss, Retryable
 from loomlog.types import Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
@@ -74,6 +74,8 @@ class ChainedPart(Following):
         self._view = source.chains.view(stream.log_stream_id)
         self._tails = [_Fetched() for _ in self._view.projection.chains]
         self._decided: Block | None = None  # found by an investigation
+        self._loss: Block | None = None  # begins a loss of which the end is looked for
+        self._loss_end: Glsn = 0  # of the last such loss
         self._looks = self._peeks = 0  # investigations and peeks for the next block
         self._looked_s = self._peeked_s = self._loop.time()  # the last one, or when it became next
         self._window_bytes = max(1, source.window_bytes // len(self._tails))
@@ -89,24 +91,32 @@ class ChainedPart(Following):
             block = self._take()
             if block is None:
                 return None
-            first, last = max(block.first, self._next), self._clipped(block.last)
             is_lost = self._view.projection.is_lost(block)
+            is_exact = not is_lost or block.count < limits.REFERENCE_RECORDS_MAX
+            if not is_exact and self._loss_end < block.end:
+                self._loss = block  # its end is looked for
+                return None
+            end = block.end if is_exact else self._loss_end
+            first, last = max(block.first, self._next), self._clipped(end - 1)
             if is_lost and not self._source.gaps:
-                self.fail(self._lost(first, last))
+                self.fail(self._lost(first, last if is_exact else end - 1, is_exact=is_exact))
                 return None
             self._go_on(last + 1)
             if not block.is_junk:
                 refers = pieces.refers(read_header(block.batch))
                 return pieces.decode(block.batch, refers, first - block.first, last - first + 1)
             if self._source.gaps:
-                return Gap(first, last, "dataloss" if is_lost else "hole")
+                return Gap(first, last, "dataloss" if is_lost else "hole", is_exact)
         return None
 
-    def _lost(self, first: Glsn, last: Glsn) -> DataLoss:
+    def _lost(self, first: Glsn, last: Glsn, *, is_exact: bool) -> DataLoss:
+        what = f"{self._numbering.describe(first)} of log {self._source.log.name!r} "
+        what += (
+            f"up to {last} is lost" if is_exact else "and how many behind it is not known is lost"
+        )
         return DataLoss(
-            f"{self._numbering.describe(first)} of log {self._source.log.name!r} up to {last} is "
-            f"lost with all its replicas: continue at {last + 1}, or ask for gaps, too (gaps=True, "
-            "--gaps)"
+            f"{what} with all its replicas: continue at {last + 1}, or ask for gaps, too "
+            "(gaps=True, --gaps)"
         )
 
     def _go_on(self, position: Glsn) -> None:
@@ -178,6 +188,9 @@ class ChainedPart(Following):
     # ---- waiting and investigating
 
     async def _wait(self) -> None:
+        if self._loss is not None:
+            await self._find_end_of_loss(self._loss)
+            return
         due_s, peek_s = self._due_s(), self._peek_s()
         await self._doze(min(due_s, peek_s))
         if self._at_end() or self._failure is not None:
@@ -251,6 +264,20 @@ class ChainedPart(Following):
                 raise trimmed(self._numbering, self._next, self._source.log.name, position + 1)
             case Interrupted():
                 self._adopt(await self._chains.recover(view, outcome, self._looks))
+
+    async def _find_end_of_loss(self, block: Block) -> None:
+        view = self._view
+        try:
+            outcome = await self._chains.run(view, find_end_of_loss(view.projection, block))
+            if isinstance(outcome, Interrupted):
+                self._looks += 1
+                self._adopt(await self._chains.recover(view, outcome, self._looks))
+                return
+        except SegmentGoneError as error:
+            self._gone(error)
+            return
+        self._loss, self._decided = None, block
+        self._loss_end = outcome if isinstance(outcome, int) else block.end
 
     async def _learn_end(self) -> None:
         """Learn where the closed segment ends."""
