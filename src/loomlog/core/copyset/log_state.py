@@ -160,11 +160,11 @@ def _unclean(state: LogState) -> range:
 
 
 def has_shrunk(state: LogState, size_wanted: int) -> bool:
-    """Return whether the nodeset is smaller than the size that is wanted (0: any), or than an
-    earlier one. New nodes alone are no reason for an epoch; having lost some is a reason to take
-    others."""
+    """Return whether the nodeset is smaller than the size that is wanted (0: any), than an earlier
+    one, or than a copy set. New nodes alone are no reason for an epoch; having lost some is a
+    reason to take others."""
     sizes = [len(metadata.nodeset) for metadata in state.history]
-    return sizes[-1] < (size_wanted or max(sizes))
+    return sizes[-1] < max(size_wanted or max(sizes), state.history[-1].replication)
 
 
 def next_nodeset(

@@ -105,6 +105,11 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             what = f"a nodeset of {wanted} needs" if is_nodeset else f"{wanted} replicas need"
             raise self._placement.too_few(wanted, f"{what} as many nodes")
         nodeset = self._nodes.first_nodeset(loglet, settings)
+        if len(nodeset) < settings.replicas:
+            raise Unavailable(
+                f"{settings.replicas} replicas need as many nodes, and {len(nodeset)} can store "
+                "copies now: see `loom status`, or ask for fewer"
+            )
         stream_id = await self._catalog.new_stream()
         state = first_state(nodeset, settings.replicas, stamp=self._catalog.new_stamp())
         await self.records.add(CopysetRecord(loglet, log.log_id, stream_id, state))

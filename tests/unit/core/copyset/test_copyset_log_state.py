@@ -196,3 +196,4 @@ def test_whether_it_has_become_smaller() -> None:
     assert has_shrunk(state, 3)
     assert not has_shrunk(state, 2)
     assert not has_shrunk(take_epoch(state, 1, members(1, 2, 4)), 0)
+    assert has_shrunk(first_state(members(1, 2), 3, stamp=1), 0), "it holds no copy set"

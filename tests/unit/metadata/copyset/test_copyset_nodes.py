@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from small_cluster import QUICK, SmallCluster, turns
 
 from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.record import make
-from loomlog.errors import InvalidArgument, NotLeader
+from loomlog.errors import InvalidArgument, NotLeader, Unavailable
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -73,6 +75,27 @@ async def test_a_node_that_cannot_open_its_copies_leaves_the_nodeset_until_it_ca
         await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2])
         says_it_stores_no_copies(cluster.vsn(3), False)
         await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 3])
+
+
+async def reached(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 - nobody notifies
+            await asyncio.sleep(0.01)
+
+
+async def test_no_log_is_made_of_which_too_few_nodes_can_store_copies(tmp_path: Path) -> None:
+    """Its first append would wait."""
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
+        assert cluster.repository.term is not None
+        nodes = cluster.repository.term.nodes
+        says_it_stores_no_copies(cluster.vsn(3), True)
+        await reached(lambda: nodes.restrictions(3).stores_no_copies)
+        with pytest.raises(Unavailable, match="3 replicas need as many nodes, and 2 can store"):
+            await cluster.create_copyset(replicas=3)
+        says_it_stores_no_copies(cluster.vsn(3), False)
+        await reached(lambda: not nodes.restrictions(3).stores_no_copies)
+        log = await cluster.create_copyset(replicas=3)
+        assert nodeset(copyset(log)) == [1, 2, 3]
 
 
 async def test_no_epoch_is_given_to_nodes_of_which_too_few_can_store(tmp_path: Path) -> None:
