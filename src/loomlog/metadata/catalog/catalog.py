@@ -100,6 +100,9 @@ class Catalog(KeptRecords):
         for stream_id in list(self.streams):
             if stream_id not in known:
                 await self._put(stream_key(stream_id), None)
+        for tombstone in list(self.tombstones.values()):
+            if not tombstone.remains:
+                await self._put(tombstone_key(tombstone.log_id), None)
 
     # ---- nodes
 

@@ -117,6 +117,22 @@ async def test_a_deletion_cut_at_any_write_happened_or_not(writes: int) -> None:
         assert remains_of(again.tombstones[1]) == ((1, (1,)), (2, (2,)))
 
 
+@pytest.mark.parametrize("writes", range(3))
+async def test_a_deleted_log_without_streams_leaves_no_tombstone(writes: int) -> None:
+    store = DyingStore()
+    catalog = await load(store)
+    await catalog.create_log("events", Settings("chained", 1, 1))
+    await catalog.log_created("events")
+    store.writes_left = writes
+    with pytest.raises(PowerLoss):
+        await catalog.delete_log("events")
+    store.writes_left = 1_000_000
+    again = await load(store)
+    assert list(again.logs) == ([] if writes else ["events"])
+    assert again.tombstones == {}
+    assert await store.list("tombstone/") == {}
+
+
 async def test_a_tombstone_goes_with_the_last_replica() -> None:
     store = MemoryStore()
     catalog = await load(store)
