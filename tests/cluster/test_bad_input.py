@@ -25,9 +25,9 @@ from loomlog.net.address import split_address
 from loomlog.net.endpoints import connect
 from loomlog.testing import LocalCluster
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.announcement import signed
 from loomlog.wire.codec import Codec, FrameWriter
 from loomlog.wire.link import Connection, Service
+from loomlog.wire.proofs import signed
 
 
 class BadInputRig:

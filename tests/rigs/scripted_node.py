@@ -22,7 +22,8 @@ from loomlog.net.endpoints import connect
 from loomlog.types import CommitContext, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
-from loomlog.wire.link import Connection
+from loomlog.wire.link import Connection, Server
+from loomlog.wire.proofs import node_proof
 from loomlog.wire.translate import STATE_TO_WIRE
 
 PATIENCE_S = 20.0  # never waited for in full, unless something is broken
@@ -75,6 +76,7 @@ class ScriptedNode(Peer):
         self.recovers = True  # False: a recovery of copysets takes for ever
         self._recovering: set[asyncio.Task[None]] = set()
         self.node_id = node_id
+        self.address = ""  # it listens there while it joins; empty: at any
         self.node_secret = f"secret-of-{node_id}"
         self.cluster_secret = ""
         self.cluster_id = "test"
@@ -97,6 +99,7 @@ class ScriptedNode(Peer):
         self.clock_ahead_s = 0.0
         self.location = ""
         self.generation = 0
+        self.highest_id = 0  # of logs and streams, as it says
         self.process = ""
         self.chain_replicas: list[pb.ChainReplicaRef] = []
         self.conditions = pb.NodeConditions()
@@ -107,8 +110,14 @@ class ScriptedNode(Peer):
 
     async def join(self, address: str) -> pb.Registered:
         """Connect and register."""
-        await self.connect(address)
-        answer = await self.ask(pb.Frame(register=self.registration()))
+        listener = Server(self._codec, self)
+        await listener.start(self.address or "127.0.0.1:0")
+        self.address = listener.address
+        try:
+            await self.connect(address)
+            answer = await self.ask(pb.Frame(register=self.registration()))
+        finally:
+            await listener.stop()
         self.cluster_secret = answer.registered.cluster_secret or self.cluster_secret
         self.heartbeat_s = answer.registered.heartbeat_s
         return answer.registered
@@ -117,7 +126,7 @@ class ScriptedNode(Peer):
         return pb.Register(
             storage_node_id=self.node_id,
             cluster_id=self.cluster_id,
-            address=f"node-{self.node_id}:1",
+            address=self.address,
             cluster_secret=self.cluster_secret,
             node_secret=self.node_secret,
             sync_mode="always",
@@ -126,6 +135,8 @@ class ScriptedNode(Peer):
             uncommit_reports=[self._report_of(replica) for replica in self.replicas.values()],
             known_run=self.known_run,
             generation=self.generation,
+            highest_log_id=self.highest_id,
+            highest_stream_id=self.highest_id,
             process=self.process,
             chain_replicas=self.chain_replicas,
             conditions=self.conditions,
@@ -240,6 +251,10 @@ class ScriptedNode(Peer):
             replica.stored(commit.high_watermark)
         if outcome is not CommitOutcome.REPEATED:
             self.report(stream_id)
+
+    def _prove_node(self, question: pb.ProveNode) -> pb.Frame:
+        proof = node_proof(self.node_id, self.node_secret, question.challenge)
+        return pb.Frame(node_proof=pb.NodeProof(proof=proof))
 
     def _note_run(self, order: pb.NoteRun) -> pb.Frame:
         self.known_run.CopyFrom(order)

@@ -171,8 +171,8 @@ class SmallCluster(ClusterRequests, RealNodes):
             node = ScriptedNode(len(self.nodes) + 1, self.tails)
             node.location = location
             node.peers = self._addresses
-            self._addresses[f"node-{node.node_id}:1"] = node
             await node.join(self.address)
+            self._addresses[node.address] = node
             self.nodes.append(node)
         return self.nodes
 

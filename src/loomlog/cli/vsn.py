@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loomlog import limits
 from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
 from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
@@ -31,7 +32,9 @@ def vsn() -> None:
 @command(app)
 def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that this node belongs to.")],
-    storage_node_id: Annotated[int, typer.Option(min=1, help="This node's number in it.")],
+    storage_node_id: Annotated[
+        int, typer.Option(min=1, max=limits.NODE_ID_MAX, help="This node's number in it.")
+    ],
     volumes: Annotated[
         list[str],
         typer.Option(metavar="DIR", help="Where data lives: an existing directory. Repeatable."),

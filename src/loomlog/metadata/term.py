@@ -69,6 +69,7 @@ class Term:
         catalog: Catalog,
         leases: Leases,
         gate: Gate,
+        new_secret: Callable[[], str],
     ) -> None:
         self.leader = mandate.leader
         self.store = store
@@ -84,7 +85,7 @@ class Term:
         self.keepers = Keepers()  # one of each protocol, once `begin` returns
         self._wire_nodes(settings)
         self._wire_logs(settings)
-        self._wire_status(mandate, settings)
+        self._wire_status(mandate, settings, new_secret)
 
     @classmethod
     async def begin(
@@ -96,9 +97,9 @@ class Term:
         has_rounds = bool(mandate.round_log.read())
         catalog = await Catalog.load(store, settings.cluster_id, new_secret, has_rounds=has_rounds)
         leases = await Leases.load(store)
-        term = cls(settings, mandate, store, catalog, leases, gate)
+        term = cls(settings, mandate, store, catalog, leases, gate, new_secret)
         await load_keepers(term.keepers, term._keeper_context(settings, mandate))
-        await gate.begin(new_secret(), catalog.nodes)
+        await gate.begin(new_secret(), catalog.nodes, term.node_operator.holders)
         term._start()
         return term
 
@@ -134,7 +135,9 @@ class Term:
             interval_s=settings.retention_interval_s,
         )
 
-    def _wire_status(self, mandate: Mandate, settings: MetadataSettings) -> None:
+    def _wire_status(
+        self, mandate: Mandate, settings: MetadataSettings, new_secret: Callable[[], str]
+    ) -> None:
         self.view = StatusView(
             catalog=self.catalog,
             nodes=self.nodes,
@@ -153,6 +156,7 @@ class Term:
             gate=self.gate,
             heartbeat_s=settings.heartbeat_s,
             metadata_addresses=self.view.metadata_addresses,
+            new_secret=new_secret,
         )
 
     def _keeper_context(self, settings: MetadataSettings, mandate: Mandate) -> KeeperContext:

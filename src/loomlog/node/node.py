@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 
+from loomlog import limits
 from loomlog.config import NodeSettings
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.net.notices import Notices
@@ -22,9 +23,9 @@ from loomlog.node.registry import PROTOCOLS
 from loomlog.node.volume import Volume
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.announcement import is_signed
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
+from loomlog.wire.proofs import is_signed, node_proof
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ class StorageNode:
     def _open_protocols(self) -> None:
         routes: dict[str, Route] = {
             "leader_beat": self._leader_announced,
+            "prove_node": self._prove,
             "protocol_message": self._protocol_message,
         }
         orders: dict[str, Route] = {
@@ -172,6 +174,15 @@ class StorageNode:
             self._link.leader_announced(beat)
         else:
             self._notices.warn("beat", "ignored a leader that is not known here: %s", beat.address)
+
+    def _prove(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        """Show a metadata repository that this node is reached at this address."""
+        challenge = frame.prove_node.challenge
+        if not 0 < len(challenge) <= limits.CHALLENGE_BYTES_MAX:
+            raise InvalidArgument(f"a challenge has 1 to {limits.CHALLENGE_BYTES_MAX} bytes")
+        secret = self._disks.opened.identity.node_secret
+        proof = pb.NodeProof(proof=node_proof(self._settings.node_id, secret, challenge))
+        self._requests.reply(connection, frame, pb.Frame(node_proof=proof))
 
     def _registration(self) -> pb.Register:
         identity = self._disks.opened.identity

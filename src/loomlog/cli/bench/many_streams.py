@@ -21,13 +21,15 @@ from loomlog.net.endpoints import connect
 from loomlog.types import ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
-from loomlog.wire.link import Connection
+from loomlog.wire.link import Connection, Server
+from loomlog.wire.proofs import node_proof
 from loomlog.wire.translate import STATE_TO_WIRE, commit_from_wire, report_to_wire
 
 PATIENCE_S: Final = 120.0
 HEARTBEAT_S: Final = 0.5
 CREATE_TIMEOUT_S: Final = 300.0
 STREAMS_PER_LOG: Final = 500
+SECRET: Final = "played"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +107,20 @@ class _PlayedNode:
     async def join(cls, address: str) -> _PlayedNode:
         node = cls()
         node._connection = await connect(address, node._codec, node)
+        listener = Server(node._codec, node)  # the metadata repository looks whether it is there
+        await listener.start("127.0.0.1:0")
         registration = pb.Register(
             storage_node_id=1,
             cluster_id=CLUSTER_ID,
-            address="127.0.0.1:1",
-            node_secret="played",
+            address=listener.address,
+            node_secret=SECRET,
             sync_mode="none",
             volumes=["nowhere"],
         )
-        await node._connection.request(pb.Frame(register=registration))
+        try:
+            await node._connection.request(pb.Frame(register=registration))
+        finally:
+            await listener.stop()
         node._beat()
         return node
 
@@ -182,6 +189,9 @@ class _PlayedNode:
         order = getattr(frame, kind)
         if kind == "note_run":
             return pb.Frame(done=pb.Done())
+        if kind == "prove_node":
+            proof = pb.NodeProof(proof=node_proof(1, SECRET, order.challenge))
+            return pb.Frame(node_proof=proof)
         if kind == "add_log_stream":
             replica = Replica(order.log_stream_id, 1, 0, ReplicaContext())
             self._stamps[order.log_stream_id] = order.stamp, order.birth

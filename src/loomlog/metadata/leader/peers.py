@@ -10,9 +10,9 @@ from loomlog.core.quorum.member import Leader, MemberId
 from loomlog.errors import LoomError
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.announcement import signed
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, OnlyAnswers
+from loomlog.wire.proofs import signed
 
 
 class Peers:

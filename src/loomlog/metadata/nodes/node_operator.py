@@ -194,6 +194,16 @@ class NodeOperator:
         logger.info("node %d is removed", node)
         self._wishes_changed(node)
 
+    def holders(self) -> set[NodeId]:
+        """Return the nodes that have, or are about to have, replicas of any log."""
+        placed = {
+            node
+            for keeper in self._keepers.values()
+            for nodes in keeper.placement()
+            for node in nodes
+        }
+        return placed.union(filter(self._replicas_on, self._catalog.nodes))
+
     def _replicas_on(self, node: NodeId) -> list[ReplicaSet]:
         return [each for keeper in self._keepers.values() for each in keeper.replicas_on(node)]
 

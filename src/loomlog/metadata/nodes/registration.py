@@ -2,8 +2,9 @@
 
 Node ids and directory names prove nothing. A cluster has a secret, and so has every node; both are
 kept with the node's data and must match what the metadata knows. A newcomer has empty volumes and
-its own node secret. It gets the cluster's secret when it joins, but only with a free number: to
-take the number of a known node it needs an operator's `loom node replace`.
+its own node secret. It gets the cluster's secret when it joins, but only with a free number (to
+take the number of a known node it needs an operator's `loom node replace`), and only if a storage
+node with that number and secret answers at the address that it names.
 """
 
 from __future__ import annotations
@@ -16,22 +17,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from loomlog.errors import (
-    AlreadyExists,
-    InvalidArgument,
-    LoomError,
-    Unauthorized,
-    Unavailable,
-)
+from loomlog import limits
+from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.rollback.gate import Gate
+from loomlog.net.address import split_address
+from loomlog.net.endpoints import connect
 from loomlog.storage.identity import fingerprint
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.link import Connection
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, OnlyAnswers
+from loomlog.wire.proofs import is_node_proof
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class Registration:
         gate: Gate,
         heartbeat_s: float,
         metadata_addresses: Callable[[], list[str]],
+        new_secret: Callable[[], str],
     ) -> None:
         self._catalog = catalog
         self._nodes = nodes
@@ -56,12 +57,17 @@ class Registration:
         self._gate = gate
         self._heartbeat_s = heartbeat_s
         self._metadata_addresses = metadata_addresses
+        self._new_secret = new_secret
+        self._codec = Codec("vmr", cluster_id=catalog.cluster.cluster_id)
+        self._visits = 0  # under way
         self._one_by_one = asyncio.Lock()
 
     async def register(self, connection: Connection, request: pb.Register) -> pb.Registered:
         self._check(connection, request)
         if self._is_held_back(request):
             return self._hold_back(request)
+        if not self._is_proven(request):
+            await self._visit(request)
         known_run = request.known_run if self._is_proven(request) else pb.NoteRun()
         await self._gate.admit(request.storage_node_id, connection, known_run)
         async with self._one_by_one:
@@ -142,8 +148,7 @@ class Registration:
 
     def _check(self, connection: Connection, request: pb.Register) -> None:
         node, cluster = request.storage_node_id, self._catalog.cluster
-        if not node or not request.address:
-            raise InvalidArgument("a node registers with an id above 0 and its address")
+        _check_bounds(request)
         if not _LOCATION.fullmatch(request.location):
             raise InvalidArgument(
                 f"node {node} cannot have the location {request.location!r}: use up to 100 "
@@ -204,6 +209,34 @@ class Registration:
                 "start it with empty ones"
             )
 
+    async def _visit(self, request: pb.Register) -> None:
+        """Raise unless the node answers at its address: other nodes and clients go there."""
+        if self._visits >= limits.NEWCOMERS_MAX:
+            raise Unavailable("too many new nodes register at once: try again")
+        self._visits += 1
+        try:
+            async with asyncio.timeout(limits.VISIT_S):
+                proven = await self._is_proven_there(request)
+        except TimeoutError:
+            raise _not_reached(request, f"it did not answer within {limits.VISIT_S:g} s") from None
+        except LoomError as error:
+            raise _not_reached(request, str(error)) from error
+        finally:
+            self._visits -= 1
+        if not proven:
+            raise _not_reached(request, "something else answers there")
+
+    async def _is_proven_there(self, request: pb.Register) -> bool:
+        challenge = self._new_secret().encode()
+        connection = await connect(request.address, self._codec, OnlyAnswers(), limits.VISIT_S)
+        try:
+            question = pb.Frame(prove_node=pb.ProveNode(challenge=challenge))
+            answer, _ = await connection.request(question, timeout_s=limits.VISIT_S)
+        finally:
+            connection.close()
+        proof, node = answer.node_proof.proof, request.storage_node_id
+        return is_node_proof(proof, node, request.node_secret, challenge)
+
     def _is_proven(self, request: pb.Register) -> bool:
         """Return whether it knows a secret, so that its claims about the past count."""
         known = self._catalog.nodes.get(request.storage_node_id)
@@ -230,6 +263,28 @@ class Registration:
             logger.warning("held back an empty node at %s: %s", request.address, why)
         self._nodes.hold_back(node, request.address)
         return pb.Registered(cluster_id=self._catalog.cluster.cluster_id, held_back=why)
+
+
+def _check_bounds(request: pb.Register) -> None:
+    """Refuse what no storage node sends: anything can connect."""
+    node, address = request.storage_node_id, request.address
+    if not 0 < node <= limits.NODE_ID_MAX:
+        raise InvalidArgument(f"a storage node id is a number from 1 to {limits.NODE_ID_MAX}")
+    if len(address) > limits.ADDRESS_CHARS_MAX or not split_address(address)[1]:
+        raise InvalidArgument(f"node {node} cannot have the address {address[:100]!r}")
+    texts = (request.node_secret, request.cluster_secret, request.sync_mode, request.process)
+    if not request.node_secret or max(map(len, texts)) > limits.NODE_TEXT_CHARS_MAX:
+        raise InvalidArgument(f"node {node} registers without a secret, or with texts too long")
+    volumes = request.volumes
+    if len(volumes) > limits.VOLUMES_MAX or any(len(v) > limits.PATH_CHARS_MAX for v in volumes):
+        raise InvalidArgument(f"node {node} has too many volumes, or their names are too long")
+
+
+def _not_reached(request: pb.Register, why: str) -> Unavailable:
+    return Unavailable(
+        f"node {request.storage_node_id} cannot join, because it was not reached at the address "
+        f"{request.address} that it names: {why}; check its --listen and --advertise"
+    )
 
 
 def record_of(request: pb.Register) -> NodeRecord:

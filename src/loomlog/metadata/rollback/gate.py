@@ -5,6 +5,10 @@ before enough storage nodes have durably noted the run. A node that knows a run 
 this metadata lacks shuts the gate for good: the metadata is older than what was acknowledged. That
 is noted in the metadata, too, and ends only with `loom metadata catch-up`. A node that an operator
 removes by force or replaces is not waited for; that alone can be written while the gate is closed.
+
+Enough are most of all nodes. After EMPTY_WAIT_S most of those that hold data are enough, too: nodes
+that were only tried out, and left, must not stop the cluster. By then every node that runs has come
+and said what it knows. If no node holds data, all of them count.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 WAIT_S: Final = 1.0  # for enough nodes; then the caller tries again
 COMMAND_WAIT_S: Final = 10.0  # in older runs operators' commands fail at once
+EMPTY_WAIT_S: Final = 3.0  # for nodes without data; all that run have tried to register by then
 TELL_S: Final = 0.1  # between revisions sent to nodes
 
 
@@ -50,6 +55,9 @@ class Gate:
         self._version = 0  # of the record
         self._begun_s = 0.0
         self._required: frozenset[NodeId] = frozenset()
+        self._find_holders: Callable[[], set[NodeId]] = set
+        self._holders: frozenset[NodeId] = frozenset()  # once nodes without data are not waited for
+        self._empty_wait: asyncio.TimerHandle | None = None
         self._given_up: set[NodeId] = set()  # by an operator, while this was closed
         self._agreed: set[NodeId] = set()  # they know nothing that is missing here
         self._noted: set[NodeId] = set()
@@ -63,8 +71,15 @@ class Gate:
         self._telling: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
 
-    async def begin(self, run_id: str, nodes: Mapping[NodeId, NodeRecord]) -> None:
-        """Begin a run, and close until enough of the nodes have noted it."""
+    async def begin(
+        self,
+        run_id: str,
+        nodes: Mapping[NodeId, NodeRecord],
+        find_holders: Callable[[], set[NodeId]],
+    ) -> None:
+        """Begin a run, and close until enough of the nodes have noted it. `find_holders` returns
+        those that hold data."""
+        self._find_holders = find_holders
         item = await self._store.get(HISTORY)
         if item is not None:
             self._record = decode(HistoryRecord, HISTORY, item.value)
@@ -79,12 +94,14 @@ class Gate:
         self._begun_s = self._loop.time()
         if self._required:
             self._opened.clear()
+            self._empty_wait = self._loop.call_later(EMPTY_WAIT_S, self._stop_empty_wait)
         if self._record.rolled_back:
             self._close(self._record.rolled_back)
 
     def stop(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+        for timer in (self._telling, self._empty_wait):
+            if timer is not None:
+                timer.cancel()
         if self._saving is not None:
             self._saving.cancel()
 
@@ -132,11 +149,12 @@ class Gate:
         return self._loop.time() - self._begun_s
 
     def _waiting(self) -> str:
-        missing = ", ".join(map(str, sorted(self._required - self._agreed)))
-        done = len(self._required & self._agreed)
+        counted = self._counted()
+        missing = ", ".join(map(str, sorted(counted - self._agreed)))
+        done = len(counted & self._agreed)
         return (
-            f"{done} of {len(self._required)} storage nodes have confirmed that this metadata is "
-            f"the newest, {enough(len(self._required))} are needed: start some of node {missing}; "
+            f"{done} of {len(counted)} storage nodes have confirmed that this metadata is "
+            f"the newest, {enough(len(counted))} are needed: start some of node {missing}; "
             "if they are lost, run `loom node replace N` or `loom node remove N --force` for each"
         )
 
@@ -200,11 +218,24 @@ class Gate:
         self._look()
 
     def _look(self) -> None:
-        needed = enough(len(self._required))
-        if len(self._required & self._agreed) >= needed:
+        if self._are_enough(self._agreed):
             self._confirmed.set()
-        if len(self._required & self._noted) >= needed:
+        if self._are_enough(self._noted):
             self._opened.set()
+
+    def _are_enough(self, nodes: set[NodeId]) -> bool:
+        """Return whether these are most of all nodes, or of those that count now."""
+        groups = (self._required, self._counted())
+        return any(len(group & nodes) >= enough(len(group)) for group in groups)
+
+    def _counted(self) -> frozenset[NodeId]:
+        return self._required & self._holders or self._required
+
+    def _stop_empty_wait(self) -> None:
+        """Go on without nodes that hold no data and have not come."""
+        if not self._opened.is_set():
+            self._holders = self._required & self._find_holders()
+            self._look()
 
     def _contradicted(self, node: NodeId, what: str) -> None:
         if node in self._record.without:

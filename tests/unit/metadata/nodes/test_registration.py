@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted_node import ScriptedNode
+from scripted_node import Peer, ScriptedNode
 from small_cluster import QUICK, SmallCluster
 
-from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unauthorized
+from loomlog import limits
+from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unauthorized, Unavailable
 from loomlog.metadata import MetadataRepository
 from loomlog.storage.identity import fingerprint
 from loomlog.wire import loomlog_pb2 as pb
@@ -56,6 +57,111 @@ async def test_a_stranger_is_told_what_was_expected_and_found(
         with pytest.raises(Unauthorized, match=told):
             await node.join(cluster.address)
         await node.disconnect()
+
+
+NEWCOMER = pb.Register(
+    storage_node_id=7, cluster_id="test", address="127.0.0.1:1", node_secret="s", sync_mode="always"
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("node_secret", "", "without a secret"),
+        ("node_secret", "x" * 100_000, "too long"),
+        ("cluster_secret", "x" * 100_000, "too long"),
+        ("process", "x" * 100_000, "too long"),
+        ("storage_node_id", 0, "from 1 to 2147483647"),
+        ("storage_node_id", 2**31 + 5, "from 1 to 2147483647"),
+        ("address", "", "is no address"),
+        ("address", "nonsense", "is no address"),
+        ("address", "127.0.0.1:99999999", "is no address"),
+        ("address", "127.0.0.1:0", "cannot have the address"),
+        ("address", "x" * 5000 + ":1", "cannot have the address"),
+        ("volumes", ["/data"] * 1000, "too many volumes"),
+        ("volumes", ["x" * 100_000], "too long"),
+    ],
+)
+async def test_what_no_node_sends_is_refused(
+    tmp_path: Path, field: str, value: object, told: str
+) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        peer = Peer("vsn")
+        await peer.connect(cluster.address)
+        fields = {kind.name: each for kind, each in NEWCOMER.ListFields()} | {field: value}
+        with pytest.raises(InvalidArgument, match=told) as caught:
+            await peer.ask(pb.Frame(register=pb.Register(**fields)))
+        assert len(str(caught.value)) < 500
+        assert not (await cluster.status()).nodes
+        await peer.disconnect()
+
+
+class Liar(ScriptedNode):
+    """Does not know the secret that it registers with."""
+
+    def _prove_node(self, question: pb.ProveNode) -> pb.Frame:
+        return pb.Frame(node_proof=pb.NodeProof(proof=b"x" * 32))
+
+
+class Mute(ScriptedNode):
+    visited = False
+
+    def _prove_node(self, question: pb.ProveNode) -> None:  # type: ignore[override]
+        self.visited = True
+
+
+async def test_only_a_node_that_answers_at_its_address_may_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VISIT_S", 0.2)
+    async with SmallCluster(tmp_path) as cluster:
+        peer = Peer("vsn")
+        await peer.connect(cluster.address)
+        with pytest.raises(Unavailable, match=r"node 7 cannot join.*127.0.0.1:1 .*--advertise"):
+            await peer.ask(pb.Frame(register=NEWCOMER))
+        await peer.disconnect()
+        for kind, told in ((Liar, "something else answers there"), (Mute, "within 0.2 s")):
+            stranger = kind(7)
+            with pytest.raises(Unavailable, match=told):
+                await stranger.join(cluster.address)
+            await stranger.disconnect()
+        assert not (await cluster.status()).nodes
+        node = ScriptedNode(7)
+        assert (await node.join(cluster.address)).cluster_secret
+        await node.disconnect()
+
+
+async def test_another_node_at_the_address_is_not_enough(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, real=1) as cluster:
+        peer = Peer("vsn")
+        await peer.connect(cluster.address)
+        stranger = pb.Register()
+        stranger.CopyFrom(NEWCOMER)
+        stranger.address = cluster.storage[1].address
+        with pytest.raises(Unavailable, match="something else answers there"):
+            await peer.ask(pb.Frame(register=stranger))
+        await peer.disconnect()
+
+
+async def test_strangers_that_do_not_answer_hold_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VISIT_S", 5.0)
+    async with SmallCluster(tmp_path, scripted=1) as cluster:
+        strangers = [Mute(number) for number in range(10, 10 + limits.NEWCOMERS_MAX)]
+        joining = [asyncio.create_task(each.join(cluster.address)) for each in strangers]
+        for each in strangers:
+            await each.until(lambda each=each: each.visited)  # type: ignore[misc]
+        await cluster.vsn(1).crash()
+        await cluster.rejoin(cluster.vsn(1))
+        late = ScriptedNode(99)
+        with pytest.raises(Unavailable, match="too many new nodes register at once"):
+            await late.join(cluster.address)
+        await late.disconnect()
+        for each in strangers:
+            await each.disconnect()
+        results = await asyncio.gather(*joining, return_exceptions=True)
+        assert all(isinstance(result, Unavailable) for result in results)
 
 
 async def test_secrets_that_only_begin_alike_are_not_the_same(tmp_path: Path) -> None:
@@ -120,7 +226,7 @@ async def test_an_empty_node_does_not_take_the_number_of_a_known_one(tmp_path: P
             assert answer.cluster_secret == ""
             await twin.disconnect()
         (condition,) = (await cluster.node(1)).conditions
-        assert "an empty node at node-1:1 asks for its number" in condition
+        assert f"an empty node at {twin.address} asks for its number" in condition
         assert "run `loom node replace 1`" in condition
 
         node.node_secret, node.cluster_secret = known, secret
@@ -202,7 +308,7 @@ async def test_a_node_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         await cluster.add_nodes(1)
         change = pb.ChangeNode(action=pb.ChangeNode.REPLACE, storage_node_id=1)
-        with pytest.raises(InvalidArgument, match="node 1 is connected from node-1:1"):
+        with pytest.raises(InvalidArgument, match="node 1 is connected from 127"):
             await cluster.client.ask(pb.Frame(change_node=change))
         change.storage_node_id = 7
         with pytest.raises(NotFound, match="there is no node 7"):
@@ -246,7 +352,7 @@ async def test_a_node_that_registers_again_replaces_its_old_connection(tmp_path:
 async def test_a_node_without_an_id_is_refused(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         node = ScriptedNode(0)
-        with pytest.raises(InvalidArgument, match="id above 0"):
+        with pytest.raises(InvalidArgument, match="a number from 1 to"):
             await node.join(cluster.address)
         await node.disconnect()
 
@@ -264,10 +370,8 @@ async def test_a_newcomer_does_not_use_up_numbers(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         await cluster.add_nodes(1)
         newcomer = ScriptedNode(2)
-        await newcomer.connect(cluster.address)
-        request = newcomer.registration()
-        request.highest_log_id = request.highest_stream_id = (1 << 32) - 2
-        await newcomer.ask(pb.Frame(register=request))
+        newcomer.highest_id = (1 << 32) - 2
+        await newcomer.join(cluster.address)
         log = await cluster.create(replicas=1)
         assert (log.log_id, log.streams[0].log_stream_id) == (1, 1)
         await newcomer.disconnect()

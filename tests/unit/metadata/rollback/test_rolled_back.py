@@ -223,6 +223,67 @@ async def test_nothing_is_changed_before_enough_nodes_came(
     assert not await cluster.condition()
 
 
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_absent_nodes_without_data_stop_counting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """As when somebody tried out seven more nodes, and took them away again."""
+    monkeypatch.setattr(gate, "EMPTY_WAIT_S", 0.5)
+    async with SmallCluster(tmp_path, real=3) as cluster:
+        create = pb.CreateLog(name="events", protocol=protocol, streams=1, replicas=3)
+        await cluster.client.ask(pb.Frame(create_log=create))
+        await cluster.stop_node(3)
+        for number in range(4, 11):
+            newcomer = ScriptedNode(number)
+            await newcomer.join(cluster.address)
+            await newcomer.disconnect()
+        await cluster.restart_repository()
+        (condition,) = (await cluster.status()).conditions
+        assert "of 10 storage nodes" in condition, "they may still come"
+        while (await cluster.status()).conditions:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        swap = pb.SwapRegister(name="r", value=b"x")
+        assert (await cluster.client.ask(pb.Frame(swap_register=swap))).register_value.version
+
+
+async def test_nodes_without_data_do_not_confirm_for_those_with_data(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.create(replicas=3)
+    await cluster.add_nodes(7)
+    monkeypatch.setattr(gate, "EMPTY_WAIT_S", 0.0)
+    monkeypatch.setattr(gate, "WAIT_S", 0.05)
+    await cluster.restart()
+    for node in cluster.nodes[3:6]:
+        with pytest.raises(Unavailable, match=r"0 of 3 .*: start some of node 1, 2, 3;"):
+            await node.join(cluster.address)
+    with pytest.raises(Unavailable, match=r"0 of 3 .* 2 are needed"):
+        await cluster.swap(b"x")
+
+
+async def test_most_nodes_are_enough_without_those_that_hold_data(cluster: Cluster) -> None:
+    """Else a node with the only replica of some log could stop all others."""
+    await cluster.create(replicas=1)
+    (replica,) = (await cluster.stream()).replicas
+    await cluster.restart()
+    others = [node for node in cluster.nodes if node.node_id != replica.storage_node_id]
+    await cluster.rejoin(*others)
+    assert await cluster.swap(b"x")
+
+
+async def test_without_data_all_nodes_are_waited_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registers and leases must not go back in time either."""
+    monkeypatch.setattr(gate, "EMPTY_WAIT_S", 0.0)
+    monkeypatch.setattr(gate, "WAIT_S", 0.05)
+    await cluster.restart()
+    with pytest.raises(Unavailable, match="1 of 3"):
+        await cluster.nodes[0].join(cluster.address)
+    with pytest.raises(Unavailable, match=r"1 of 3 .* 2 are needed"):
+        await cluster.swap(b"x")
+
+
 async def give_up(cluster: Cluster, node: int, action: pb.ChangeNode.Action) -> pb.Changed:
     change = pb.ChangeNode(storage_node_id=node, action=action, force=True)
     return (await cluster.client.ask(pb.Frame(change_node=change))).changed
