@@ -277,24 +277,41 @@ class RocksLogs:
     # ---- opening
 
     def _load(self, names: list[str], now_us: int) -> None:
-        self._open_partitions(names)
+        """Check everything before anything is removed."""
+        unlisted = self._open_partitions(names)
+        self._load_entries()
+        for name in unlisted:
+            self._check_empty(name)
+        for name in unlisted:
+            self._db.drop_column_family(name)
+        self._files.remove_others(
+            {(part, log) for log, entry in self._entries.items() for part in entry.shares}
+        )
         if not self._uses:
             self._begin(_FIRST, now_us)
-        self._load_entries()
 
-    def _open_partitions(self, names: list[str]) -> None:
+    def _open_partitions(self, names: list[str]) -> list[str]:
+        """Return the names of the families that are not listed."""
         starts_us = {
             rows.partition_of(key): rows.unpack_partition(value)
             for key, value in self._rows(rows.PARTITIONS)
         }
         listed = {_family_name(partition): partition for partition in starts_us}
-        for name in names:
-            if name not in listed:
-                self._db.drop_column_family(name)
         if missing := listed.keys() - set(names):
             raise Corrupt(f"{', '.join(sorted(missing))} is missing: restore the volume")
         tables = {partition: self._db.get_column_family(name) for name, partition in listed.items()}
         self._set_partitions(starts_us, tables)
+        return [name for name in names if name not in listed]
+
+    def _check_empty(self, name: str) -> None:
+        """Raise unless an interrupted creation or removal of a partition left this family: it was
+        not listed yet, or not any more, and has no rows."""
+        table = self._db.get_column_family(name)
+        try:
+            if rocks.Cursor(table).seek(b"") is not None:
+                raise Corrupt(f"{name} has records and is not listed: restore the volume")
+        finally:
+            table.close()
 
     def _load_entries(self) -> None:
         shares: defaultdict[LogId, dict[PartitionId, Share]] = defaultdict(dict)
@@ -310,9 +327,6 @@ class RocksLogs:
             last = max((share.last for share in shares[log].values()), default=0)
             self._entries[log] = LogEntry(rows.unpack_standing(value), shares[log], last)
         self._cut.update(self._entries)
-        self._files.remove_others(
-            {(part, log) for log, entry in self._entries.items() for part in entry.shares}
-        )
 
     def _rows(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = rocks.Cursor(self._db)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -25,6 +26,7 @@ from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import look_up
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
+from loomlog.storage.logsdb import rows
 from loomlog.storage.logsdb.log_reader import LogReader
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.rows import Head, PartitionSettings
@@ -413,6 +415,49 @@ def test_a_partition_that_was_not_listed_yet_or_any_more_is_dropped(rig: RocksRi
     again.put(record(100, at_s=21))
     assert again.partitions == 3
     rig.logs = again.logs
+
+
+def test_a_creation_of_the_first_partition_may_be_interrupted(tmp_path: Path) -> None:
+    rig = RocksRig(tmp_path / "db")
+    rig.logs.close()
+    delete_rows(rig, rows.PARTITIONS)
+    again = RocksRig(tmp_path / "db")
+    again.put(record(1))
+    assert again.read() == [record(1)]
+    again.logs.close()
+
+
+def delete_rows(rig: RocksRig, *kinds: bytes, only: int | None = None) -> None:
+    """Delete these rows of a closed store, or one of them."""
+    raw = Options(raw_mode=True)
+    db = Rdict(str(rig.path), raw, dict.fromkeys(rig.families(), raw))
+    keys = list(db.keys())
+    found = [key for key in keys if isinstance(key, bytes) and key[:1] in kinds]
+    for key in found if only is None else found[only : only + 1]:
+        db.delete(key)
+    db.close()
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("kinds", "only"),
+    [((rows.PARTITIONS,), 1), ((rows.PARTITIONS,), None), ((rows.PARTITIONS, rows.SHARES), None)],
+)
+def test_a_partition_with_records_is_not_removed_because_it_is_not_listed(
+    tmp_path: Path, kinds: tuple[bytes, ...], only: int | None, large: bool
+) -> None:
+    """Rows that list it were damaged: what it has may be restored from there."""
+    settings = replace(SMALL, large_batch_bytes=1) if large else SMALL
+    rig = RocksRig(tmp_path / "db", settings)
+    rig.fill(3)
+    families, files = rig.families(), files_of_batches(rig.path)
+    rig.logs.close()
+    delete_rows(rig, *kinds, only=only)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="is not listed: restore the volume"):
+            RocksRig(tmp_path / "db")
+        assert rig.families() == families
+        assert files_of_batches(rig.path) == files
 
 
 def test_a_missing_partition_is_noticed(tmp_path: Path) -> None:
