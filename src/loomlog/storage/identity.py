@@ -29,7 +29,8 @@ FORMAT: Final = 4
 _FILE: Final = "identity"
 _STORES: Final = frozenset(("chains", "logs"))
 _DEPTH_MAX: Final = 4  # two more levels than where data should be
-_LISTED_MAX: Final = 10_000  # a volume that is shared with other files is not searched for ever
+LISTED_MAX: Final = 10_000  # a volume that is shared with other files is not searched for ever
+_PARENTS: Final = ("cid=", "snid=")  # of data
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,16 @@ def _fields(line: bytes) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def node_directories(files: Files, volume: str) -> list[str]:
-    """Return every directory under a volume that has an identity or data of a storage node.
+def node_directories(files: Files, volume: str) -> tuple[list[str], bool]:
+    """Return every directory under a volume that has an identity or data of a storage node, and
+    whether all of them were found.
 
     They are looked for everywhere, because a directory may have been copied or mounted at the
-    wrong level."""
+    wrong level; first where they should be."""
     found: list[str] = []
-    waiting = deque([(volume, 0)])
-    for _ in range(_LISTED_MAX):
+    likely, others = deque([(volume, 0)]), deque[tuple[str, int]]()
+    for _ in range(LISTED_MAX):
+        waiting = likely or others
         if not waiting:
             break
         path, depth = waiting.popleft()
@@ -122,8 +125,10 @@ def node_directories(files: Files, volume: str) -> list[str]:
         if _is_node_directory(path, names):
             found.append(path)
         elif depth < _DEPTH_MAX:
-            waiting.extend((f"{path.rstrip('/')}/{name}", depth + 1) for name in names)
-    return found
+            for name in names:
+                where = likely if name.startswith(_PARENTS) else others
+                where.append((f"{path.rstrip('/')}/{name}", depth + 1))
+    return found, not (likely or others)
 
 
 def _is_node_directory(path: str, names: list[str]) -> bool:

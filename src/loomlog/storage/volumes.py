@@ -18,7 +18,13 @@ from typing import Any, Protocol
 from loomlog.errors import AlreadyExists, InvalidArgument
 from loomlog.storage import identity as identities
 from loomlog.storage.files import Files
-from loomlog.storage.identity import Identity, cluster_stamp, fingerprint, node_directories
+from loomlog.storage.identity import (
+    LISTED_MAX,
+    Identity,
+    cluster_stamp,
+    fingerprint,
+    node_directories,
+)
 from loomlog.types import LogId, NodeId
 
 
@@ -128,7 +134,13 @@ class Volumes:
     def _check_owner(self, expected: Identity) -> None:
         """Refuse volumes with anything under them that is not this node's."""
         for volume, own in zip(self._volumes, self.paths, strict=True):
-            for path in node_directories(self.files, volume):
+            directories, are_all = node_directories(self.files, volume)
+            if not are_all and own not in directories:
+                raise InvalidArgument(
+                    f"volume {volume} has more than {LISTED_MAX:,} other files, so there may be "
+                    "data of a storage node that was not found: use a directory without them"
+                )
+            for path in directories:
                 found = self._identity_at(path)
                 if not found.is_of(expected):
                     raise _mismatch(path, expected, found)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loomlog.errors import InvalidArgument
+from loomlog.storage import identity
 from loomlog.storage.disk import RealFiles, lock_directory
 from loomlog.storage.identity import fingerprint
 from loomlog.storage.volumes import Volumes
@@ -118,6 +119,31 @@ def test_data_without_an_identity_beside_a_volume_that_has_one(used: Path, empty
     assert "has data but no identity file" in refusal(used, empty, node=2)
     (empty / "cid=c1/snid=2/lsid=1").rmdir()
     start(used, empty, node=2)
+
+
+@pytest.mark.parametrize("at", ["", "cid=c1", "old"])
+def test_data_without_an_identity_is_not_overlooked_among_many_files(
+    used: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "LISTED_MAX", 100)
+    (used / "cid=c1/snid=2/identity").rename(used / "cid=c1/snid=2/lsid=1")
+    if at == "old":
+        (used / "cid=c1").rename(used / at)
+    for number in range(200):
+        (used / at / f"a-{number}").touch()
+    expected = "other files, so there may be data" if at == "old" else "has data but no identity"
+    assert expected in refusal(used, node=2)
+
+
+def test_a_node_may_share_its_volume_with_many_files(
+    used: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "LISTED_MAX", 100)
+    for volume in (used, empty):
+        for number in range(200):
+            (volume / f"a-{number}").touch()
+    start(used, node=2).close()
+    assert "use a directory without them" in refusal(empty)
 
 
 def test_a_start_that_was_interrupted_leaves_an_empty_volume(empty: Path) -> None:

@@ -7,7 +7,8 @@ A node without copies has no LogsDB and no threads for one. It is opened at the 
 it is there, otherwise with the first request; requests wait for that. If it cannot be opened, or a
 commit failed, everything is refused until the volume works again (volume.py); then it is opened
 again. A LogsDB whose directory vanished is not made again: the node does not know then what it had,
-and says so when it is restarted.
+and says so when it is restarted. If there are two, on different volumes, one may be an older copy:
+neither is opened until an operator has moved one away.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class LogsVolume:
         self, disks: Disks, now_us: Callable[[], int], store_failed: Callable[[], None]
     ) -> None:
         """`store_failed` is called before another store takes the place of a failed one."""
-        directory = find_logs(disks.files, disks.paths)
+        directory = (find_logs(disks.files, disks.paths) or disks.paths)[0]
         self.path = f"{directory}/logs"
         self._disks = disks
         self._volume = disks.volume_of(self.path)
@@ -189,6 +190,12 @@ class LogsVolume:
 
     def _open_table(self) -> None:
         self.close()
+        found = find_logs(self._disks.files, self._disks.paths)
+        if len(found) > 1:
+            raise InvalidArgument(
+                f"{found[0]}/logs and {found[1]}/logs both have copies of copyset logs: keep the "
+                "newer one, and move the other out of the volume"
+            )
         self._table = self._disks.open_store("copyset", self.path, self._rocks_logs, _is_empty)
         self._disks.files.sync_directory(self._volume.path)
         # Before anything is put into it: a process that ends in between has lost nothing.
@@ -240,16 +247,9 @@ class LogsVolume:
         self._refusal = Refused(Trouble.DISABLED, f"its copies cannot be opened: {error}")
 
 
-def find_logs(files: Files, paths: Sequence[str]) -> str:
-    """Return which of a node's paths has the LogsDB, whatever their order; the first one if there
-    is none yet. Blocks."""
-    found = [path for path in paths if files.exists(f"{path}/logs")]
-    if len(found) > 1:
-        raise InvalidArgument(
-            f"copies of copyset logs are on two volumes: {found[0]}/logs and {found[1]}/logs; "
-            "move one of them away"
-        )
-    return (found or paths)[0]
+def find_logs(files: Files, paths: Sequence[str]) -> list[str]:
+    """Return those of a node's paths that have a LogsDB. Blocks."""
+    return [path for path in paths if files.exists(f"{path}/logs")]
 
 
 def _is_empty(table: LogsTable) -> bool:
