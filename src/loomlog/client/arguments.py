@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeGuard
 
 from loomlog import limits
 from loomlog.errors import InvalidArgument
 
 STARTS: Final = ("earliest", "latest")
-_NUMBER_MAX: Final = (1 << 63) - 1
+POSITION_MAX: Final = (1 << 63) - 1
 
 
 def check_name(what: str, name: object) -> str:
@@ -28,9 +28,16 @@ def check_name(what: str, name: object) -> str:
 
 def check_number(name: str, number: object, *words: str) -> None:
     """Raise InvalidArgument unless `number` is a position; `words` are other values allowed."""
-    if not isinstance(number, int) or not 1 <= number <= _NUMBER_MAX:
+    if not is_int(number) or not 1 <= number <= POSITION_MAX:
         others = "".join(f" or {word!r}" for word in words)
-        raise InvalidArgument(f"{name} must be a number from 1 on{others}, not {number!r}")
+        raise InvalidArgument(
+            f"{name} must be a number from 1 to {POSITION_MAX}{others}, not {number!r}"
+        )
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Return whether it is an int; a bool counts as none."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

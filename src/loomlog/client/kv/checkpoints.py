@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from loomlog.client.arguments import POSITION_MAX, is_int
 from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.servers import CachedLog, Metadata
@@ -28,7 +29,6 @@ from loomlog.types import Glsn, LogId
 
 VERSION: Final = 1
 _NAME_CHARS_MAX: Final = 100  # the register's name consists of the log's name and this one
-_POSITION_MAX: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -77,8 +77,11 @@ class Checkpoint:
 
         A lower position changes nothing unless `back` is set, so a stale process cannot undo the
         progress of its successor. Raise InvalidArgument if `position` is beyond the tail."""
-        if not isinstance(position, int) or not 0 <= position <= _POSITION_MAX:
-            raise InvalidArgument(f"a checkpoint is a position, 0 before the first, not {position}")
+        if not is_int(position) or not 0 <= position <= POSITION_MAX:
+            raise InvalidArgument(
+                f"a checkpoint is a position up to {POSITION_MAX}, 0 before the first, "
+                f"not {position!r}"
+            )
         log_id = await self._check_written(position)
         found = self._known or await self._register.get()
         while True:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loomlog import limits
-from loomlog.client.arguments import STARTS, check_number
+from loomlog.client.arguments import STARTS, check_number, is_int
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.servers import CachedLog
@@ -56,7 +56,7 @@ class LogPieces:
     ) -> Pieces[Shown]:
         if start not in STARTS:
             check_number("start", start, *STARTS)
-        if stop is not None and not isinstance(stop, int):
+        if stop is not None and not is_int(stop):
             raise InvalidArgument(f"stop must be a position or None, not {stop!r}")
 
         def from_log(start: Glsn | str) -> Pieces[Shown]:

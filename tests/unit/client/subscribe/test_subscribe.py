@@ -257,8 +257,20 @@ async def test_a_feed_that_dies_of_something_unexpected_ends_the_subscription(
                 await anext(cluster.log("events").subscribe())
 
 
-async def test_where_a_subscription_may_begin_is_said() -> None:
+async def test_what_a_position_may_be_is_said() -> None:
     async with FakeCluster() as fake, await connect(fake.address) as cluster:
         log = await cluster.create_log("events")
-        with pytest.raises(errors.InvalidArgument, match="from 1 on or 'earliest' or 'latest'"):
-            log.subscribe(start="foo")
+        for start in ("foo", 0, True, 2**63, None):
+            with pytest.raises(
+                errors.InvalidArgument,
+                match=f"from 1 to {2**63 - 1} or 'earliest' or 'latest', not {start!r}",
+            ):
+                log.subscribe(start=start)  # type: ignore[arg-type]
+        for stop in ("foo", True):
+            with pytest.raises(errors.InvalidArgument, match=f"stop must be .*, not {stop!r}"):
+                log.subscribe(stop=stop)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidArgument, match=f"from 1 to {2**63 - 1}, not {2**64}"):
+            await log.read(2**64)
+        for position in ("7", True, -1, 2**63):
+            with pytest.raises(errors.InvalidArgument, match=f"first, not {position!r}"):
+                await log.checkpoint("r").set(position)  # type: ignore[arg-type]
