@@ -232,7 +232,7 @@ class Gate:
         return self._required & self._holders or self._required
 
     def _stop_empty_wait(self) -> None:
-        """Go on without nodes that hold no data and have not come."""
+        """Continue without nodes that hold no data and have not come."""
         if not self._opened.is_set():
             self._holders = self._required & self._find_holders()
             self._look()
