@@ -63,6 +63,11 @@ async def test_an_unknown_tail_is_shown_as_unknown(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (1, b"one\n")
         assert b"may have more entries" in done.stderr
         assert b"start node" in done.stderr
+        await cluster.log("events").checkpoint("reader").set(position)
+        (checkpoint,) = await asyncio.to_thread(loom.json, "checkpoint", "list", "events")
+        shown = {name: checkpoint[name] for name in ("position", "tail", "behind")}
+        assert shown == {"position": position, "tail": None, "behind": None}
+        assert "unknown" in await asyncio.to_thread(loom.says, "checkpoint", "list", "events")
         listed = await asyncio.to_thread(loom.json, "log", "list")
         assert listed[0]["tail"] is None
         assert "at least" in await asyncio.to_thread(loom.says, "log", "list")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, read_position_or_0
 from loomlog.cli.console.output import console, new_table, plain, print_json, say
-from loomlog.errors import NotFound
+from loomlog.errors import NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from loomlog.client.blocking import BlockingLog
 
 app = typer.Typer(help="Where readers are: named positions that the cluster keeps.")
 
@@ -20,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the checkpoin
 def list_all(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     """List the checkpoints of a log."""
     with connected_sync(cluster) as client:
-        tail, checkpoints = client.log(log).tail(), client.log(log).checkpoints()
+        checkpoints, tail = client.log(log).checkpoints(), _tail(client.log(log))
     if as_json:
         print_json(
             [
@@ -28,7 +31,7 @@ def list_all(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) ->
                     "name": name,
                     "position": info.position,
                     "tail": tail,
-                    "behind": max(0, tail - info.position),
+                    "behind": None if tail is None else max(0, tail - info.position),
                     "changed": info.changed.isoformat(),
                 }
                 for name, info in checkpoints.items()
@@ -40,10 +43,18 @@ def list_all(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) ->
         return
     table = new_table("checkpoint", "position", "behind", "changed")
     for name, info in checkpoints.items():
-        behind = f"{max(0, tail - info.position):,}"
+        behind = "unknown" if tail is None else f"{max(0, tail - info.position):,}"
         changed = info.changed.isoformat(" ", "seconds")
         table.add_row(plain(name), f"{info.position:,}", behind, changed)
     console().print(table)
+
+
+def _tail(log: BlockingLog) -> int | None:
+    """Return the last position; None if it cannot be found now."""
+    try:
+        return log.tail()
+    except Unavailable:
+        return None
 
 
 @app.command("set")

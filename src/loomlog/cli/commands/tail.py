@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from loomlog import limits
 from loomlog.cli.console.command import connected
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, read_start
 from loomlog.cli.console.output import entry_fields, span, visible
@@ -24,6 +25,8 @@ Show = Callable[["Entry"], str]
 ShowGap = Callable[["Gap"], None]
 
 SAVE_S: Final = 1.0  # how often a checkpoint is saved
+NOTICE_S: Final = 3.0  # without an entry, until stderr says what is waited for
+SILENCE_S: Final = limits.REQUEST_TIMEOUT_S  # without an entry, until the command fails
 
 
 async def tail(
@@ -78,17 +81,21 @@ async def tail(
     async with connected(cluster) as client:
         source = client.log(log)
         moving = _Moving(source.checkpoint(checkpoint) if checkpoint else None)
-        first = await _first(source, start, moving)
-        last, doubt = (None, None) if follow else await _last(client, log)
-        wanted = _wanted(source, first, last, count_max, gaps=gaps)
-        async with moving.on(), aclosing(wanted) as entries:
-            async for entry in entries:
-                if isinstance(entry, Gap):
-                    show_gap(entry)
-                    moving.show(entry.last, at_once=follow)
-                else:
-                    sys.stdout.write(show(entry) + "\n")
-                    moving.show(entry.position, at_once=follow)
+        silence = Silence(source, follow=follow)
+        async with silence.watched():
+            first = await _first(source, start, moving)
+            silence.position = first - 1
+            last, doubt = (None, None) if follow else await _last(client, log)
+            wanted = _wanted(source, first, last, count_max, gaps=gaps)
+            async with moving.on(), aclosing(wanted) as entries:
+                async for entry in entries:
+                    if isinstance(entry, Gap):
+                        show_gap(entry)
+                        silence.position = entry.last
+                    else:
+                        sys.stdout.write(show(entry) + "\n")
+                        silence.position = entry.position
+                    moving.show(silence.position, at_once=follow)
         if doubt is not None:
             raise Unavailable(f"{log} may have more entries: {doubt}")
 
@@ -108,6 +115,60 @@ async def _first(log: loomlog.Log, start: int | str | None, moving: _Moving) -> 
     if start == "earliest":
         return await log.earliest()
     return await moving.first(log) if start is None else int(start)
+
+
+class Silence:
+    """Says on stderr what is waited for while no entry comes, and ends the command in time, unless
+    it follows the log. `position` is the last one that was shown."""
+
+    def __init__(self, log: loomlog.Log, *, follow: bool) -> None:
+        self._log = log
+        self._follow = follow
+        self._said = ""
+        self.position: Glsn = 0
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                watching = asyncio.create_task(self._watch(limit))
+                try:
+                    yield
+                finally:
+                    watching.cancel()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Unavailable(
+                f"no entry could be read for {SILENCE_S:g} s: {self._said or 'see `loom status`'}"
+            ) from None
+
+    async def _watch(self, limit: asyncio.Timeout) -> None:
+        while True:
+            before = self.position
+            await asyncio.sleep(NOTICE_S)
+            if self.position == before:
+                await self._say()
+            if self._follow or self.position != before:
+                continue
+            await asyncio.sleep(SILENCE_S - NOTICE_S)
+            if self.position == before:
+                limit.reschedule(asyncio.get_running_loop().time())
+                return
+
+    async def _say(self) -> None:
+        try:
+            log = await self._log.describe()
+        except LoomError as error:
+            reason = str(error)
+        else:
+            is_behind = log.tail is None or log.tail > self.position
+            reasons = dict.fromkeys(s.condition for s in log.streams if s.condition)
+            reason = "; ".join(reasons) if is_behind else ""
+        if reason and reason != self._said:
+            self._said = reason
+            print(f"waiting for entries: {reason}", file=sys.stderr, flush=True)
 
 
 class _Moving:
