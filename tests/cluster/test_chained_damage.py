@@ -1,4 +1,4 @@
-"""A damaged disk under a chained log: the chain goes on with what is sound, and is whole again."""
+"""A damaged disk under a chained log: the chain continues with what is sound, and becomes whole."""
 
 from __future__ import annotations
 
@@ -119,3 +119,21 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_no_other(
         assert "what chain 0 had below position 7 is lost" in stream.condition
         assert caplog.text.count("cannot be read") <= 2 * 2  # the node and the vmr, once for each
         assert (await log.append(b"and on")).position > ENTRIES
+
+
+async def test_a_node_that_met_a_damaged_copy_says_so(tmp_path: Path) -> None:
+    local = LocalCluster(nodes=2, directory=tmp_path)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol="copyset", replicas=2)
+        value = os.urandom(SIZE)
+        position = (await log.append(value)).position
+        for node in (1, 2):
+            await local.stop_node(node)
+            flip(tmp_path / f"vsn-{node}/cid=local/snid={node}/logs", value)
+            await local.start_node(node)
+        found = [entry async for entry in log.subscribe(position, position, gaps=True)]
+        assert found == [Gap(position, position, "dataloss")]
+        for node in (0, 1):
+            while not (words := (await cluster.status()).nodes[node].conditions):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            assert "1 damaged copies" in words[0]

@@ -92,8 +92,15 @@ class LogsVolume:
 
     @property
     def conditions(self) -> list[str]:
-        """Sentences for operators about a LogsDB that cannot be opened."""
-        return [self._problem] if self._problem else []
+        """Sentences for operators about a LogsDB that cannot be opened, or damaged copies."""
+        if self._problem:
+            return [self._problem]
+        if self._table is not None and (count := self._table.damaged_copies):
+            return [
+                f"{count} damaged copies were met at {self.path}: readers get others, or DataLoss "
+                "if there are none; check the disk"
+            ]
+        return []
 
     @property
     def logs(self) -> list[LogId]:

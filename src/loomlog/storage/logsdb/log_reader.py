@@ -135,9 +135,9 @@ class LogReader:
     def load(self, head: Record) -> Record:
         """Load the entry of a log as a scan found it."""
         found, stored = self._found[head.first]
-        batch = found.batch(stored)
         try:
-            return stored.record._replace(batch=rows.checked_batch(stored, batch))
+            batch = rows.checked_batch(stored, found.batch(stored))
+            return stored.record._replace(batch=batch)
         except Corrupt:
             self._note_damage(self._log, head.first)
             raise

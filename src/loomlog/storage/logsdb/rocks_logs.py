@@ -145,6 +145,10 @@ class RocksLogs:
             if drops == self._drops:
                 return found
 
+    @property
+    def damaged_copies(self) -> int:
+        return len(self._damaged)
+
     def _note_damage(self, log: LogId, lsn: Lsn) -> None:
         """Log damage for the operator; readers use another copy."""
         if (log, lsn) not in self._damaged and len(self._damaged) < _DAMAGE_LOGGED_MAX:

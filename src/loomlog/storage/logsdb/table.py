@@ -51,6 +51,10 @@ class StoredLog(Records, Protocol):
 class LogsTable(Protocol):
     """All logs on one volume."""
 
+    @property
+    def damaged_copies(self) -> int:
+        """Return how many copies were found to be damaged since it was opened."""
+
     def logs(self) -> list[LogId]:
         """Return the logs that are stored here, in order."""
 
@@ -169,6 +173,8 @@ class MemoryLog:
 
 class MemoryLogs:
     """Loses what was not synced when the power fails."""
+
+    damaged_copies = 0
 
     def __init__(self) -> None:
         self._logs: dict[LogId, MemoryLog] = {}

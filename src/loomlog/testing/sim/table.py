@@ -75,6 +75,8 @@ class SimTable(_Table[MemoryTable]):
 class SimLogs(_Table[MemoryLogs]):
     """A LogsTable."""
 
+    damaged_copies = 0
+
     def __init__(self, files: SimFiles, path: str) -> None:
         super().__init__(files, path, MemoryLogs)
 

@@ -370,6 +370,7 @@ class Counting:
 
     def __init__(self, table: LogsTable) -> None:
         self._table = table
+        self.damaged_copies = 0
         self.syncs: list[bool] = []
         self.broken = ""
         self.logs, self.standing, self.look = table.logs, table.standing, table.look

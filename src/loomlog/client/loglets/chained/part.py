@@ -110,13 +110,11 @@ class ChainedPart(Following):
         return None
 
     def _lost(self, first: Glsn, last: Glsn, *, is_exact: bool) -> DataLoss:
-        what = f"{self._numbering.describe(first)} of log {self._source.log.name!r} "
-        what += (
-            f"up to {last} is lost" if is_exact else "and how many behind it is not known is lost"
-        )
+        what = f"{self._numbering.describe(first)} of log {self._source.log.name!r}"
+        extent = f"up to {last}" if is_exact else "and an unknown number behind it"
         return DataLoss(
-            f"{what} with all its replicas: continue at {last + 1}, or ask for gaps, too "
-            "(gaps=True, --gaps)"
+            f"{what} {extent} is lost with all replicas: continue at {last + 1}, or ask for gaps, "
+            "too (gaps=True, --gaps)"
         )
 
     def _go_on(self, position: Glsn) -> None:
