@@ -225,7 +225,7 @@ async def test_a_disk_that_fails_refuses_and_the_node_goes_on(
             # What reached the disk is unknown, so nothing is shown or promised any more.
             answer = await nodes.ask(Write(EPOCH, block(2)))
             assert isinstance(answer, Refused)
-            assert answer.reason.endswith("/vsn-1 failed: no space left on device")
+            assert answer.reason.endswith("/vsn-1 failed: no space left on device: free space")
             assert isinstance(await nodes.ask(Read(EPOCH, 1)), Refused)
             assert isinstance(await nodes.order_chain(Create(), replica(birth=2)), Refused)
             with pytest.raises(LoomError, match="no space left"):  # of whatever protocol
