@@ -164,7 +164,7 @@ def test_a_file_whose_rows_the_log_has_no_more_cannot_be_written_anew(rig: Archi
     damaged = rig.files[1] if "-21-" in rig.files[1].name else rig.files[0]
     flip(damaged, 200)
     for _ in range(2):
-        with pytest.raises(Corrupt, match=f"not all rows of {damaged.name} any more"):
+        with pytest.raises(Corrupt, match=f"no longer has all rows of {damaged.name}"):
             rig.archive(trim=True)
     flip(damaged, 200)
     assert rig.archive(trim=True).head == 61
