@@ -95,7 +95,7 @@ async def test_a_log_is_switched_to_it_and_from_it_while_it_is_used(cluster: Clu
     assert [segment.protocol for segment in info.segments][1::2] == [NAME, NAME, NAME]
     await log.trim(last - 1)
     assert not SHELVES
-    assert await values(log, last) == [b"last"]
+    assert (await values(log, last))[0] == b"last"  # cancelled appends may follow
 
 
 async def test_rows_are_published_to_it_once(cluster: Cluster, log: Log) -> None:
