@@ -29,7 +29,7 @@ async def main() -> None:
         print(f"read back: {entry.value!r} with key {entry.key!r}, written {entry.timestamp}")
 
         # All readers see the same sequence, whatever streams the entries went to.
-        # Without `stop` a subscription follows the tail for ever.
+        # Without `stop` a subscription follows the tail forever.
         async for entry in log.subscribe(start=at.position, stop=ats[-1].position):
             print(f"{entry.position}: {entry.value.decode()}")
 

@@ -93,7 +93,7 @@ def questions_to_replicas(log: Log) -> list[str]:
 
 
 async def test_late_blocks_are_fetched_together(tmp_path: Path) -> None:
-    """Or a follower would be slower than the writers, and fall behind for ever."""
+    """Or a follower would be slower than the writers, and fall behind forever."""
     async with (
         one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (_, log),
         aclosing(log.subscribe(1)) as entries,

@@ -167,7 +167,7 @@ async def empty(local: LocalCluster, directory: Path, cluster: Cluster, *nodes: 
 
 
 async def test_of_two_chains_one_is_lost(tmp_path: Path) -> None:
-    """What the other one has is delivered, the loss is the same for ever, and the log goes on."""
+    """What the other one has is delivered, the loss is the same forever, and the log goes on."""
     local = LocalCluster(3, directory=tmp_path, sync="none", failure_detection_s=2.5)
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", protocol="chained", streams=2, replicas=1)

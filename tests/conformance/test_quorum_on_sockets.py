@@ -246,7 +246,7 @@ async def test_members_hear_what_their_leader_tells_them(rig: QuorumRig) -> None
 async def test_a_way_to_a_member_that_fails_unexpectedly_ends_the_log(
     rig: QuorumRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else the member would seem to be away, for ever."""
+    """Else the member would seem to be away, forever."""
 
     async def fail(address: str, handler: Handler) -> Connection:
         raise ZeroDivisionError

@@ -73,7 +73,7 @@ class ScriptedNode(Peer):
         super().__init__("vsn")
         self.tails: dict[int, Lsn] = {} if tails is None else tails
         self.landmarks = pb.CopysetLandmarks()
-        self.recovers = True  # False: a recovery of copysets takes for ever
+        self.recovers = True  # False: a recovery of copysets takes forever
         self._recovering: set[asyncio.Task[None]] = set()
         self.node_id = node_id
         self.address = ""  # it listens there while it joins; empty: at any

@@ -43,7 +43,7 @@ class Judge:
     # ---- what was seen
 
     def seen(self, block: Block) -> None:
-        """Somebody read it, or was told that it is written: so it is for everybody, for ever."""
+        """Somebody read it, or was told that it is written: so it is for everybody, forever."""
         for position in range(block.first, block.end):
             before, _ = self._decided.setdefault(position, (block, self.now()))
             if not before.is_same(block):

@@ -5,7 +5,7 @@ lost, a disk does a job, a node loses power or its disk, a client or a repositor
 breaks, somebody reconfigures. A question that was given up may still arrive, much later.
 
 Judged while it runs (chained_judge.py):
-- a position shows one block, for ever; what was acknowledged is read by all who ask later;
+- a position shows one block, forever; what was acknowledged is read by all who ask later;
 - an append that begins later stands behind; what is said to be lost is never seen; nothing is
   doubled;
 - the tail covers what was acknowledged, and never falls;

@@ -1,8 +1,8 @@
 """What must hold of a copyset log, judged while a simulation runs, with a look into all nodes.
 
 - An acknowledged record was stored on all nodes of its newest wave, which span the racks.
-- Once acknowledged, it is read for ever, as long as fewer than R nodes lose their disks.
-- An append that was not acknowledged is a record or a hole, the same for all, for ever.
+- Once acknowledged, it is read forever, as long as fewer than R nodes lose their disks.
+- An append that was not acknowledged is a record or a hole, the same for all, forever.
 - Nothing of an epoch is released or shown before all epochs before it are clean.
 - A node takes nothing that is sealed, and no older copy in place of a newer one.
 """
@@ -242,7 +242,7 @@ class Judge(WriteJudge):
         for void in self._voids.get(epoch, ()):
             self._check(self.acknowledged[lsn], void)
 
-    # ---- reading: what anybody sees is so for everybody, for ever
+    # ---- reading: what anybody sees is so for everybody, forever
 
     def shown(self, shown: Deliver | Gap, expected: Lsn) -> None:
         """A reader was shown this, and should have been shown what begins at `expected`."""

@@ -150,7 +150,7 @@ class Node:
         self.up = True
         self.process = 0  # the number of its process
         self.lost_through: Epoch = 0  # of epochs up to this one it may have lost records
-        self.gone = False  # for ever
+        self.gone = False  # forever
         self.trouble: Trouble | None = None
         self.purging = False
         self.released: Lsn = 0  # the highest it was told of

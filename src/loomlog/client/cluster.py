@@ -126,7 +126,7 @@ class Cluster(Operator, Registers, Leases):
     ) -> Log:
         """Create a log; raise AlreadyExists if there is one of this name.
 
-        Entries older than `retention` ("7d", or seconds) are deleted; None keeps them for ever.
+        Entries older than `retention` ("7d", or seconds) are deleted; None keeps them forever.
         `nodeset` is for protocol "copyset": the number of nodes, any `replicas` of which store an
         entry; by default up to 20."""
         if staged_log(check_name("a log's name", name)) is not None:

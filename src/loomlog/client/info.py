@@ -100,7 +100,7 @@ class LogInfo:
     staging_for: str | None = None  # the log whose staged rows it holds; None: an ordinary log
     segments: tuple[SegmentInfo, ...] = ()  # in order; the last one is active
     switching: str = ""  # target and progress of a switch; empty: none is in progress
-    retention_s: int | None = None  # entries older than this may be deleted; None: kept for ever
+    retention_s: int | None = None  # entries older than this may be deleted; None: kept forever
     reached: Glsn = 0  # the last known position; below the tail if `tail` is None
 
     @property

@@ -146,7 +146,7 @@ class Log:
         *,
         payloads: bool = True,
     ) -> AsyncGenerator[Any, None]:
-        """Yield every entry from `start` to `stop` inclusive, in order; without `stop`, for ever.
+        """Yield every entry from `start` to `stop` inclusive, in order; without `stop`, forever.
         Trimmed entries are read from the log's archive, if there is one.
 
         `start` is a position, "earliest" (the first position kept) or "latest" (new entries only).
@@ -179,7 +179,7 @@ class Log:
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
     ) -> AsyncGenerator[Entry, None]:
         """Yield the entries of one log stream from `start_llsn` to `stop_llsn` inclusive, in the
-        stream's own order; without `stop_llsn`, for ever."""
+        stream's own order; without `stop_llsn`, forever."""
         return entries(self._parts.pieces.stream_rows(stream, start_llsn, stop_llsn))
 
     def subscribe_stream_arrow(
@@ -242,7 +242,7 @@ class Log:
         return await self._parts.describe()
 
     async def set_retention(self, retention: str | float | None) -> LogInfo:
-        """Set how long entries are kept: a duration such as "7d", seconds, or None for ever."""
+        """Set how long entries are kept: a duration such as "7d", seconds, or None forever."""
         request = pb.SetRetention(name=self.name, retention_s=retention_s(retention))
         return log_info((await self._parts.metadata.request(pb.Frame(set_retention=request))).log)
 

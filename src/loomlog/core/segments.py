@@ -4,7 +4,7 @@
                                                             the active one: no end yet
 
 Invariants: a segment starts one above the end of the one before; only the last has no end; what is
-recorded once (a start, an end) never changes. So a position belongs to the same segment for ever,
+recorded once (a start, an end) never changes. So a position belongs to the same segment forever,
 and an older layout is never wrong, only incomplete.
 
 A switch shows in the layout from its beginning: the successor of the active segment is written down

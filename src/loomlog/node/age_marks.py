@@ -49,7 +49,7 @@ class Generation:
             self._saved(number)
 
     async def grow(self, written: Callable[[], int]) -> None:
-        """Begin a new generation every few seconds while something is written, for ever."""
+        """Begin a new generation every few seconds while something is written, forever."""
         before = -1
         while True:
             await asyncio.sleep(GROW_S)

@@ -29,7 +29,7 @@ FORMAT: Final = 4
 _FILE: Final = "identity"
 _STORES: Final = frozenset(("chains", "logs"))
 _DEPTH_MAX: Final = 4  # two more levels than where data should be
-LISTED_MAX: Final = 10_000  # a volume that is shared with other files is not searched for ever
+LISTED_MAX: Final = 10_000  # a volume that is shared with other files is not searched forever
 _PARENTS: Final = ("cid=", "snid=")  # of data
 
 

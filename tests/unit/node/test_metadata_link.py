@@ -161,7 +161,7 @@ async def test_a_silent_leader_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_failure_that_nobody_expected_is_logged_and_it_registers_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A disk that is full, say: the node would be there and take no part for ever."""
+    """A disk that is full, say: the node would be there and take no part forever."""
     answers = []
 
     def take(answer: pb.Registered) -> None:

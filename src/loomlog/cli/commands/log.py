@@ -138,10 +138,10 @@ def set_retention(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Change how long entries stay; none: for ever."""
+    """Change how long entries stay; none: forever."""
     with connected_sync(cluster) as client:
         info = client.log(log).set_retention(None if retention == "none" else retention)
-    stay = "for ever" if retention == "none" else f"for {retention}"
+    stay = "forever" if retention == "none" else f"for {retention}"
     fields = {"log": log, "retention_s": info.retention_s}
     say(fields, f"entries of {log} stay {stay} from now on", as_json=as_json)
 

@@ -60,7 +60,7 @@ Retention = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        show_default="for ever",
+        show_default="forever",
         help="Trim entries older than this, by the writers' clocks: 12h, 7d.",
     ),
 ]

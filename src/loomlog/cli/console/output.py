@@ -137,7 +137,7 @@ def log_table(logs: Sequence[LogInfo]) -> Table:
         streams = f"{there.count('running')}/{len(there)} running"
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
         numbers = [f"{info.replicas:,}", _position(info, info.head), _tail(info)]
-        stay = [age(info.retention_s) if info.retention_s else "for ever"] if retained else []
+        stay = [age(info.retention_s) if info.retention_s else "forever"] if retained else []
         table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
     return table
 

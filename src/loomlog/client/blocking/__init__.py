@@ -216,7 +216,7 @@ class BlockingLog(Blocking[Log]):
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
     ) -> BlockingSubscription[Entry]:
         """Iterate over the entries of one log stream from `start_llsn` to `stop_llsn` inclusive, in
-        the stream's own order; without `stop_llsn`, for ever."""
+        the stream's own order; without `stop_llsn`, forever."""
 
         async def make() -> Pieces[Shown]:
             return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)

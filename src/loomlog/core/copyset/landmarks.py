@@ -71,15 +71,6 @@ def last_to_go(
     return min(older, settled, *(each.young - 1 for each in ages.values()))
 
 
-def is_empty(
-    state: LogState, empties: Mapping[NodeId, bool], authorities: Mapping[NodeId, Authority]
-) -> bool | None:
-    """Return whether there is no batch, given each node's answer. None: ask more nodes."""
-    if not all(empties.values()):
-        return False
-    return True if is_enough(state, empties, authorities) else None
-
-
 def tail(state: LogState, sequencer: SequencerTail | None) -> Lsn | None:
     """Return a position at or above all that was acknowledged before the sequencer was asked. None:
     ask again. The state must be read after the answer: it shows if a newer sequencer may have

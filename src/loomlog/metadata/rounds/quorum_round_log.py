@@ -168,7 +168,7 @@ class QuorumRoundLog:
             self._lose(error)
 
     def _link_ended(self, member: MemberId, task: asyncio.Task[None]) -> None:
-        """End this log if a link failed: its member would seem to be away for ever."""
+        """End this log if a link failed: its member would seem to be away forever."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         logger.error("the link to member %d of the round log failed", member, exc_info=error)

@@ -25,7 +25,7 @@ class StagedLostError(LoomError):
 
 @dataclass(frozen=True, slots=True)
 class UnitId:
-    """Identifies a unit of output: (`owner`, `number`) is unique for ever, and numbers grow."""
+    """Identifies a unit of output: (`owner`, `number`) is unique forever, and numbers grow."""
 
     cluster: str
     pipeline: str

@@ -9,7 +9,6 @@ from copyset_reader_rig import metadata, state
 from loomlog.core.copyset.landmarks import (
     Ages,
     SequencerTail,
-    is_empty,
     is_enough,
     last_to_go,
     tail,
@@ -107,12 +106,6 @@ def test_whoever_answers_no_young_record_goes() -> None:
         assert all(at < before for lsn, at in times.items() if lsn <= last)
         following = times.get(last + 1)
         assert following is None or following >= before, "it could have gone, too"
-
-
-def test_one_node_with_a_batch_is_enough_to_know_that_a_log_is_not_empty() -> None:
-    assert is_empty(FOUR, {1: True, 2: False}, {}) is False
-    assert is_empty(FOUR, {1: True, 2: True}, {}) is None
-    assert is_empty(FOUR, {1: True, 2: True, 3: True}, {}) is True
 
 
 def test_the_tail_is_the_sequencers() -> None:

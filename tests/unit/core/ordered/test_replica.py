@@ -95,7 +95,7 @@ def test_a_hole_in_the_chain_asks_for_what_was_missed() -> None:
     assert replica.report().resend
     assert not replica.report().resend
     replica.commit(commit(4, 2, 20, 10))
-    assert not replica.report().resend  # asked once, or a damaged replica would ask for ever
+    assert not replica.report().resend  # asked once, or a damaged replica would ask forever
     assert replica.commit(commit(1, 3, 10, 0)) is CommitOutcome.APPLIED
     assert replica.commit(commit(4, 2, 20, 10)) is CommitOutcome.APPLIED
 

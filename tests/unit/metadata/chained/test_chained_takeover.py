@@ -120,7 +120,7 @@ async def test_when_it_is_lost_before_a_segment_begins(
 async def test_when_it_is_lost_between_the_seals_and_the_swap_of_an_ended_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas are sealed for an epoch that never comes: readers would be refused for ever."""
+    """Replicas are sealed for an epoch that never comes: readers would be refused forever."""
     async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()
         await cluster.log.append(b"one")

@@ -202,7 +202,7 @@ async def test_a_node_that_was_started_anew_does_not_take_its_old_epoch_for_a_ne
 async def test_an_epoch_that_cannot_be_settled_ends_and_another_one_begins(
     tmp_path: Path,
 ) -> None:
-    """Whatever is wrong with it: its appends would be held for ever."""
+    """Whatever is wrong with it: its appends would be held forever."""
     async with CopysetRig(tmp_path) as rig:
         first, second, *_ = rig.favourites
         before = await rig.append()
