@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": SERVED - {"storage"} | {"archive", "columns", "references"},
     "archive": WORDS | {"columns"},
     "http": {"errors", "net"},
-    "spark": WORDS | {"archive", "columns", "config", "client", "loomlog"},
+    "spark": WORDS | {"archive", "columns", "config", "client", "core", "loomlog"},
     "testing": SERVED | {"columns", "node", "metadata", "client", "loomlog"},
     "cli": SERVED | {"node", "metadata", "client", "archive", "testing", "spark", "loomlog"},
 }

@@ -217,8 +217,8 @@ def _tail(info: LogInfo) -> str:
 
 def _position(info: LogInfo, position: int) -> str:
     """Return a position as commands take it, with its epoch and offset if it has them."""
-    sparse = any(segment.protocol == "copyset" for segment in info.segments)
-    made_of = f" ({lsn_words(position)})" if sparse and epoch_of(position) else ""
+    has_epochs = any(stream.copyset is not None for stream in info.streams)
+    made_of = f" ({lsn_words(position)})" if has_epochs and epoch_of(position) else ""
     return f"{position:,}{made_of}"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from loomlog.client.blocking import BlockingCluster, connect_sync
+from loomlog.core.backoff import Backoff
 from loomlog.errors import Fenced, LoomError
 from loomlog.spark.pipelines import log_output, units
 from loomlog.spark.pipelines.decoder import HEARTBEAT_KEY
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingLog
 
 
-_BACKOFF_S: Final = 0.2
-_BACKOFF_MAX_S: Final = 10.0
+_BACKOFF: Final = Backoff(first_s=0.2, max_s=10.0)
 _SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # wherever a site is
 _WATCH_S: Final = 0.2  # how often a query is looked at
 
@@ -239,7 +239,7 @@ class Runner:
         if self._stop.is_set() or fault_of(error) is Fault.PIPELINE:
             raise error
         self._listener.said(reason_of(error))
-        self._stop.wait(min(_BACKOFF_S * 2 ** (failures - 1), _BACKOFF_MAX_S))
+        self._stop.wait(_BACKOFF.delay_s(failures - 1))
 
     def _note(self, store: ProgressStore, error: Exception) -> None:
         """Record why the pipeline stopped, for its status."""
