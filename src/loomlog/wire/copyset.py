@@ -176,16 +176,23 @@ def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRe
             return Seal(log, message.epoch, message.wave)
         case _Ask.DIGEST:
             return Digest(
-                *(log, message.epoch, message.lsn, message.seal, bytes_max),
+                log,
+                epoch=message.epoch,
+                after=message.lsn,
+                seal=message.seal,
+                bytes_max=bytes_max,
                 batches=batches,
                 wave=message.wave,
             )
         case _Ask.CLEAN:
             return Clean(log, message.seal, _end_from_wire(message.end))
         case _Ask.READ:
-            down = frozenset(message.known_down)
             return Read(
-                *(log, message.lsn, message.until, bytes_max, down),
+                log,
+                first=message.lsn,
+                until=message.until,
+                bytes_max=bytes_max,
+                known_down=frozenset(message.known_down),
                 everything=message.everything,
                 batches=batches,
             )
@@ -272,8 +279,11 @@ def answer_from_wire(message: pb.CopysetAnswer, payload: memoryview) -> NodeAnsw
         case _Tell.SEALED_AT:
             epochs = [EpochState(end.epoch, end.lng, end.last) for end in message.ends]
             return SealedAt(
-                *(message.last_clean, message.trimmed, epochs),
-                *(message.lost_through, message.next_lsn),
+                message.last_clean,
+                message.trimmed,
+                epochs,
+                lost_through=message.lost_through,
+                newer=message.next_lsn,
             )
         case _Tell.DIGESTED:
             records = list(_records(message.records, payload))

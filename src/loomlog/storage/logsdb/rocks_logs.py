@@ -131,10 +131,14 @@ class RocksLogs:
         return sum(share.size for share in self._entries.get(log, _NO_ENTRY).shares.values())
 
     def look(self, log: LogId) -> LogReader:
-        entry = self._entries.get(log, _NO_ENTRY)
         return LogReader(
-            *(log, entry, self._partitions, self._db, self._open_cursor),
-            *(self._files, self._note_damage),
+            log,
+            entry=self._entries.get(log, _NO_ENTRY),
+            partitions=self._partitions,
+            meta=self._db,
+            open_cursor=self._open_cursor,
+            files=self._files,
+            note_damage=self._note_damage,
         )
 
     def ask(self, log: LogId, question: Callable[[LogReader], Found]) -> Found:
@@ -155,7 +159,8 @@ class RocksLogs:
             self._damaged.add((log, lsn))
             logger.warning(
                 "loglet %d: the copy at %s is damaged, readers get another one: check the disk",
-                *(log, lsn_words(lsn)),
+                log,
+                lsn_words(lsn),
             )
 
     def _open_cursor(self, table: Rdict) -> rocks.Cursor:
@@ -177,8 +182,11 @@ class RocksLogs:
 
     def _new_commit(self) -> Commit:
         return Commit(
-            *(self._entries, self._partitions, self._handles),
-            *(self._files, self._settings.large_batch_bytes),
+            entries=self._entries,
+            partitions=self._partitions,
+            families=self._handles,
+            files=self._files,
+            large_batch_bytes=self._settings.large_batch_bytes,
         )
 
     def _write(self, commit: Commit, *, sync: bool) -> None:

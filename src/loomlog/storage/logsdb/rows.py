@@ -297,8 +297,16 @@ def head_of(record: Record) -> Head:
 def pack_head(head: Head) -> bytes:
     record = head.record
     numbers = _HEAD.pack(
-        *(VERSION, record.kind, record.count, record.timestamp_us),
-        *(record.wave, record.lng, record.recovered, head.size, head.crc, head.offset),
+        VERSION,
+        record.kind,
+        record.count,
+        record.timestamp_us,
+        record.wave,
+        record.lng,
+        record.recovered,
+        head.size,
+        head.crc,
+        head.offset,
     )
     return numbers + b"".join(node.to_bytes(_NODE_BYTES, "big") for node in record.copyset)
 
