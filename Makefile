@@ -76,11 +76,11 @@ types: $(SPARK)  ## mypy --strict
 	$(BIN)/mypy
 
 sim: $(STAMP)  ## simulate RUNS clusters with faults, from SEED on: make sim SEED=7 RUNS=100
-	$(BIN)/python tests/sim/run_seeds.py --seed $(SEED) --runs $(RUNS) $(ARGS)
+	PYTHONPATH=tests/rigs $(BIN)/python tests/sim/run_seeds.py --seed $(SEED) --runs $(RUNS) $(ARGS)
 
 soak: SEED = $(shell date +%s)
 soak: $(STAMP)  ## the same for MINUTES, or until Ctrl-C; seeds nobody ran before: make soak MINUTES=60
-	$(BIN)/python tests/sim/run_seeds.py --jobs $(JOBS) --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	PYTHONPATH=tests/rigs $(BIN)/python tests/sim/run_seeds.py --jobs $(JOBS) --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 attack: MINUTES = 5
 attack: SEED = $(shell date +%s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from memory_tables import MemoryTable
+
 from loomlog.core.chained.append import Appended, append
 from loomlog.core.chained.chain import Block, Projection, Replica, first_projection
 from loomlog.core.chained.messages import (
@@ -26,7 +28,6 @@ from loomlog.core.chained.reconfigure import Goal, Reconfigured, pull, reconfigu
 from loomlog.core.chained.replica import decide
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Lost, Outcome, Service
-from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.types import NodeId
 
 LOG = 1

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from random import Random
 
 from chained_judge import Judge
+from memory_tables import MemoryTable
 
 from loomlog.core.chained.append import Appended, Overtaken, append, resolve
 from loomlog.core.chained.chain import Block, Projection, Replica
@@ -41,7 +42,6 @@ from loomlog.core.chained.reconfigure import (
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask, Service
-from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.storage.chained.write_once import Answered, WriteOnceStore
 from loomlog.storage.files import Finished, Step
 from loomlog.types import Glsn, NodeId

@@ -1,5 +1,6 @@
 """Run many seeds: each is one workload (the cluster) under a plan of faults chosen by the seed.
 
+    export PYTHONPATH=tests/rigs
     python tests/sim/run_seeds.py --seed 1 --runs 500 [--workload W] [--faults F] [--jobs N]
     python tests/sim/run_seeds.py --seed 1 --minutes 60    (0: until Ctrl-C)
 

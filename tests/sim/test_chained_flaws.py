@@ -10,6 +10,7 @@ import pytest
 from chained_judge import Violation
 from chained_parties import Party
 from chained_world import ChainedWorld
+from memory_tables import MemoryTable
 
 from loomlog.core.chained import read, reconfigure, replica
 from loomlog.core.chained.append import Appended, Overtaken, append
@@ -35,7 +36,6 @@ from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Service
 from loomlog.errors import LoomError
-from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.types import Glsn
 
 SEEDS = 400

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
+from sim_cluster import BOUNDS, METADATA, Shape, SimCluster
 from workloads.replicas import check_replicas_alike
 
 from loomlog.client.cluster import Cluster
@@ -27,7 +28,6 @@ from loomlog.metadata.ordered.committer import FORGET_EVERY
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.testing.history import History, check
 from loomlog.testing.sim import Process, Simulation, SimulationError
-from loomlog.testing.sim.cluster import BOUNDS, METADATA, Shape, SimCluster
 from loomlog.types import Llsn, NodeId, StreamId
 
 LOG = "log"

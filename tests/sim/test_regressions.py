@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from run_seeds import Choice, run_seed
+from sim_cluster import Shape, SimCluster
 
 from loomlog.batch import read_header
 from loomlog.config import StorageSettings
@@ -24,7 +25,6 @@ from loomlog.net import endpoints
 from loomlog.storage.ordered.replica_paths import ReplicaPaths, StreamMeta, save_meta
 from loomlog.storage.volumes import Volumes
 from loomlog.testing.sim import Process, SimFiles, Simulation
-from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.types import CommitContext, Glsn, NodeId, ReplicaState, Report
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec

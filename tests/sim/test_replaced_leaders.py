@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
+from sim_cluster import METADATA_PORT, Shape, SimCluster
 
 from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
@@ -20,7 +21,6 @@ from loomlog.metadata.ordered.keeper import CREATE_TIMEOUT_S
 from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
 from loomlog.metadata.term import Term
 from loomlog.testing.sim import Process, Simulation, SimulationError
-from loomlog.testing.sim.cluster import METADATA_PORT, Shape, SimCluster
 
 LOG = "log"
 SEEDS = 5

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from sim_cluster import Shape, SimCluster
+
 from loomlog.client.append.appender import GatheredBatch
 from loomlog.errors import LoomError, Retryable
 from loomlog.metadata.logs.admin import Admin
 from loomlog.testing.history import History, OpId
-from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.determinism import WALL_CLOCK_START_S
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process

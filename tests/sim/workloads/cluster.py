@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from sim_cluster import Shape, SimCluster
+
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.log import Log
@@ -25,7 +27,6 @@ from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, Rolled
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.node.ordered.service import OrderedService
 from loomlog.testing.history import History
-from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
+from sim_cluster import VOLUME, Shape, SimCluster
+
 from loomlog.client.cluster import Cluster
 from loomlog.errors import LoomError
 from loomlog.testing.history import History
-from loomlog.testing.sim.cluster import VOLUME, Shape, SimCluster
 from loomlog.testing.sim.disk import DiskImage
 from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.host import Process

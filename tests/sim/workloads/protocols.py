@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from sim_cluster import Shape, SimCluster
+
 from loomlog.errors import LoomError
 from loomlog.testing.history import History
-from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
+from sim_cluster import Shape, SimCluster
+
 from loomlog.client.append.appender import positions
 from loomlog.client.log import Log
 from loomlog.client.publish.writer import Published, Writer
@@ -24,7 +26,6 @@ from loomlog.errors import (
     Trimmed,
 )
 from loomlog.testing.history import History
-from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Host, Process
 from loomlog.testing.sim.simulation import Simulation

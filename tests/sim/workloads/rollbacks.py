@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 
+from shared_store import Copy
+from sim_cluster import Shape, SimCluster
+
 from loomlog.core.history import enough
 from loomlog.errors import Conflict, Retryable, RolledBack, SwapUnknown
 from loomlog.testing.history import History
-from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.store import Copy
 from workloads.cluster import SLOWNESS, Run, run_cluster
 
 CLIENTS_MAX = 2

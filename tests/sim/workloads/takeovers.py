@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from sim_cluster import Shape, SimCluster
+
 from loomlog.errors import LoomError
 from loomlog.testing.history import History
-from loomlog.testing.sim.cluster import Shape, SimCluster
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Host, Process
 from loomlog.testing.sim.simulation import Simulation

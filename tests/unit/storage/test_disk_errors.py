@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from logsdb_rig import LOG, LogsRig, record
+from sim_tables import SimLogs, SimTable
 from storage_rig import SMALL, HandWorker, StorageRig
 
 from loomlog.core.chained import chain
@@ -21,7 +22,6 @@ from loomlog.storage.chained.write_once import WriteOnceStore
 from loomlog.storage.files import UnsyncedError
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.testing.sim.disk import SimDisk
-from loomlog.testing.sim.table import SimLogs, SimTable
 from loomlog.testing.sim.world import World
 
 PATH = "/volume/lsid=7"

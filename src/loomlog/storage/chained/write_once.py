@@ -44,7 +44,7 @@ from loomlog.core.chained.replica import (
 from loomlog.core.requests import Lost
 from loomlog.errors import Busy, Corrupt
 from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB, MIB
-from loomlog.storage.chained.block_table import BlockTable, MemoryReplica, TrimmedMeanwhileError
+from loomlog.storage.chained.block_table import BlockTable, MemoryBlocks, TrimmedMeanwhileError
 from loomlog.storage.files import Worker
 from loomlog.types import Glsn
 
@@ -263,7 +263,7 @@ class _Commit:
                 continue
             elif isinstance(change, Gone):
                 self.standings[replica] = None
-                self._blocks[replica] = _WithAdded(MemoryReplica, 0)
+                self._blocks[replica] = _WithAdded(MemoryBlocks, 0)
             else:
                 self.standings[replica] = change
             self.changes.append((replica, change))
@@ -287,7 +287,7 @@ class _WithAdded:
         self._look = look
         self._looked: Blocks | None = None
         self._new: list[Block] = []
-        self._in_order: MemoryReplica | None = None
+        self._in_order: MemoryBlocks | None = None
 
     def put(self, block: Block) -> None:
         self._new.append(block)
@@ -300,9 +300,9 @@ class _WithAdded:
         return self._looked
 
     @property
-    def _added(self) -> MemoryReplica:
+    def _added(self) -> MemoryBlocks:
         if self._in_order is None:
-            self._in_order = MemoryReplica()
+            self._in_order = MemoryBlocks()
         for block in self._new:
             self._in_order.put(block)
         self._new.clear()

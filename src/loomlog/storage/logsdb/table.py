@@ -1,23 +1,21 @@
-"""The port to where the records of `copyset` logs are kept; and logs in memory.
+"""The port to where the records of `copyset` logs are kept; and a log in memory, for records that
+are not committed yet.
 
 Calls of the port block and run in a worker, except `logs`, `standing`, `last` and `stored_bytes`.
 One worker commits and tends; others may ask at the same time.
-
-The table in memory is for simulations. It has no partitions: what is trimmed goes at once, and a
-log is trimmed by time to the record.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeVar
 
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.messages import EpochEnd
-from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record
+from loomlog.core.copyset.record import Epoch, Lsn, Record
 from loomlog.core.copyset.storage import (
     Change,
     Erase,
@@ -27,7 +25,6 @@ from loomlog.core.copyset.storage import (
     Records,
     Rewrite,
 )
-from loomlog.storage.logsdb.rows import ages, share_of
 from loomlog.types import LogId
 
 Found = TypeVar("Found")
@@ -103,10 +100,6 @@ class MemoryLog:
     by_first: dict[Lsn, Record] = field(default_factory=dict)
     ends: dict[Epoch, EpochEnd] = field(default_factory=dict)
 
-    @property
-    def last(self) -> Lsn:
-        return self.by_first[self.firsts[-1]].last if self.firsts else 0
-
     def heads(self, first: Lsn, last: Lsn, records_max: int) -> list[Record]:
         return list(islice(self.scan(first, last), records_max))
 
@@ -151,11 +144,6 @@ class MemoryLog:
                 self.ends.clear()
                 self.standing = LogStanding()
 
-    def copy(self) -> MemoryLog:
-        return replace(
-            self, firsts=list(self.firsts), by_first=dict(self.by_first), ends=dict(self.ends)
-        )
-
     def _head(self, index: int) -> Record:
         return self.by_first[self.firsts[index]]._replace(batch=b"")
 
@@ -169,63 +157,3 @@ class MemoryLog:
         for first in self.firsts[begin:end]:
             del self.by_first[first]
         del self.firsts[begin:end]
-
-
-class MemoryLogs:
-    """Loses what was not synced when the power fails."""
-
-    damaged_copies = 0
-
-    def __init__(self) -> None:
-        self._logs: dict[LogId, MemoryLog] = {}
-        self._durable: dict[LogId, MemoryLog] | None = None  # if it is not all
-
-    def logs(self) -> list[LogId]:
-        return sorted(self._logs)
-
-    def standing(self, log: LogId) -> LogStanding:
-        return self.look(log).standing
-
-    def last(self, log: LogId) -> Lsn:
-        return self.look(log).last
-
-    def stored_bytes(self, log: LogId) -> int:
-        return sum(len(record.batch) for record in self.look(log).by_first.values())
-
-    def look(self, log: LogId) -> MemoryLog:
-        return self._logs.get(log) or MemoryLog()
-
-    def ask(self, log: LogId, question: Callable[[MemoryLog], Found]) -> Found:
-        return question(self.look(log))
-
-    def commit(self, changes: Sequence[tuple[LogId, Change]], *, sync: bool) -> None:
-        if not sync and self._durable is None:
-            self._durable = {log: kept.copy() for log, kept in self._logs.items()}
-        for log, change in changes:
-            if isinstance(change, Gone):
-                self._logs.pop(log, None)
-            else:
-                self._logs.setdefault(log, MemoryLog()).apply(change)
-        if sync:
-            self._durable = None
-
-    def lose_power(self) -> None:
-        """Go back to the last sync."""
-        if self._durable is not None:
-            self._logs, self._durable = self._durable, None
-
-    def ages(self, log: LogId, before_us: int) -> Ages:
-        """Return the ages as if each record had its own partition."""
-        return ages((share_of(head) for head in self.look(log).scan(0, LSN_MAX)), before_us)
-
-    def tend(self, now_us: int) -> bool:
-        return False
-
-    def compact(self) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -2,7 +2,7 @@
 
 Every simulated process has an event loop of its own on one shared clock; a crash is a loop whose
 callbacks never run again. One thread, one seed, the same run every time. Start with
-`Simulation`. The tests of loomlog itself (`make sim`) are in tests/sim.
+`Simulation`. The tests of loomlog itself (`make sim`), with whole clusters, are in tests/sim.
 
     Simulation   hosts, network, clock          simulation.py
     Host         a machine; Process, one life   host.py
@@ -11,7 +11,6 @@ callbacks never run again. One thread, one seed, the same run every time. Start 
     Network      partitions, delays, resets     net.py, transport.py
     SimDisk      what a power loss leaves       disk.py, blocks.py
     Nemesis      faults at random times         faults.py
-    SimCluster   the real servers on all this   cluster.py (not imported here: it needs them all)
 """
 
 from loomlog.testing.sim.disk import DiskSettings, SimDisk, SimFiles, SimWorker

@@ -9,7 +9,6 @@ earlier. What POSIX does not promise is not kept: a synced file in an unsynced d
 
 from __future__ import annotations
 
-import copyreg
 import errno
 import os
 import posixpath
@@ -18,11 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
-from loomlog.storage.chained.block_table import MemoryTable
 from loomlog.storage.files import Finished, Space, Step, UnsyncedError
-from loomlog.storage.logsdb.table import MemoryLogs
 from loomlog.testing.sim.blocks import Blocks
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.world import World
@@ -35,8 +32,14 @@ class Directory:
     __slots__ = ()
 
 
-Table = TypeVar("Table", MemoryTable, MemoryLogs)
-Node = Blocks | Directory | MemoryTable | MemoryLogs
+class Table(Protocol):
+    """A database that is one file here, and knows itself what a power loss leaves of it."""
+
+    def lose_power(self) -> None: ...
+
+
+AnyTable = TypeVar("AnyTable", bound=Table)
+Node: TypeAlias = Blocks | Directory | Table
 
 
 @dataclass(slots=True)
@@ -63,7 +66,6 @@ class _Change:
 
 
 _GONE = "gone"
-copyreg.pickle(memoryview, lambda view: (memoryview, (bytes(view),)))  # for deepcopy
 DiskImage: TypeAlias = tuple[
     dict[str, Node], dict[str, tuple[Node, Directory]], list[_Change]
 ]  # what is there, what would survive a power loss, and what leads from that to this
@@ -141,7 +143,7 @@ class SimDisk:
             self._nodes[path] = node
             if isinstance(node, Blocks):
                 node.crash(self._world.random)
-            elif isinstance(node, MemoryTable | MemoryLogs):
+            elif not isinstance(node, Directory):
                 node.lose_power()
         self._world.note(self._host, "disk after crash", len(self._nodes))
 
@@ -244,8 +246,8 @@ class SimFiles:
             raise _os_error(errno.EISDIR, path)
         return SimFile(self, path, node)
 
-    def open_table(self, path: str, kind: type[Table]) -> Table:
-        """Return the table there, of blocks or of logs; create it if it is missing."""
+    def open_table(self, path: str, kind: type[AnyTable]) -> AnyTable:
+        """Return the table there; create it if it is missing."""
         path = self.check(path)
         if not self.disk.holds(path):
             self._require_directory(posixpath.dirname(path))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from copyset_rig import a_batch
+from memory_tables import MemoryLogs
 
 from loomlog.config import NodeSettings
 from loomlog.core.copyset.messages import (
@@ -36,7 +37,6 @@ from loomlog.node.copyset.procedures import Asker
 from loomlog.node.disks import Disks
 from loomlog.node.workers import called_back
 from loomlog.storage.disk import RealFiles
-from loomlog.storage.logsdb.table import MemoryLogs
 from loomlog.wire.link import Connection, Frame
 
 LOG = 1

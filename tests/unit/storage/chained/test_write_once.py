@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from memory_tables import MemoryTable
 from storage_rig import HandWorker
 
 from loomlog.batch import build
@@ -49,7 +50,7 @@ from loomlog.core.requests import Lost
 from loomlog.errors import Busy
 from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
 from loomlog.storage.chained import block_files, write_once
-from loomlog.storage.chained.block_table import BlockTable, MemoryTable
+from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.rocks_table import RocksTable
 from loomlog.storage.chained.write_once import WriteOnceStore
 from loomlog.storage.disk import ThreadWorker

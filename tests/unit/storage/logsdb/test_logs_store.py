@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from copyset_node import CopysetNode
 from logsdb_rig import COPYSET, LOG, ME, OTHER, SMALL, LogsRig, record
+from memory_tables import MemoryLogs
 
 from loomlog.batch import build
 from loomlog.core.copyset.messages import (
@@ -47,7 +48,7 @@ from loomlog.errors import Corrupt
 from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB
 from loomlog.storage.logsdb.recent import Batch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
-from loomlog.storage.logsdb.table import LogsTable, MemoryLogs, StoredLog
+from loomlog.storage.logsdb.table import LogsTable, StoredLog
 
 
 @pytest.fixture(params=["rocks", "memory"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
 from logsdb_rig import record
+from memory_tables import copied, last_of
 
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import LSN_MAX, make
@@ -56,8 +58,8 @@ def test_it_looks_as_if_all_was_committed(seed: int) -> None:
     random = Random(seed)
     log = MemoryLog()
     for _ in range(4):
-        stored = log.copy()
-        view = UncommittedLog(stored.copy, stored.standing, stored.last)
+        stored = copied(log)
+        view = UncommittedLog(partial(copied, stored), stored.standing, last_of(stored))
         pace = random.choice([1, 1, 4])
         for _ in range(random.randint(1, 25)):
             change = change_of(log, random)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 
 import pytest
+from sim_tables import SimTable
 
 from loomlog.core.chained.chain import Replica, junk
 from loomlog.core.chained.replica import Put, Standing
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.testing.sim import SimDisk, World
-from loomlog.testing.sim.table import SimTable
 
 HERE = Replica(1, 1, 0, 1)
 PATH = "/volume/chains"

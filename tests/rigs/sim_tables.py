@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from memory_tables import MemoryLogs, MemoryReplica, MemoryTable
+
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.record import Lsn
 from loomlog.core.copyset.storage import LogStanding
-from loomlog.storage.chained.block_table import MemoryReplica, MemoryTable
-from loomlog.storage.logsdb.table import Found, MemoryLog, MemoryLogs
+from loomlog.storage.logsdb.table import Found, MemoryLog
 from loomlog.testing.sim.disk import SimFiles
 from loomlog.types import Glsn, LogId
 

@@ -21,6 +21,9 @@ from random import Random
 from typing import Unpack
 from unittest.mock import patch
 
+from shared_store import SharedStore
+from sim_tables import SimLogs, SimTable
+
 from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.settings import ClientOptions
@@ -31,8 +34,6 @@ from loomlog.metadata import MetadataRepository
 from loomlog.node import StorageNode
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.testing.sim.store import SharedStore
-from loomlog.testing.sim.table import SimLogs, SimTable
 from loomlog.types import SyncMode
 
 CLUSTER_ID = "sim"
