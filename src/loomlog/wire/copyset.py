@@ -23,8 +23,10 @@ from loomlog.core.copyset.messages import (
     EpochEnd,
     EpochState,
     EpochStoreRequest,
+    FindBatch,
     Finish,
     Forget,
+    FoundBatch,
     GetState,
     LogState,
     NodeAnswer,
@@ -156,6 +158,9 @@ def request_to_wire(
             message.kind, message.lsn = _Ask.TRIM, lsn
         case Forget():
             message.kind = _Ask.FORGET
+        case FindBatch(_, producer_id, sequence):
+            message.kind = _Ask.FIND
+            message.producer_id, message.sequence = producer_id, sequence
         case _:
             raise InvalidArgument(f"{type(request).__name__} is nothing to ask of another node")
     return message, b""
@@ -200,6 +205,8 @@ def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRe
             return Trim(log, message.lsn)
         case _Ask.FORGET:
             return Forget(log)
+        case _Ask.FIND:
+            return FindBatch(log, message.producer_id, message.sequence)
     raise InvalidArgument(f"no request of kind {message.kind} is known here: upgrade this node")
 
 
@@ -230,6 +237,8 @@ def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffe
             return _Tell(kind=_Tell.REFUSED, trouble=str(trouble), reason=reason), ()
         case SealedAt():
             return _sealed_to_wire(answer), ()
+        case FoundBatch(lsns, certain):
+            return _Tell(kind=_Tell.FOUND, lsns=lsns, certain=certain), ()
         case Digested(records, more, trimmed):
             heads = [record_to_wire(record) for record in records]
             digest = _Tell(kind=_Tell.DIGESTED, records=heads, more=more, trimmed=trimmed)
@@ -285,6 +294,8 @@ def answer_from_wire(message: pb.CopysetAnswer, payload: memoryview) -> NodeAnsw
                 lost_through=message.lost_through,
                 newer=message.next_lsn,
             )
+        case _Tell.FOUND:
+            return FoundBatch(tuple(message.lsns), message.certain)
         case _Tell.DIGESTED:
             records = list(_records(message.records, payload))
             return Digested(records, message.more, message.trimmed)

@@ -16,7 +16,9 @@ from loomlog.core.copyset.messages import (
     Done,
     EpochEnd,
     EpochState,
+    FindBatch,
     Forget,
+    FoundBatch,
     LogState,
     NodeAnswer,
     NodeRequest,
@@ -108,6 +110,7 @@ REQUESTS: st.SearchStrategy[NodeRequest] = st.one_of(
     ),
     st.builds(Trim, LOG, LSN),
     st.builds(Forget, LOG),
+    st.builds(FindBatch, LOG, SHORT, SHORT),
 )
 
 RECORDS = st.lists(records(), max_size=3)
@@ -115,6 +118,7 @@ ANSWERS: st.SearchStrategy[NodeAnswer] = st.one_of(
     st.just(Stored()),
     st.just(Done()),
     st.just(NotHere()),
+    st.builds(FoundBatch, st.lists(LSN).map(tuple), st.booleans()),
     st.builds(Preempted, EPOCH),
     st.builds(Refused, st.sampled_from(Trouble), st.text(max_size=9)),
     st.builds(

@@ -130,8 +130,28 @@ class Begin:
     stamp: int
 
 
+@dataclass(frozen=True, slots=True)
+class FindBatch:
+    """FoundBatch: where a producer's batch was to be stored, as far as the node has seen."""
+
+    log: LogId
+    producer_id: int
+    sequence: int
+
+
 NodeRequest: TypeAlias = (
-    Begin | Store | Amend | Release | Seal | Digest | Clean | Purge | Read | Trim | Forget
+    Begin
+    | Store
+    | Amend
+    | Release
+    | Seal
+    | Digest
+    | Clean
+    | Purge
+    | Read
+    | Trim
+    | Forget
+    | FindBatch
 )
 
 # ---- answers of a storage node
@@ -228,8 +248,25 @@ class Delivered:
     damaged: Sequence[tuple[Lsn, Lsn]] = ()  # ranges where its copies cannot be read any more
 
 
+@dataclass(frozen=True, slots=True)
+class FoundBatch:
+    """The places where a batch was to be stored; `certain`: there are no others."""
+
+    lsns: tuple[Lsn, ...]
+    certain: bool
+
+
 NodeAnswer: TypeAlias = (
-    Stored | Done | NotHere | Preempted | Occupied | Refused | SealedAt | Digested | Delivered
+    Stored
+    | Done
+    | NotHere
+    | Preempted
+    | Occupied
+    | Refused
+    | SealedAt
+    | Digested
+    | Delivered
+    | FoundBatch
 )
 
 

@@ -1,11 +1,12 @@
-"""Short procedures: fence older sequencers, purge void records, resolve open appends. Pure.
+"""Short procedures: fence older sequencers, purge void records, resolve open appends, look for
+repeated ones. Pure.
 
 Like recovery (recovery.py) they are generators of requests to nodes and to the epoch store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -15,6 +16,8 @@ from loomlog.core.copyset.messages import (
     Done,
     EpochEnd,
     EpochStoreRequest,
+    FindBatch,
+    FoundBatch,
     GetState,
     LogState,
     NodeAnswer,
@@ -197,3 +200,31 @@ def _judge(lsn: Lsn, answers: Answers) -> Resolution | None:
     if any(answer.trimmed >= lsn for answer in delivered):
         return Unresolved("what was there is trimmed", for_good=True)
     return None
+
+
+# ---- repeated appends
+
+
+def look_back(
+    log: LogId, producer_id: int, sequence: int, state: LogState
+) -> Steps[FoundBatch | None]:
+    """Find where a repeated append was placed before, in older epochs: return where the batch was
+    to be stored, and whether these are all places. None: too few nodes answered.
+
+    Every record that counts is on R nodes, and each of them has seen its batch. If enough nodes
+    have certainly not seen it, the batch is nowhere."""
+
+    def are_enough(nodes: Collection[NodeId]) -> bool:
+        return all(metadata.is_f_majority(nodes) for metadata in state.history)
+
+    def is_certain(answers: Answers) -> bool:
+        found = ((node, a) for node, a in answers.items() if isinstance(a, FoundBatch))
+        return are_enough([node for node, answer in found if answer.certain])
+
+    nodes = sorted({node for metadata in state.history for node in metadata.nodes})
+    answers = yield from ask_each(nodes, FindBatch(log, producer_id, sequence), is_certain)
+    found = {node: a for node, a in answers.items() if isinstance(a, FoundBatch)}
+    if not are_enough(found):
+        return None
+    lsns = {lsn for answer in found.values() for lsn in answer.lsns}
+    return FoundBatch(tuple(sorted(lsns)), is_certain(found))

@@ -31,6 +31,7 @@ from loomlog.core.copyset.messages import (
     Delivered,
     Digest,
     Done,
+    FindBatch,
     Forget,
     GetState,
     NodeAnswer,
@@ -53,14 +54,14 @@ from loomlog.errors import LoomError, Unavailable
 from loomlog.limits import COPYSET_READS_PER_CONNECTION_MAX
 from loomlog.node.copyset.epoch_store import EpochStore
 from loomlog.node.copyset.logs_volume import LogsVolume
-from loomlog.node.copyset.marks import MATTERS_US, Marks, Seen
+from loomlog.node.copyset.marks import MATTERS_US, Marks
 from loomlog.node.copyset.procedures import Asker
 from loomlog.node.disks import Disks
 from loomlog.node.long_poll import LongPolls
 from loomlog.node.workers import called_back
+from loomlog.storage.logsdb.recent import RecentBatches
 from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId, NodeId
-from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
@@ -110,8 +111,12 @@ class Copies:
 
     def ask(self, request: NodeRequest, stamp: int, done: Answered) -> None:
         """Call `done` with the answer, on the loop. A batch must not change until then."""
-        if isinstance(request, Store) and len(request.record.batch):
-            self.marks.note(request.log, request.record.first, request.record.batch)
+        if isinstance(request, Store):
+            if len(request.record.batch):
+                self.marks.note(request.log, request.record.first, request.record.batch)
+        elif isinstance(request, FindBatch):
+            self._find_batch(request, done)
+            return
         if (refusal := self._refusal(request, stamp)) is not None:
             done(refusal)
         elif isinstance(request, Read):
@@ -208,16 +213,29 @@ class Copies:
 
     # ---- repeated batches
 
-    async def find_batch(self, question: pb.FindCopysetBatch) -> Seen:
-        """Return where the batch was to be stored."""
-        log = question.loglet_id
-        is_short = self._lost is not None and self.marks.is_short(log)
-        if is_short and (store := await self.volume.opened()) is not None:
-            look = partial(store.recent, log, self.marks.began_us, MATTERS_US)
-            self.marks.note_older(log, await looked_up(look))
-        seen = self.marks.find(log, question.producer_id, question.sequence)
-        is_blind = self.may_miss(log) or self.volume.is_closed
-        return seen._replace(certain=False) if is_blind else seen
+    def _find_batch(self, request: FindBatch, done: Answered) -> None:
+        """Call `done` with where the batch was to be stored; look on the disk first if the marks
+        may not reach back far enough."""
+        log, marks = request.log, self.marks
+
+        def answer(_: NodeAnswer | None = None) -> None:
+            found = marks.find(log, request.producer_id, request.sequence)
+            is_blind = self.may_miss(log) or self.volume.is_closed
+            done(replace(found, certain=False) if is_blind else found)
+
+        def looked(recent: RecentBatches | Refused) -> None:
+            if isinstance(recent, Refused):
+                done(recent)
+            else:
+                marks.note_older(log, recent)
+                answer()
+
+        if self._lost is not None and marks.is_short(log):
+            self.volume.when_open(
+                lambda store: store.recent(log, marks.began_us, MATTERS_US, looked), answer
+            )
+        else:
+            answer()
 
 
 class CatchUp:

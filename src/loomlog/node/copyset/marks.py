@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from loomlog.batch import read_header
+from loomlog.core.copyset.messages import FoundBatch
 from loomlog.core.copyset.record import Lsn
 from loomlog.limits import APPEND_TIMEOUT_S, APPENDS_IN_FLIGHT_MAX
 from loomlog.storage.logsdb.recent import RecentBatches
@@ -24,13 +25,6 @@ CERTAIN_AFTER_S: Final = 2 * APPEND_TIMEOUT_S  # no client repeats older appends
 KEPT_S: Final = 3600.0  # far longer: how long marks of a log stay after its last batch
 CLOCKS_APART_S: Final = 600.0  # sequencers, which stamp records, are not further behind
 MATTERS_US: Final = int((CERTAIN_AFTER_S + CLOCKS_APART_S) * 1_000_000)
-
-
-class Seen(NamedTuple):
-    """The places where a batch was to be stored; `certain`: there are no others."""
-
-    lsns: list[Lsn]
-    certain: bool
 
 
 class Marks:
@@ -55,10 +49,10 @@ class Marks:
             marks.noted_at = self._now()
             marks.note(header.producer_id, header.sequence, lsn)
 
-    def find(self, log: LogId, producer_id: int, sequence: int) -> Seen:
+    def find(self, log: LogId, producer_id: int, sequence: int) -> FoundBatch:
         known = self._logs.get(log)
-        lsns, is_whole = known.find(producer_id, sequence) if known else ([], True)
-        return Seen(lsns, is_whole and not self.is_short(log))
+        lsns, is_whole = known.find(producer_id, sequence) if known else ((), True)
+        return FoundBatch(lsns, is_whole and not self.is_short(log))
 
     def is_short(self, log: LogId) -> bool:
         """Return whether there may be older copies that still matter."""
@@ -117,10 +111,10 @@ class _LogMarks:
         if len(marks) < KEPT_OF_PRODUCER and (sequence, lsn) not in marks:
             marks.appendleft((sequence, lsn))
 
-    def find(self, producer_id: int, sequence: int) -> tuple[list[Lsn], bool]:
+    def find(self, producer_id: int, sequence: int) -> tuple[tuple[Lsn, ...], bool]:
         """Return where the batch was to be stored, and whether these are all places."""
         marks = self._by_producer.get(producer_id)
         if marks is None:
-            return [], not self._producers_forgotten
-        lsns = [lsn for known, lsn in marks if known == sequence]
+            return (), not self._producers_forgotten
+        lsns = tuple(lsn for known, lsn in marks if known == sequence)
         return lsns, len(marks) < KEPT_OF_PRODUCER or any(known < sequence for known, _ in marks)

@@ -16,9 +16,8 @@ from typing import Final, TypeAlias
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Release
 from loomlog.core.copyset.nodeset import Trouble
-from loomlog.errors import LoomError, Retryable, Unavailable
+from loomlog.errors import LoomError, Retryable
 from loomlog.net.endpoints import connect
-from loomlog.node.workers import called_back
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -56,13 +55,6 @@ class Peers:
     def ask(self, node: NodeId, request: NodeRequest, done: OnAnswer) -> None:
         """Call `done` with the answer, never before this returns; None: there is none."""
         self._peer(node).ask(request, self._stamp_of(request.log), done)
-
-    async def request(self, node: NodeId, frame: Frame) -> Frame:
-        """Return the answer; raises what the node answers, or Unavailable."""
-        if (connection := await called_back(self._peer(node).when_connected)) is None:
-            raise Unavailable(f"node {node} cannot be reached")
-        answer, _ = await connection.request(frame)
-        return answer
 
     def release(self, node: NodeId, release: Release) -> None:
         self._peer(node).release(release, self._stamp_of(release.log))

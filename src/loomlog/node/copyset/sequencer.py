@@ -42,7 +42,7 @@ from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, Stamps, State
 from loomlog.errors import AppendUnknown, Busy, LoomError, Unavailable
 from loomlog.node.copyset.epoch_store import EpochStore, Known
-from loomlog.node.copyset.procedures import Asker, AskNode, FindBatch, insist, recover
+from loomlog.node.copyset.procedures import Asker, AskNode, insist, recover
 from loomlog.node.ordered.appends import ProducerTable
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -115,7 +115,6 @@ class SequencerContext:
     ask: AskNode
     release: Callable[[NodeId, Release], None]
     asker: Asker
-    find_batch: FindBatch
     epochs: EpochStore
     exclusions: Exclusions
     chance: Chance

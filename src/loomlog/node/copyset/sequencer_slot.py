@@ -14,9 +14,16 @@ from collections.abc import Awaitable
 from typing import Final
 
 from loomlog.core.copyset.log_state import is_recovered
-from loomlog.core.copyset.messages import Activate, Contradict, GetState
+from loomlog.core.copyset.messages import Activate, Contradict, FoundBatch, GetState
 from loomlog.core.copyset.nodeset import sequencer_of
-from loomlog.core.copyset.procedures import Appended, Nowhere, Resolution, Unresolved, resolve
+from loomlog.core.copyset.procedures import (
+    Appended,
+    Nowhere,
+    Resolution,
+    Unresolved,
+    look_back,
+    resolve,
+)
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, make
 from loomlog.errors import (
     AppendUnknown,
@@ -29,8 +36,7 @@ from loomlog.errors import (
 )
 from loomlog.limits import COPYSET_QUEUED_APPENDS_MAX, COPYSET_QUEUED_BYTES_MAX, REQUEST_TIMEOUT_S
 from loomlog.node.copyset.epoch_store import Known
-from loomlog.node.copyset.marks import Seen
-from loomlog.node.copyset.procedures import insist, look_back
+from loomlog.node.copyset.procedures import ANSWER_S, insist
 from loomlog.node.copyset.sequencer import Append, OpenEnd, RunningSequencer, SequencerContext
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -38,6 +44,7 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 STATE_S: Final = 0.25  # the list of live nodes is fetched at most this often
+LOOK_BACK_S: Final = ANSWER_S + 0.5  # for nodes that tell which batches they were given
 SWAPS_MAX: Final = 3  # attempts to take an epoch, while others do, too
 
 
@@ -309,7 +316,10 @@ class SequencerSlot:
             append.failed(error)
         except TimeoutError:
             append.failed(
-                Unavailable(f"loglet {self._log}: older epochs are not recovered yet: ask again")
+                Unavailable(
+                    f"loglet {self._log}: too few nodes tell yet whether they were given the "
+                    "batch: ask again"
+                )
             )
         finally:
             self._looking_back -= 1
@@ -328,16 +338,24 @@ class SequencerSlot:
         return epoch
 
     async def _find_before(self, append: Append, epoch: Epoch) -> None:
-        known = await self._context.epochs.get(self._log, STATE_S)
-        seen = await look_back(self._log, append.header, known.state, self._context.find_batch)
-        for lsn in (lsn for lsn in seen.lsns if epoch_of(lsn) < epoch):
+        header = append.header
+
+        async def attempt() -> FoundBatch | None:
+            known = await self._context.epochs.get(self._log, STATE_S)
+            steps = look_back(self._log, header.producer_id, header.sequence, known.state)
+            return await self._context.asker.run(steps)
+
+        async with asyncio.timeout(LOOK_BACK_S):
+            found: FoundBatch = await insist(attempt)
+        certain = found.certain
+        for lsn in (lsn for lsn in found.lsns if epoch_of(lsn) < epoch):
             outcome = await self._find_out(lsn)
             if isinstance(outcome, Appended):
                 append.succeeded(outcome.record.first)
                 return
             if isinstance(outcome, Unresolved):
-                seen = Seen([], certain=False)
-        if seen.certain:
+                certain = False
+        if certain:
             self.append(append.for_epoch(epoch))
         else:
             self._answer_unknown(append, "too few nodes remember what they were given")

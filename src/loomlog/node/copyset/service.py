@@ -20,7 +20,6 @@ from loomlog.errors import InvalidArgument, LoomError, Sealed, Unavailable
 from loomlog.node.copyset.copies import CatchUp, Copies, looked_up
 from loomlog.node.copyset.epoch_store import EpochStore, Known
 from loomlog.node.copyset.handler import CopysetHandler, Grants
-from loomlog.node.copyset.marks import Seen
 from loomlog.node.copyset.peers import Peers
 from loomlog.node.copyset.procedures import Asker, recover
 from loomlog.node.copyset.sequencer import Append, RunningSequencer, SequencerContext
@@ -67,7 +66,6 @@ class CopysetService(NodeProtocol):
             ask=self._ask,
             release=self._release,
             asker=asker,
-            find_batch=self._find_batch,
             epochs=self._epochs,
             exclusions=self._exclusions,
             chance=context.random,
@@ -84,7 +82,6 @@ class CopysetService(NodeProtocol):
             "copyset_request": self._handler.request,
             "copyset_append": self._append,
             "find_copyset_tail": self._find_tail,
-            "find_copyset_batch": self._answer_find_batch,
             "find_copyset_landmarks": self._handler.landmarks,
         }
 
@@ -203,20 +200,6 @@ class CopysetService(NodeProtocol):
                 self._refreshing = True
                 self._spawn(self._refresh())
         return self._slots[log]
-
-    # ---- requests of other nodes
-
-    async def _answer_find_batch(
-        self, connection: Connection, frame: Frame, payload: memoryview
-    ) -> Frame:
-        seen = await self._copies.find_batch(frame.find_copyset_batch)
-        return pb.Frame(copyset_batch=pb.CopysetBatch(lsns=seen.lsns, certain=seen.certain))
-
-    async def _find_batch(self, node: NodeId, question: pb.FindCopysetBatch) -> Seen:
-        if node == self._me:
-            return await self._copies.find_batch(question)
-        answer = await self._peers.request(node, pb.Frame(find_copyset_batch=question))
-        return Seen(list(answer.copyset_batch.lsns), answer.copyset_batch.certain)
 
     # ---- orders of the metadata repository
 

@@ -10,7 +10,7 @@ import pytest
 from copyset_rig import LOG, PATIENCE_S, STAMP, CopysetRig
 from node_services import copyset_on
 
-from loomlog.core.copyset.messages import Forget
+from loomlog.core.copyset.messages import FindBatch, Forget
 from loomlog.core.copyset.record import make
 from loomlog.errors import NotLeader, Sealed
 from loomlog.wire import loomlog_pb2 as pb
@@ -65,8 +65,7 @@ async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(
         await rig.append(first)
         with pytest.raises(NotLeader):
             await rig.append(second)
-        question = pb.FindCopysetBatch(loglet_id=LOG + 1, producer_id=1, sequence=1)
-        await rig.ask(second, pb.Frame(find_copyset_batch=question))
+        await rig.copies(second, FindBatch(LOG + 1, producer_id=1, sequence=1))
         service = copyset_on(rig.nodes[second])
         assert LOG + 1 not in service._copies.marks._logs
         async with asyncio.timeout(PATIENCE_S):

@@ -9,9 +9,16 @@ import pytest
 from copyset_rig import LOG, CopysetRig
 from node_services import copyset_on
 
-from loomlog.core.copyset.messages import Preempted, Refused, Seal, SealedAt, Store
+from loomlog.core.copyset.messages import (
+    FindBatch,
+    FoundBatch,
+    Preempted,
+    Refused,
+    Seal,
+    SealedAt,
+    Store,
+)
 from loomlog.core.copyset.record import Kind, Record, make
-from loomlog.wire import loomlog_pb2 as pb
 
 
 @pytest.mark.parametrize("what", ["", "logs"], ids=["all volumes", "its copies"])
@@ -138,6 +145,7 @@ async def test_a_node_whose_copies_cannot_be_opened_does_not_know_what_it_was_gi
         assert any(each.lsns for each in found), "what it was given before it was restarted"
 
 
-async def find_batch(rig: CopysetRig, node: int, sequence: int) -> pb.CopysetBatch:
-    question = pb.FindCopysetBatch(loglet_id=LOG, producer_id=5, sequence=sequence)
-    return (await rig.ask(node, pb.Frame(find_copyset_batch=question))).copyset_batch
+async def find_batch(rig: CopysetRig, node: int, sequence: int) -> FoundBatch:
+    found = await rig.copies(node, FindBatch(LOG, producer_id=5, sequence=sequence))
+    assert isinstance(found, FoundBatch)
+    return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from copyset_rig import a_batch
 
+from loomlog.core.copyset.messages import FoundBatch
 from loomlog.node.copyset.marks import (
     CERTAIN_AFTER_S,
     KEPT_OF_PRODUCER,
     KEPT_S,
     PRODUCERS_MAX,
     Marks,
-    Seen,
 )
 from loomlog.storage.logsdb.recent import Batch, RecentBatches
 
@@ -32,44 +32,44 @@ def test_all_places_of_a_batch_are_known() -> None:
     marks = Marks(Clock(), 0, [])
     for sequence, lsn in ((1, 10), (2, 11), (1, 20), (1, 20)):
         note(marks, 5, sequence, lsn)
-    assert marks.find(LOG, 5, 1) == Seen([10, 20], certain=True)
-    assert marks.find(LOG, 5, 3) == Seen([], certain=True)
-    assert marks.find(LOG, 6, 1) == Seen([], certain=True)
+    assert marks.find(LOG, 5, 1) == FoundBatch((10, 20), certain=True)
+    assert marks.find(LOG, 5, 3) == FoundBatch((), certain=True)
+    assert marks.find(LOG, 6, 1) == FoundBatch((), certain=True)
 
 
 def test_what_was_there_before_is_not_known_until_it_does_not_matter_any_more() -> None:
     clock = Clock()
     marks = Marks(clock, 0, [LOG])
-    assert marks.find(LOG, 5, 1) == Seen([], certain=False)
-    assert marks.find(LOG + 1, 5, 1) == Seen([], certain=True)
+    assert marks.find(LOG, 5, 1) == FoundBatch((), certain=False)
+    assert marks.find(LOG + 1, 5, 1) == FoundBatch((), certain=True)
     clock.now += CERTAIN_AFTER_S
-    assert marks.find(LOG, 5, 1) == Seen([], certain=True)
+    assert marks.find(LOG, 5, 1) == FoundBatch((), certain=True)
 
 
 def test_what_was_there_before_may_be_looked_through() -> None:
     marks = Marks(Clock(), 0, [LOG])
     note(marks, 5, 2, 20)
     marks.note_older(LOG, RecentBatches([Batch(5, 1, 10)], complete=False))
-    assert marks.find(LOG, 5, 1) == Seen([10], certain=False)
+    assert marks.find(LOG, 5, 1) == FoundBatch((10,), certain=False)
     marks.note_older(LOG, RecentBatches([Batch(5, 1, 10), Batch(6, 1, 9)], complete=True))
-    assert marks.find(LOG, 5, 1) == Seen([10], certain=True)
-    assert marks.find(LOG, 6, 1) == Seen([9], certain=True)
+    assert marks.find(LOG, 5, 1) == FoundBatch((10,), certain=True)
+    assert marks.find(LOG, 6, 1) == FoundBatch((9,), certain=True)
 
 
 def test_a_producer_that_appended_much_meanwhile_is_not_known_for_certain() -> None:
     marks = Marks(Clock(), 0, [])
     for sequence in range(1, KEPT_OF_PRODUCER + 2):
         note(marks, 5, sequence, sequence)
-    assert marks.find(LOG, 5, 1) == Seen([], certain=False)
-    assert marks.find(LOG, 5, KEPT_OF_PRODUCER) == Seen([KEPT_OF_PRODUCER], certain=True)
+    assert marks.find(LOG, 5, 1) == FoundBatch((), certain=False)
+    assert marks.find(LOG, 5, KEPT_OF_PRODUCER) == FoundBatch((KEPT_OF_PRODUCER,), certain=True)
 
 
 def test_nor_is_one_whose_place_others_took() -> None:
     marks = Marks(Clock(), 0, [])
     for producer in range(1, PRODUCERS_MAX + 2):
         note(marks, producer, 1, producer)
-    assert marks.find(LOG, 1, 1) == Seen([], certain=False)
-    assert marks.find(LOG, 2, 1) == Seen([2], certain=True)
+    assert marks.find(LOG, 1, 1) == FoundBatch((), certain=False)
+    assert marks.find(LOG, 2, 1) == FoundBatch((2,), certain=True)
 
 
 def test_a_log_that_gets_nothing_is_forgotten_after_a_while() -> None:
@@ -82,8 +82,8 @@ def test_a_log_that_gets_nothing_is_forgotten_after_a_while() -> None:
     clock.now += KEPT_S / 2
     marks.tidy()
     assert marks.logs == [LOG + 1]
-    assert marks.find(LOG, 5, 1) == Seen([], certain=True)
-    assert marks.find(LOG + 1, 5, 2) == Seen([11], certain=True)
+    assert marks.find(LOG, 5, 1) == FoundBatch((), certain=True)
+    assert marks.find(LOG + 1, 5, 2) == FoundBatch((11,), certain=True)
     clock.now += KEPT_S / 2
     marks.tidy()
     assert marks.logs == []
