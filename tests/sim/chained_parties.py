@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from random import Random
 
 from chained_judge import Judge
@@ -15,6 +16,7 @@ from memory_tables import MemoryTable
 
 from loomlog.core.chained.append import Appended, Overtaken, append, resolve
 from loomlog.core.chained.chain import Block, Projection, Replica
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import (
     Answer,
     Current,
@@ -32,10 +34,10 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.read import decide_at, fill, find_end, find_tail, read, read_at
 from loomlog.core.chained.reconfigure import (
+    Admission,
     Adopted,
     Goal,
     Reconfigured,
-    catch_up,
     create,
     reconfigure,
 )
@@ -281,40 +283,63 @@ class Client(Party):
             yield from self.refresh()
 
 
+class Records:
+    """The record of the loglet, as the metadata repositories share it."""
+
+    def __init__(self, record: ChainedRecord) -> None:
+        self.record = record
+        self.births = count(record.projection.sequencer + 1)
+
+
 class Repository(Party):
     """A metadata repository that leads, or believes that it does. Its sequencers die with it."""
 
-    def __init__(self, name: str, random: Random, judge: Judge) -> None:
+    def __init__(self, name: str, random: Random, judge: Judge, records: Records) -> None:
         super().__init__(name, random, judge)
+        self._records = records
         self.sequencers: dict[int, Sequencer] = {}  # by the number in their projections
 
-    def reconfigure(self, number: int, goal: Goal | None = None) -> Steps[None]:
+    def reconfigure(self, goal: Goal) -> Steps[None]:
         projection = yield from self.refresh()
         if projection is not None:
-            yield from self._reconfigure(projection, goal or Goal(), number)
+            yield from self._reconfigure(projection, goal)
 
-    def join(self, number: int, chain: int, node_id: NodeId) -> Steps[None]:
-        """Make a replica, fill it, let it join; perhaps over a few epochs."""
+    def join(self, chain: int, node_id: NodeId) -> Steps[None]:
+        """Make a replica, fill it and let it join, until it has joined or is given up."""
         projection = yield from self.refresh()
         if projection is None:
             return
-        replica = Replica(node_id, projection.log_id, chain, number)
-        newcomer = yield from create(projection, replica)
-        for _ in range(self.random.randint(0, 2)):
-            if isinstance(newcomer, Interrupted):
-                return
-            newcomer = yield from catch_up(projection, newcomer)
-            projection = (yield from self.refresh()) or projection
-        if not isinstance(newcomer, Interrupted):
-            yield from self._reconfigure(projection, Goal(newcomer=newcomer), number)
+        replica = Replica(node_id, projection.log_id, chain, next(self._records.births))
+        self._records.record = self._records.record.admit(replica)
+        yield from self._admit(projection, replica)
+        self._records.record = self._records.record.give_up(replica)
 
-    def _reconfigure(self, projection: Projection, goal: Goal, number: int) -> Steps[None]:
-        ending = yield from reconfigure(projection, goal, number)
+    def _admit(self, projection: Projection, replica: Replica) -> Steps[None]:
+        newcomer = yield from create(projection, replica)
+        if isinstance(newcomer, Interrupted):
+            return
+        admission = Admission(newcomer)
+        while replica in self._records.record.joining:
+            projection = (yield from self.refresh()) or projection
+            stop = yield from admission.catch_up(projection)
+            if stop is None:
+                goal = admission.next_goal(took_s=self.random.choice((0.0, 0.0, 1.0)))
+                if (yield from self._reconfigure(projection, goal)):
+                    continue
+            if admission.retry_delay_s() is None:
+                return
+
+    def _reconfigure(self, projection: Projection, goal: Goal) -> Steps[bool]:
+        """Return whether it came into force."""
+        name = next(self._records.births)
+        ending = yield from reconfigure(projection, goal, name)
         match ending:
             case Reconfigured(new):
                 self.judge.in_force(new)
                 remembered = self.random.choice((1, 3, 100))
                 if not new.closed:
-                    self.sequencers[number] = Sequencer(new, remembered)
+                    self.sequencers[name] = Sequencer(new, remembered)
+                return True
             case Adopted(other):
                 self.judge.in_force(other)
+        return False

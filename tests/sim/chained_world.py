@@ -19,9 +19,10 @@ from random import Random
 
 from chained_calls import Call, Question
 from chained_judge import Judge, Violation
-from chained_parties import Client, Node, Party, Repository
+from chained_parties import Client, Node, Party, Records, Repository
 
 from loomlog.core.chained.chain import Block, Projection, Replica, first_projection
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import (
     Answer,
     Create,
@@ -41,6 +42,7 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.read import decide_at, find_end, find_tail
 from loomlog.core.chained.reconfigure import Goal, pull
 from loomlog.core.chained.sequencer import Sequencer
+from loomlog.core.chained.upkeep import Action, ChainsStanding, Join, NewEpoch, Wait, decide
 from loomlog.core.requests import Lost, Service
 from loomlog.types import Glsn, NodeId
 
@@ -65,9 +67,15 @@ class ChainedWorld:
         self.blocked: set[tuple[str, NodeId]] = set()
         self.numbers = 0
         self.clients = [self._new_client() for _ in range(3)]
+        self.records = self._create_log(random.choice((1, 2, 3)))
         self.repositories = [self._new_repository()]
-        self.projection = self._create_log(random.choice((1, 2, 3)))
+        self.repositories[0].sequencers[self.projection.sequencer] = Sequencer(self.projection)
         self.reconfigurations = 0
+
+    @property
+    def projection(self) -> Projection:
+        """The one in force."""
+        return self.records.record.projection
 
     def _number(self) -> int:
         self.numbers += 1
@@ -78,9 +86,10 @@ class ChainedWorld:
         return Client(f"client-{number}", number, self.random, self.judge)
 
     def _new_repository(self) -> Repository:
-        return Repository(f"repository-{self._number()}", self.random, self.judge)
+        name = f"repository-{self._number()}"
+        return Repository(name, self.random, self.judge, self.records)
 
-    def _create_log(self, chains: int) -> Projection:
+    def _create_log(self, chains: int) -> Records:
         chosen = [
             self.random.sample(sorted(self.nodes), self.replicas_wanted) for _ in range(chains)
         ]
@@ -90,8 +99,7 @@ class ChainedWorld:
             for request in (Create(), Seal(1)):
                 self.nodes[replica.node_id].ask(replica, request, lambda answer: None)
                 self.nodes[replica.node_id].commits.work()
-        self.repositories[0].sequencers[number] = Sequencer(projection)
-        return projection
+        return Records(ChainedRecord(LOG, LOG, 1, projection, made=True))
 
     # ---- the run
 
@@ -100,7 +108,7 @@ class ChainedWorld:
             self._step(faults=True)
         if self.random.random() < 0.3:
             repository = self.repositories[-1]
-            self._call(repository, repository.reconfigure(self._number(), Goal(close=True)))
+            self._call(repository, repository.reconfigure(Goal(close=True)))
         self._calm_down()
         for _ in range(CALM_STEPS):
             if self._is_well():
@@ -183,13 +191,14 @@ class ChainedWorld:
         match request:
             case Current():
                 return InForce(self.projection)
-            case Swap(new) if new.epoch == self.projection.epoch + 1:
-                self.projection = new
+            case Swap(new):
+                before = self.records.record
+                self.records.record = before.swap(new)
+                if self.records.record == before:
+                    return InForce(self.projection)
                 self.reconfigurations += 1
                 self._check_replicas()
                 return Swapped()
-            case Swap():
-                return InForce(self.projection)
         known = party.projection or self.projection
         for repository in self.repositories:
             if (sequencer := repository.sequencers.get(known.sequencer)) is not None:
@@ -215,17 +224,16 @@ class ChainedWorld:
 
     def _reconfigure(self) -> None:
         repository = self.random.choice(self.repositories)
-        number = self._number()
         chains = self.projection.chains
         index = self.random.randrange(len(chains))
         spare = sorted(set(self.nodes) - {replica.node_id for replica in chains[index]})
         if spare and self.random.random() < 0.5:
-            self._call(repository, repository.join(number, index, self.random.choice(spare)))
+            self._call(repository, repository.join(index, self.random.choice(spare)))
             return
         goal = Goal()
         if self.random.random() < 0.2:
             goal = Goal(leaving=frozenset([self.random.choice(chains[index]).node_id]))
-        self._call(repository, repository.reconfigure(number, goal))
+        self._call(repository, repository.reconfigure(goal))
 
     # ---- harm
 
@@ -299,19 +307,50 @@ class ChainedWorld:
                 node.restart()
 
     def _mend(self) -> None:
-        """What a reconcile loop does: one thing at a time."""
+        """Do what the upkeep of the newest repository wants, one thing at a time."""
         if any(isinstance(call.party, Repository) for call in self.calls):
             return
         repository = self.repositories[-1]
-        number = self._number()
-        if self._must_reconfigure():
-            self._call(repository, repository.reconfigure(number))
-            return
-        for index, chain in enumerate(self.projection.chains):
-            if len(chain) < self.replicas_wanted:
-                spare = sorted(set(self.nodes) - {replica.node_id for replica in chain})
-                self._call(repository, repository.join(number, index, self.random.choice(spare)))
-                return
+        record = self.records.record
+        self.records.record = record.give_up(*record.joining)  # nothing fills them any more
+        match self._wanted():
+            case NewEpoch() as wanted:
+                self._call(repository, repository.reconfigure(wanted.goal()))
+            case Join(chain, node):
+                self._call(repository, repository.join(chain, node))
+
+    def _wanted(self) -> Action:
+        record = self.records.record
+        needs_epoch = "not all is of the epoch" if self._must_reconfigure() else ""
+        lost = {r for r in record.replicas if self.reachable(r.node_id) and not self._is_sound(r)}
+        unfit = lost.intersection(record.projection.replicas)
+        standing = ChainsStanding(
+            record, self.replicas_wanted, needs_epoch, frozenset(unfit), frozenset(lost)
+        )
+        return decide(standing, self)
+
+    # ---- the nodes, as the upkeep sees them
+
+    def reachable(self, node: NodeId) -> bool:
+        return self.nodes[node].up and (self.repositories[-1].name, node) not in self.blocked
+
+    def silent(self, node: NodeId) -> bool:
+        return not self.reachable(node)
+
+    def replaced(self, node: NodeId) -> bool:
+        return True
+
+    def leaving(self, node: NodeId) -> bool:
+        return False
+
+    def spare(self, chain: int) -> NodeId | None:
+        record = self.records.record
+        used = {replica.node_id for replica in record.projection.chains[chain]}
+        spare = [node for node in self.nodes if node not in used and self.reachable(node)]
+        return self.random.choice(spare) if spare else None
+
+    def fresh(self, chain: int) -> NodeId | None:
+        return None
 
     def _must_reconfigure(self) -> bool:
         projection = self.projection
@@ -327,8 +366,7 @@ class ChainedWorld:
     def _is_well(self) -> bool:
         return (
             not (self.calls or self.questions or self.late or self.answers)
-            and not self._must_reconfigure()
-            and all(len(chain) >= self.replicas_wanted for chain in self.projection.chains)
+            and self._wanted() == Wait()
         )
 
     # ---- the end

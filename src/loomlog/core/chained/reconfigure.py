@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from loomlog.core.backoff import Backoff
 from loomlog.core.chained.chain import POSITION_MAX, Chain, Projection, Replica
 from loomlog.core.chained.messages import (
     Answer,
@@ -75,23 +76,11 @@ class Newcomer(NamedTuple):
 
 
 def create(projection: Projection, replica: Replica) -> Steps[Newcomer | Interrupted]:
+    """Create a replica that is going to join."""
     [answer] = yield [Ask(replica, Create())]
     if not isinstance(answer, Done):
         return _as_interrupted(stopped(answer))
     return Newcomer(replica, projection.first)
-
-
-def catch_up(projection: Projection, newcomer: Newcomer) -> Steps[Newcomer | Interrupted]:
-    """Copy everything below the start of the epoch from the tail. The rest is copied while appends
-    wait; if that is much, begin a new epoch and catch up again first."""
-    address = yield from settle(projection, newcomer.copied)
-    if isinstance(address, Interrupted):
-        return address
-    tail = projection.chains[newcomer.replica.chain][-1]
-    trimmed = yield from copy(projection.epoch, tail, newcomer, until=address)
-    if isinstance(trimmed, Interrupted):
-        return trimmed
-    return Newcomer(newcomer.replica, address, trimmed)
 
 
 def settle(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
@@ -119,11 +108,14 @@ def _first_address(projection: Projection, address: Glsn) -> Steps[Glsn | Interr
 
 
 def _settle_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
-    """Advance as far as one listing of all tails allows, or by one block."""
+    """Advance as far as one listing of all tails allows, or by one block, or behind a trim that has
+    reached some of them."""
     request = List(projection.epoch, address, CHAIN_LIST_MAX)
     answers = yield [Ask(tail, request) for tail in projection.tails]
     ends: dict[Glsn, Glsn] = {}
     for answer in answers:
+        if isinstance(answer, TrimmedTo):
+            return (yield from _first_address(projection, answer.position + 1))
         if not isinstance(answer, Listed):
             return _as_interrupted(stopped(answer))
         ends.update((extent.first, extent.end) for extent in answer.extents)
@@ -135,6 +127,10 @@ def _settle_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrup
     return address
 
 
+def _ignore(newcomer: Newcomer) -> None:
+    pass
+
+
 def copy(
     epoch: int,
     source: Replica,
@@ -142,22 +138,23 @@ def copy(
     until: Glsn | None = None,
     *,
     salvage: bool = False,
-) -> Steps[Glsn | Interrupted]:
-    """Copy every block that the newcomer lacks, or all below `until`. Return up to which position
-    blocks were trimmed and therefore not copied."""
-    position, trimmed, more = newcomer.copied, newcomer.trimmed, True
-    while more and (until is None or position < until):
-        request = Pull(epoch, source, position, COPY_PART_BYTES, salvage)
+    note: Callable[[Newcomer], None] = _ignore,
+) -> Steps[Newcomer | Interrupted]:
+    """Copy every block that the newcomer lacks, or all below `until`. `note` is called after each
+    part with how far it got."""
+    more = True
+    while more and (until is None or newcomer.copied < until):
+        request = Pull(epoch, source, newcomer.copied, COPY_PART_BYTES, salvage)
         [answer] = yield [Ask(newcomer.replica, request)]
         match answer:
-            case TrimmedTo():
-                trimmed = answer.position
-                position = trimmed + 1
+            case TrimmedTo(position):
+                newcomer = newcomer._replace(copied=position + 1, trimmed=position)
             case Pulled():
-                position, more = answer.end, answer.more
+                newcomer, more = newcomer._replace(copied=answer.end), answer.more
             case _:
                 return _as_interrupted(stopped(answer))
-    return trimmed
+        note(newcomer)
+    return newcomer
 
 
 def pull(replica: Replica, request: Pull) -> Steps[Answer]:
@@ -196,6 +193,60 @@ class Goal(NamedTuple):
     fresh: tuple[Replica, ...] = ()  # one for each chain without a whole replica
     older: tuple[Replica, ...] = ()  # of those chains and not in force; believed in this order
     damaged: frozenset[Replica] = frozenset()  # unfit, but they know which blocks there were
+
+
+CATCH_UP_S: Final = 0.3  # what arrives in this time is copied while appends wait
+EPOCHS_MAX: Final = 5  # begun to make the rest that small
+ATTEMPTS_MAX: Final = 8  # without any progress; then another node is looked for
+RETRY: Final = Backoff(0.1, 2.0)
+
+
+class Admission:
+    """Fills a newcomer, over as many epochs as that takes, until it may join. An interrupted copy
+    continues where it ended."""
+
+    def __init__(self, newcomer: Newcomer) -> None:
+        self.newcomer = newcomer
+        self._epochs = 0
+        self._attempts = 0  # that failed since it had copied this much:
+        self._copied_before = newcomer.copied
+
+    def catch_up(self, projection: Projection) -> Steps[Interrupted | None]:
+        """Copy everything below the start of the epoch from the tail."""
+        settled = yield from settle(projection, self.newcomer.copied)
+        if isinstance(settled, Interrupted):
+            return settled
+
+        def note(newcomer: Newcomer) -> None:
+            # Blocks above were copied, too, but something between them may still be open.
+            self.newcomer = newcomer._replace(copied=min(newcomer.copied, settled))
+
+        tail = projection.chains[self.newcomer.replica.chain][-1]
+        filled = yield from copy(projection.epoch, tail, self.newcomer, settled, note=note)
+        if isinstance(filled, Interrupted):
+            return filled
+        self.newcomer = filled._replace(copied=settled)
+        return None
+
+    def next_goal(self, took_s: float) -> Goal:
+        """Return the goal of the next epoch, given how long it took to catch up. What is left is
+        copied while appends wait; if that is much, catch up again in another epoch first."""
+        if took_s <= CATCH_UP_S or self._epochs == EPOCHS_MAX:
+            return Goal(newcomer=self.newcomer)
+        self._epochs += 1
+        return Goal()
+
+    def retry_delay_s(self) -> float | None:
+        """Return when to try again after a failure; None: it is hopeless."""
+        has_progressed = self.newcomer.copied > self._copied_before
+        self._attempts = 0 if has_progressed else self._attempts + 1
+        self._copied_before = self.newcomer.copied
+        return RETRY.delay_s(self._attempts) if self._attempts < ATTEMPTS_MAX else None
+
+    def percent(self, projection: Projection) -> int:
+        """Return how much of its chain the newcomer has."""
+        copied, whole = self.newcomer.copied - projection.first, projection.start - projection.first
+        return min(100, 100 * max(0, copied) // max(1, whole))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +350,9 @@ def _restore_chain(
     if not isinstance(sealed, SealedAt):
         return Interrupted(f"node {fresh.node_id} did not take a new replica")
     for source in sources:
-        trimmed = yield from copy(epoch, source, newcomer, salvage=True)
-        if isinstance(trimmed, Interrupted):
-            return trimmed
+        filled = yield from copy(epoch, source, newcomer, salvage=True)
+        if isinstance(filled, Interrupted):
+            return filled
     return None
 
 
@@ -356,10 +407,10 @@ def _fill_up(
     """Copy what reached the tail since the newcomer was filled. Both are sealed by now."""
     if tail not in seals or newcomer.replica not in seals:
         return Interrupted("the newcomer or the replica it is copied from did not answer")
-    trimmed = yield from copy(epoch, tail, newcomer)
-    if isinstance(trimmed, Interrupted):
-        return trimmed
-    trimmed = max(trimmed, seals[tail].trimmed)
+    filled = yield from copy(epoch, tail, newcomer)
+    if isinstance(filled, Interrupted):
+        return filled
+    trimmed = max(filled.trimmed, seals[tail].trimmed)
     if not trimmed:
         return None
     stop = first_stop((yield [Ask(newcomer.replica, Trim(epoch, trimmed))]), Done)

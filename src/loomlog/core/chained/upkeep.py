@@ -15,28 +15,24 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from loomlog.core.chained.chain import Chain, Projection, Replica
+from loomlog.core.chained.loglet import ChainedRecord
+from loomlog.core.chained.reconfigure import Goal
 from loomlog.types import Glsn, NodeId
 
 
 class ChainsStanding(NamedTuple):
     """The state of the chains of a loglet besides their nodes."""
 
-    projection: Projection
+    record: ChainedRecord
     replicas_wanted: int
     needs_epoch: str = ""  # why it needs a new one regardless of its nodes
     unfit: frozenset[Replica] = frozenset()  # their nodes are there, their blocks are not
-    joining: tuple[Replica, ...] = ()
-    left: tuple[Replica, ...] = ()  # are not removed from their nodes yet
-    given_up: tuple[Replica, ...] = ()  # newcomers that did not join; are not removed yet, either
     lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, removed, or an older copy
     damaged: frozenset[Replica] = frozenset()  # unfit for good: blocks are not what was written
 
-    def older(self, chain: int) -> list[Replica]:
-        """Return the replicas besides those in force that may have blocks of a chain, in the order
-        in which they are believed. Newcomers have decided blocks only. A replica that left may have
-        blocks that were decided otherwise later: so one that left later comes first."""
-        older = (*self.joining, *reversed(self.given_up), *reversed(self.left))
-        return [replica for replica in older if replica.chain == chain]
+    @property
+    def projection(self) -> Projection:
+        return self.record.projection
 
     def whole(self, chain: int) -> list[Replica]:
         """Return the replicas in force that have all blocks of a chain."""
@@ -75,6 +71,16 @@ class NewEpoch:
     fresh: tuple[tuple[int, NodeId], ...] = ()  # chains that are lost, and where they begin again
     older: tuple[Replica, ...] = ()  # may have blocks of those chains, too
     damaged: frozenset[Replica] = frozenset()
+
+    def goal(self, *fresh: Replica) -> Goal:
+        """Return the goal of the epoch, given the replicas with which lost chains begin again."""
+        return Goal(
+            leaving=self.leaving,
+            unfit=self.unfit,
+            fresh=fresh,
+            older=self.older,
+            damaged=self.damaged,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ def _is_lost(chains: ChainsStanding, chain: Chain, nodes: Nodes) -> bool:
 
 def _away(chains: ChainsStanding, chain: int, nodes: Nodes) -> list[NodeId]:
     """Return the nodes with older replicas of a chain that cannot be asked now."""
-    awaited = (replica for replica in chains.older(chain) if replica not in chains.lost)
+    awaited = (replica for replica in chains.record.older(chain) if replica not in chains.lost)
     return sorted({r.node_id for r in awaited if not nodes.reachable(r.node_id)})
 
 
@@ -145,7 +151,7 @@ def is_needless(chains: ChainsStanding, replica: Replica, nodes: Nodes) -> bool:
     whole = chains.whole(replica.chain)
     if len(whole) >= chains.replicas_wanted:
         return True
-    is_copy = replica in chains.given_up
+    is_copy = replica in chains.record.given_up
     return is_copy and any(nodes.reachable(r.node_id) for r in whole)
 
 
@@ -157,7 +163,7 @@ def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | 
                 return Wait(f"chain {index} is lost, and there is no node where it can begin again")
             fresh.append((index, node))
     removed = frozenset(r.node_id for r in chains.lost if not nodes.reachable(r.node_id))
-    older = tuple(replica for index, _ in fresh for replica in chains.older(index))
+    older = tuple(replica for index, _ in fresh for replica in chains.record.older(index))
     return NewEpoch(reason, removed, chains.unfit, tuple(fresh), older, chains.damaged)
 
 
@@ -194,9 +200,9 @@ def _staying(chain: Chain, nodes: Nodes) -> list[Replica]:
 def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
     reason = ""
     for index, chain in enumerate(chains.projection.chains):
-        joining = [replica for replica in chains.joining if replica.chain == index]
+        joining = [replica for replica in chains.record.joining if replica.chain == index]
         lacking = chains.replicas_wanted - len(_staying(chain, nodes)) - len(joining)
-        left = {r.node_id for r in (*chains.left, *chains.given_up) if r.chain == index}
+        left = {r.node_id for r in chains.record.needless if r.chain == index}
         awaited = sorted(node for node in left if not nodes.replaced(node))
         if lacking > len(awaited):
             if (node := nodes.spare(index)) is not None:

@@ -5,7 +5,6 @@ catalog of projections, and the sequencers of this term.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from loomlog.core.chained.chain import Replica
@@ -33,8 +32,6 @@ from loomlog.wire.chained import answer_from_wire, request_to_wire
 
 BUSY_S: Final = 0.05  # a busy node is asked again after this time
 
-Copied = Callable[[Pulled], None]
-
 
 class Driver:
     """Carries out operations on chained loglets."""
@@ -53,23 +50,15 @@ class Driver:
         self._members = members
         self._request_timeout_s = request_timeout_s
 
-    async def drive(
-        self,
-        loglet: LogId,
-        steps: Steps[Outcome],
-        copied: Copied | None = None,
-        bytes_per_s: int = 0,
-    ) -> Outcome:
-        """Carry out an operation and return its outcome. `copied` is called with each
-        part that a newcomer pulls, at most `bytes_per_s` (0: without a limit)."""
+    async def drive(self, loglet: LogId, steps: Steps[Outcome], bytes_per_s: int = 0) -> Outcome:
+        """Carry out an operation and return its outcome. Newcomers pull at most `bytes_per_s`; 0:
+        without a limit."""
 
         async def answer(asks: list[ChainedAsk]) -> list[Answer]:
             answers = await asyncio.gather(*(self._answer(loglet, ask) for ask in asks))
-            for pulled in answers:
-                if copied is not None and isinstance(pulled, Pulled):
-                    copied(pulled)
-                    if bytes_per_s:
-                        await asyncio.sleep(pulled.size / bytes_per_s)
+            if bytes_per_s:
+                pulled = sum(answer.size for answer in answers if isinstance(answer, Pulled))
+                await asyncio.sleep(pulled / bytes_per_s)
             return answers
 
         return await drive(steps, answer)

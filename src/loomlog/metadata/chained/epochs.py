@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
 from loomlog.core.chained.chain import Projection
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Interrupted
 from loomlog.core.chained.reconfigure import HANDED_OUT_MAX, Goal, Reconfigured, reconfigure
 from loomlog.core.segments import Segment
@@ -18,7 +18,7 @@ from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.chained.records import ChainedCatalog, ChainedRecord
+from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.types import Glsn, LogId
 
@@ -57,15 +57,11 @@ class Epochs:
         async with self._alone(segment.loglet):
             record = self._record(segment.loglet)
             if not record.begun:
-                projection = record.projection._replace(
-                    first=segment.start,
-                    start=segment.start,
-                    sequencer=self._sequencers.new_name(),
+                name = self._sequencers.new_name()
+                record = await self.records.change(
+                    record.loglet, lambda record: record.begin(segment.start, name)
                 )
-                await self.records.change(
-                    record.loglet, lambda record: replace(record, projection=projection)
-                )
-                self._sequencers.begin(projection)
+                self._sequencers.begin(record.projection)
                 logger.info("segment %d begins at %d", segment.loglet, segment.start)
         self._tell(segment.loglet)
         self.changed(segment.loglet)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from loomlog.core.chained.chain import Projection, Replica, first_projection
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import (
     Create,
     Done,
@@ -28,7 +29,7 @@ from loomlog.limits import CHAINS_PER_SEGMENT_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.chained.records import ChainedCatalog, ChainedRecord
+from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.chained.upkeep import Upkeep
 from loomlog.metadata.nodes.placement import LOOK_S
@@ -115,12 +116,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             stream_id = await self._catalog.new_stream()
             await self.records.add(ChainedRecord(loglet, log.log_id, stream_id, projection))
         else:  # its creation was interrupted: remove what there may be of it
-            await self.records.change(
-                loglet,
-                lambda record: replace(
-                    record, projection=projection, dropping=record.replicas, given_up=()
-                ),
-            )
+            await self.records.change(loglet, lambda record: record.make_again(projection))
         making = (self._make_replica(replica) for replica in projection.replicas)
         for failure in await asyncio.gather(*making, return_exceptions=True):
             if failure is not None:
@@ -257,7 +253,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
         """Return how many percent each newcomer has copied."""
         newcomers = self.upkeep.newcomers
-        return {replica: newcomers.percent(record.loglet, replica) for replica in record.joining}
+        return {replica: newcomers.percent(record, replica) for replica in record.joining}
 
     # ---- nodes
 

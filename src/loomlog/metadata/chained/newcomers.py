@@ -4,45 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Final
 
-from loomlog.core.backoff import Backoff
 from loomlog.core.chained.chain import Projection, Replica
-from loomlog.core.chained.messages import Interrupted, Pulled
-from loomlog.core.chained.reconfigure import Goal, Newcomer, copy, create, settle
+from loomlog.core.chained.loglet import ChainedRecord
+from loomlog.core.chained.messages import Interrupted
+from loomlog.core.chained.reconfigure import Admission, create
 from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
 from loomlog.metadata.chained.epochs import Epochs
-from loomlog.types import Glsn, LogId
 
 logger = logging.getLogger(__name__)
 
 COPIES_MAX: Final = 4  # at one time: they take disks and network from appends
-ATTEMPTS: Final = 8  # without any progress; then another node is looked for
-RETRY: Final = Backoff(0.1, 2.0)
-CATCH_UP_S: Final = 0.3  # what arrives in this time is copied while appends wait
-EPOCHS_MAX: Final = 5  # begun to make the rest that small
-
-
-@dataclass(slots=True)
-class Copying:
-    """The progress of a copy to a newcomer."""
-
-    newcomer: Newcomer
-    settled: Glsn = 0  # below this nothing is open any more, in the projection it is copied from
-    reached: Glsn = 0  # it has all that its source has below this
-
-    def begin(self, settled: Glsn) -> None:
-        """Start at `copied`: blocks above it from an earlier attempt may be incomplete."""
-        self.settled, self.reached = settled, self.newcomer.copied
-
-    def copied(self, part: Pulled) -> None:
-        self.reached = part.end
-
-    def keep(self) -> None:
-        """Keep the progress for the next attempt."""
-        copied = max(self.newcomer.copied, min(self.reached, self.settled))
-        self.newcomer = self.newcomer._replace(copied=copied)
 
 
 class Newcomers:
@@ -54,7 +27,7 @@ class Newcomers:
         self._records, self._driver, self._nodes = epochs.records, epochs.driver, epochs.nodes
         self._bytes_per_s = bytes_per_s
         self._room = asyncio.Semaphore(COPIES_MAX)
-        self.under_way: dict[Replica, Copying] = {}
+        self.under_way: dict[Replica, Admission] = {}
 
     async def admit(self, replica: Replica) -> None:
         """Copy to it until it has joined or is given up; then it is to be removed."""
@@ -68,7 +41,7 @@ class Newcomers:
         except LoomError as error:
             logger.warning("node %d does not join segment %d: %s", *replica[:2], error)
             self._nodes.set_unable(replica.log_id, replica.node_id)
-            await self._records.drop(replica.log_id, replica)
+            await self._records.change(replica.log_id, lambda record: record.give_up(replica))
         finally:
             self.under_way.pop(replica, None)
 
@@ -78,39 +51,24 @@ class Newcomers:
         newcomer = await self._driver.drive(loglet, create(projection, replica))
         if isinstance(newcomer, Interrupted):
             raise Unavailable(newcomer.reason)
-        copying = self.under_way[replica] = Copying(newcomer)
-        attempts, epochs = 0, 0
+        admission = self.under_way[replica] = Admission(newcomer)
         while True:
-            before = copying.newcomer.copied
             try:
                 began_s = self._loop.time()
-                await self._catch_up(self._projection(replica), copying)
-                if self._loop.time() - began_s <= CATCH_UP_S or epochs == EPOCHS_MAX:
-                    goal = Goal(newcomer=copying.newcomer)
-                    await self._epochs.next(loglet, goal, f"node {replica.node_id} joins")
+                steps = admission.catch_up(self._projection(replica))
+                stop = await self._driver.drive(loglet, steps, self._bytes_per_s)
+                if stop is not None:
+                    raise Unavailable(stop.reason)
+                goal = admission.next_goal(self._loop.time() - began_s)
+                what = "joins" if goal.newcomer else "catches up"
+                await self._epochs.next(loglet, goal, f"node {replica.node_id} {what}")
+                if goal.newcomer:
                     return
-                await self._epochs.next(loglet, Goal(), f"node {replica.node_id} catches up")
-                epochs += 1
             except Unavailable:
-                attempts = 0 if copying.newcomer.copied > before else attempts + 1
-                if attempts == ATTEMPTS or not self._nodes.reachable(replica.node_id):
+                delay_s = admission.retry_delay_s()
+                if delay_s is None or not self._nodes.reachable(replica.node_id):
                     raise
-                await asyncio.sleep(RETRY.delay_s(attempts))
-
-    async def _catch_up(self, projection: Projection, copying: Copying) -> None:
-        """Settle all below the start of the epoch, and copy it."""
-        loglet, epoch = projection.log_id, projection.epoch
-        settled = await self._driver.drive(loglet, settle(projection, copying.newcomer.copied))
-        if isinstance(settled, Interrupted):
-            raise Unavailable(settled.reason)
-        copying.begin(settled)
-        tail = projection.chains[copying.newcomer.replica.chain][-1]
-        steps = copy(epoch, tail, copying.newcomer, until=settled)
-        trimmed = await self._driver.drive(loglet, steps, copying.copied, self._bytes_per_s)
-        copying.keep()
-        if isinstance(trimmed, Interrupted):
-            raise Unavailable(trimmed.reason)
-        copying.newcomer = copying.newcomer._replace(copied=settled, trimmed=trimmed)
+                await asyncio.sleep(delay_s)
 
     def _projection(self, replica: Replica) -> Projection:
         record = self._records.get(replica.log_id)
@@ -118,10 +76,7 @@ class Newcomers:
             raise NotFound(f"segment {replica.log_id} continues without it")
         return record.projection
 
-    def percent(self, loglet: LogId, replica: Replica) -> int:
+    def percent(self, record: ChainedRecord, replica: Replica) -> int:
         """Return how much of its chain the newcomer has."""
-        copying, record = self.under_way.get(replica), self._records.get(loglet)
-        if copying is None or record is None:
-            return 0
-        first, end = record.projection.first, max(copying.settled, record.projection.start)
-        return min(100, 100 * max(0, copying.reached - first) // max(1, end - first))
+        admission = self.under_way.get(replica)
+        return admission.percent(record.projection) if admission else 0

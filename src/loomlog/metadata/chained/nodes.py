@@ -7,11 +7,11 @@ from collections.abc import Iterable, Set
 from typing import Final, TypeAlias
 
 from loomlog.core.chained.chain import Projection, Replica
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.upkeep import Nodes
 from loomlog.core.placement import Load, choose_spare
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
-from loomlog.metadata.chained.records import ChainedRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import UNABLE_S, LostNodes
 from loomlog.types import LogId, NodeId

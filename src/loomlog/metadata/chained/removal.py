@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loomlog.core.chained.chain import Replica
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Done, Interrupted, Remove, Trimmed
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.chained.trim import trim
 from loomlog.metadata.background import Background, Progress, RetryLoop
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.nodes import LOOK_S
-from loomlog.metadata.chained.records import ChainedRecord
 from loomlog.types import Glsn, LogId, NodeId
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,7 @@ class Removal:
 
     async def _abandon(self, record: ChainedRecord) -> Progress:
         self._epochs.forget(record.loglet)
-        if any(record.projection.replicas) or record.joining:
-            empty = record.projection._replace(chains=())
-            record = await self._records.change(
-                record.loglet,
-                lambda r: replace(
-                    r, projection=empty, joining=(), dropping=r.replicas, given_up=()
-                ),
-            )
+        record = await self._records.change(record.loglet, lambda record: record.abandon())
         if record.needless:
             return await self._remove(record)
         await self._records.forget(record.loglet)
@@ -82,7 +75,9 @@ class Removal:
         ]
         removed = await self._ask_to_remove(there)
         if forgotten or removed:
-            await self._records.removed(record.loglet, *forgotten, *removed)
+            await self._records.change(
+                record.loglet, lambda record: record.forget(*forgotten, *removed)
+            )
             self._epochs.changed(record.loglet)  # a node may be a spare again
             return Progress.DONE
         return Progress.FAILED if there else Progress.IDLE

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from loomlog.core.chained import upkeep
 from loomlog.core.chained.chain import Replica
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
-from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.replica import DAMAGED
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.background import Progress, RetryLoop, Timers
@@ -25,7 +24,7 @@ from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.newcomers import Newcomers
 from loomlog.metadata.chained.nodes import ChainNodes
-from loomlog.metadata.chained.records import ChainedCatalog, ChainedRecord
+from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.removal import Removal, Trimming
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.nodes.placement import UNABLE_S
@@ -214,13 +213,10 @@ class Upkeep:
         used = frozenset(record.projection.replicas)
         lost = frozenset(filter(self._nodes.lost, record.replicas))
         return upkeep.ChainsStanding(
-            record.projection,
+            record,
             segment.settings.replicas,
             self._why_epoch(record),
             used.intersection(lost | self._unfit),
-            record.joining,
-            record.dropping,
-            record.given_up,
             lost,
             used.intersection(self._damaged),
         )
@@ -243,7 +239,8 @@ class Upkeep:
             await self.epochs.begin(segment)
             return Progress.DONE
         if stale := [r for r in record.joining if r not in self._joining]:
-            await self._chained.drop(loglet, *stale)  # of an earlier leader: nothing fills them
+            # Of an earlier leader: nothing fills them.
+            await self._chained.change(loglet, lambda record: record.give_up(*stale))
             return Progress.DONE
         match self.decide(record):
             case upkeep.NewEpoch() as wanted:
@@ -264,18 +261,8 @@ class Upkeep:
         )
         self._joining.update(fresh)
         try:
-            if fresh:
-                await self._chained.change(
-                    record.loglet, lambda record: replace(record, joining=(*record.joining, *fresh))
-                )
-            goal = Goal(
-                leaving=wanted.leaving,
-                unfit=wanted.unfit,
-                fresh=fresh,
-                older=wanted.older,
-                damaged=wanted.damaged,
-            )
-            epoch = record.projection.epoch
+            await self._chained.change(record.loglet, lambda record: record.admit(*fresh))
+            goal, epoch = wanted.goal(*fresh), record.projection.epoch
             new = await self.epochs.attempt(record.loglet, goal, wanted.reason, after=epoch)
         finally:
             self._joining.difference_update(fresh)
@@ -291,10 +278,7 @@ class Upkeep:
         replica = Replica(node, record.loglet, chain, self._catalog.new_stamp())
         self._joining.add(replica)
         try:
-            await self._chained.change(
-                record.loglet,
-                lambda record: replace(record, joining=(*record.joining, replica)),
-            )
+            await self._chained.change(record.loglet, lambda record: record.admit(replica))
         except BaseException:
             self._joining.discard(replica)
             raise

@@ -32,11 +32,11 @@ from loomlog.core.chained.read import (
     read_at,
 )
 from loomlog.core.chained.reconfigure import (
+    Admission,
     Adopted,
     Goal,
     Newcomer,
     Reconfigured,
-    catch_up,
     create,
     reconfigure,
 )
@@ -51,9 +51,9 @@ def newcomer(log: Chains, node_id: int = 4, birth: int = 77) -> Newcomer:
     """A replica of the first chain, filled."""
     made = log.run(create(log.projection, Replica(node_id, 1, 0, birth)))
     assert isinstance(made, Newcomer)
-    filled = log.run(catch_up(log.projection, made))
-    assert isinstance(filled, Newcomer)
-    return filled
+    admission = Admission(made)
+    assert log.run(admission.catch_up(log.projection)) is None
+    return admission.newcomer
 
 
 @pytest.mark.parametrize("dead", [{1}, {2}, {3}, {1, 2}, {2, 3}, {1, 3}])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from loomlog.core.chained.chain import Replica, first_projection
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.upkeep import ChainsStanding, Join, NewEpoch, Wait, decide, is_needless
 from loomlog.types import NodeId
 
@@ -48,9 +50,18 @@ class Nodes:
         return self._fresh
 
 
-def loglet(*chains: list[NodeId], **changes: object) -> ChainsStanding:
+def loglet(
+    *chains: list[NodeId],
+    joining: tuple[Replica, ...] = (),
+    left: tuple[Replica, ...] = (),
+    given_up: tuple[Replica, ...] = (),
+    **changes: object,
+) -> ChainsStanding:
     projection = first_projection(1, list(chains), birth=1, sequencer=1)
-    return ChainsStanding(projection, 3)._replace(**changes)  # type: ignore[arg-type]
+    record = ChainedRecord(
+        1, 1, 1, projection, made=True, joining=joining, dropping=left, given_up=given_up
+    )
+    return ChainsStanding(record, 3)._replace(**changes)  # type: ignore[arg-type]
 
 
 def test_nothing_is_to_be_done_while_all_is_well() -> None:
@@ -111,7 +122,8 @@ def test_who_left_may_come_back_before_it_is_replaced() -> None:
 def test_if_it_is_not_to_be_emptied_any_more_the_newest_leaves() -> None:
     joined = loglet([1, 2, 3, 4], [1, 2, 3, 5])
     chains = tuple((*chain[:3], chain[3]._replace(birth=2)) for chain in joined.projection.chains)
-    joined = joined._replace(projection=joined.projection._replace(chains=chains))
+    record = replace(joined.record, projection=joined.projection._replace(chains=chains))
+    joined = joined._replace(record=record)
     assert decide(joined, Nodes()) == NewEpoch("node 5 is one more than needed", frozenset([5]))
     assert decide(loglet([1, 2, 3, 4], [1, 2, 3]), Nodes()) == NewEpoch(
         "node 4 is one more than needed", frozenset([4])
@@ -160,8 +172,14 @@ def old(node: NodeId, birth: int = 1) -> Replica:
 
 def test_a_lost_chain_gets_what_replicas_that_left_and_newcomers_have() -> None:
     lost = frozenset([old(1)])
-    older = {"left": (old(2), old(3)), "given_up": (old(4, 7),), "joining": (old(2, 8),)}
-    chains = loglet([1], unfit=lost, lost=lost, **older)
+    chains = loglet(
+        [1],
+        left=(old(2), old(3)),
+        given_up=(old(4, 7),),
+        joining=(old(2, 8),),
+        unfit=lost,
+        lost=lost,
+    )
     begun = NewEpoch(
         "node 1 is there without its blocks",
         unfit=lost,

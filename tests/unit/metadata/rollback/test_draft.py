@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from loomlog.core.chained.chain import Epochs, Replica, first_projection
+from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.copyset.log_state import first_state, take_epoch
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.segments import Segment, Settings
@@ -19,7 +20,7 @@ from loomlog.metadata.catalog.records import (
     TombstoneRecord,
     encode,
 )
-from loomlog.metadata.chained.records import ChainedDraft, ChainedRecord
+from loomlog.metadata.chained.records import ChainedDraft
 from loomlog.metadata.copyset.records import CopysetDraft, CopysetRecord
 from loomlog.metadata.ordered.draft import HeldReplica, OrderedDraft
 from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft

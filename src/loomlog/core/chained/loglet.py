@@ -1,0 +1,116 @@
+"""The record of a chained loglet, and how it changes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loomlog.core.chained.chain import Projection, Replica
+from loomlog.types import Glsn, LogId, NodeId, StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedRecord:
+    """A loglet of protocol `chained`. It outlives its segment until all replicas are removed.
+
+    Each change returns the record to be swapped in, which is the old one if nothing changes."""
+
+    loglet: LogId
+    log_id: LogId
+    stream_id: StreamId  # of the one stream that its segment shows
+    projection: Projection  # in force; before the segment begins, `first` is 0
+    made: bool = False  # its replicas exist and are sealed; until then it may be recreated
+    joining: tuple[Replica, ...] = ()  # are being filled
+    dropping: tuple[Replica, ...] = ()  # left; are to be removed from their nodes
+    trimmed: Glsn = 0  # on all replicas
+    given_up: tuple[Replica, ...] = ()  # did not join; are to be removed, too
+
+    def __post_init__(self) -> None:
+        """Convert the plain tuples of a stored record."""
+        object.__setattr__(self, "projection", _projection(self.projection))
+        for name in ("joining", "dropping", "given_up"):
+            object.__setattr__(self, name, tuple(Replica(*r) for r in getattr(self, name)))
+
+    @property
+    def begun(self) -> bool:
+        return self.projection.first > 0
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """All replicas that may exist on any node."""
+        return (*self.projection.replicas, *self.joining, *self.needless)
+
+    @property
+    def needless(self) -> tuple[Replica, ...]:
+        """The replicas to remove as soon as nothing depends on them."""
+        return (*self.dropping, *self.given_up)
+
+    @property
+    def nodes_used(self) -> list[NodeId]:
+        """The node of each replica that is used or being filled."""
+        return [r.node_id for r in (*self.projection.replicas, *self.joining)]
+
+    def older(self, chain: int) -> list[Replica]:
+        """Return the replicas besides those in force that may have blocks of a chain, in the order
+        in which they are believed. Newcomers have decided blocks only. A replica that left may have
+        blocks that were decided otherwise later: so one that left later comes first."""
+        older = (*self.joining, *reversed(self.given_up), *reversed(self.dropping))
+        return [replica for replica in older if replica.chain == chain]
+
+    # ---- changes
+
+    def make_again(self, projection: Projection) -> ChainedRecord:
+        """Start over after its creation was interrupted: remove what there may be of it."""
+        return replace(self, projection=projection, dropping=self.replicas, given_up=())
+
+    def begin(self, start: Glsn, sequencer: int) -> ChainedRecord:
+        """Hand out positions from the start of its segment."""
+        projection = self.projection._replace(first=start, start=start, sequencer=sequencer)
+        return replace(self, projection=projection)
+
+    def swap(self, projection: Projection) -> ChainedRecord:
+        """Bring a projection into force, if the previous epoch is in force. Replicas that leave are
+        marked for removal. A chain that begins again has to be trimmed again, and newcomers that
+        were filled from its lost replicas do not match it."""
+        if self.projection.epoch + 1 != projection.epoch:
+            return self
+        staying = set(projection.replicas)
+        left = [r for r in self.projection.replicas if r not in staying]
+        again = {r.chain for r in self.joining if projection.chains[r.chain] == (r,)}
+        waiting = [r for r in self.joining if r not in staying]
+        return replace(
+            self,
+            projection=projection,
+            joining=tuple(r for r in waiting if r.chain not in again),
+            dropping=(*self.dropping, *left),
+            given_up=(*self.given_up, *(r for r in waiting if r.chain in again)),
+            trimmed=self.trimmed if projection.lost == self.projection.lost else 0,
+        )
+
+    def admit(self, *newcomers: Replica) -> ChainedRecord:
+        """Note newcomers before they are created."""
+        return replace(self, joining=(*self.joining, *newcomers))
+
+    def give_up(self, *newcomers: Replica) -> ChainedRecord:
+        """Continue without newcomers; what they hold is to be removed."""
+        gone = [r for r in self.joining if r in newcomers]
+        joining = tuple(r for r in self.joining if r not in newcomers)
+        return replace(self, joining=joining, given_up=(*self.given_up, *gone))
+
+    def forget(self, *replicas: Replica) -> ChainedRecord:
+        """Note that replicas are gone from their nodes."""
+        dropping = tuple(r for r in self.dropping if r not in replicas)
+        given_up = tuple(r for r in self.given_up if r not in replicas)
+        return replace(self, dropping=dropping, given_up=given_up)
+
+    def abandon(self) -> ChainedRecord:
+        """Mark all replicas for removal: the loglet belongs to no log any more."""
+        if not self.nodes_used:
+            return self
+        empty = self.projection._replace(chains=())
+        return replace(self, projection=empty, joining=(), dropping=self.replicas, given_up=())
+
+
+def _projection(fields: Projection) -> Projection:
+    projection = Projection(*fields)
+    chains = tuple(tuple(Replica(*r) for r in chain) for chain in projection.chains)
+    return projection._replace(chains=chains)
