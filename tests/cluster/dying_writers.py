@@ -55,5 +55,5 @@ class _DyingLoglet:
 
 def own_loglet(writer: Writer, protocol: str) -> Any:
     """Give the writer a loglet that no other writer of its client shares, to be changed."""
-    writer._loglets = Loglets(writer._loglets._context)
+    writer._loglets = Loglets(writer._log.cached, writer._loglets._client)
     return writer._loglets.of(protocol)

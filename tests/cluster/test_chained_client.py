@@ -16,7 +16,7 @@ import loomlog
 from loomlog import Gap
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
-from loomlog.client.loglets.chained.fixed_append import FixedAppend
+from loomlog.client.loglets.chained.fixed_append import reserve
 from loomlog.errors import NotFound, NotYetWritten, Trimmed
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry, Glsn
@@ -39,7 +39,7 @@ async def chained(
 async def leave_hole(log: Log, count: int = 1) -> Glsn:
     """Be given a place and never write there."""
     stream = (await log.describe()).active_streams[0].id
-    fixed = await FixedAppend(chains_of(log)).reserve(stream, count)
+    fixed = await reserve(chains_of(log), stream, count)
     return fixed.above + 1
 
 

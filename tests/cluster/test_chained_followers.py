@@ -15,7 +15,7 @@ import loomlog
 from loomlog import columns
 from loomlog.client.log import Log
 from loomlog.client.loglets.chained.chains import View
-from loomlog.client.loglets.chained.fixed_append import FixedAppend
+from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
 from loomlog.client.loglets.chained.part import STALL_S
 from loomlog.client.loglets.contract import Fixed
 from loomlog.core.chained.chain import Replica
@@ -40,12 +40,12 @@ async def one_chain(
 
 async def take_ticket(log: Log) -> Fixed:
     stream = (await log.describe()).active_streams[0].id
-    return await FixedAppend(chains_of(log)).reserve(stream, 1)
+    return await reserve(chains_of(log), stream, 1)
 
 
 async def use_ticket(log: Log, fixed: Fixed, value: bytes) -> None:
     batch = columns.encode([value], timestamps_us=1, producer_id=9, sequence=fixed.above + 1)
-    first = await FixedAppend(chains_of(log)).append(fixed, bytearray(batch))
+    first = await append_fixed(chains_of(log), fixed, bytearray(batch))
     assert first == fixed.above + 1
 
 

@@ -68,8 +68,8 @@ async def test_chained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def forget_once(self: Chains, view: Any, steps: Any) -> Any:
         if "write" in steps.__name__ and not forgotten:
-            forgotten.append(self._log.last_known)
-            self._log.last_known = None
+            forgotten.append(self.log.last_known)
+            self.log.last_known = None
             self.view(view.stream)
         return await run(self, view, steps)
 

@@ -12,7 +12,7 @@ from loglets_of import chains_of
 
 import loomlog
 from loomlog import Gap
-from loomlog.client.loglets.chained.fixed_append import FixedAppend
+from loomlog.client.loglets.chained.fixed_append import reserve
 from loomlog.columns import SCHEMA
 from loomlog.errors import NotFound, Trimmed
 from loomlog.spark.options import ReadOptions, read_options
@@ -59,7 +59,7 @@ def leave_hole(rig: ArchiveRig, count: int) -> None:
         async with await loomlog.connect(rig.address) as cluster:
             log = cluster.log(rig.log.name)
             [stream] = (await log.describe()).active_streams
-            await FixedAppend(chains_of(log)).reserve(stream.id, count)
+            await reserve(chains_of(log), stream.id, count)
 
     asyncio.run(take())
 

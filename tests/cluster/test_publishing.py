@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -293,15 +294,15 @@ async def test_a_zombie_adds_nothing_where_all_memory_of_it_is_gone(
     """What it was about to append was appended by another, trimmed, and forgotten."""
     zombie = await log.writer("w")
     frozen, thawed = asyncio.Event(), asyncio.Event()
-    appends = own_loglet(zombie, "ordered")._fixed
-    find = appends._find
+    loglet = own_loglet(zombie, "ordered")
+    fetch = loglet._log.fetch
 
-    async def late(stream: int) -> Any:
+    async def late() -> Any:
         frozen.set()
         await thawed.wait()
-        return await find(stream)
+        return await fetch()
 
-    appends._find = late
+    loglet._log = SimpleNamespace(name=log.name, fetch=late)
     work = asyncio.create_task(zombie.publish(1, await log.stage(rows(1, 10))))
     await asyncio.wait_for(frozen.wait(), WAIT_S)
     writer = await log.writer("w")

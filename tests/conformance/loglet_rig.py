@@ -14,6 +14,7 @@ import memory_protocol
 import loomlog
 from loomlog.client.cluster import Cluster
 from loomlog.client.loglets.contract import Fixed, FollowOptions
+from loomlog.client.loglets.times import TimeQuery
 from loomlog.client.subscribe.numbering import ByPosition
 from loomlog.client.subscribe.part import Part
 from loomlog.client.subscribe.pieces import Piece
@@ -118,13 +119,11 @@ class Segment:
         streams, segment = self._of(described)
         first = max(segment.start, described.head)
         last = segment.end if segment.HasField("end") else described.tail
-        rows_from = self._log._rows_from
+        query = TimeQuery(timestamp_us, first, last, self._log._rows_from)
         async with asyncio.timeout(30):
             while True:
                 with suppress(Retryable):  # a replica that lags does not know all of it yet
-                    return await self.loglet.find_time(
-                        streams, timestamp_us, first, last, rows_from
-                    )
+                    return await self.loglet.find_time(streams, query)
                 await asyncio.sleep(0.005)
 
     async def reserve(self, rows: int) -> Fixed:

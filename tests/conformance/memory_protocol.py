@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -18,11 +18,11 @@ import pytest
 
 from loomlog import batch as batches
 from loomlog.client.append.appender import Attempt, Batch
-from loomlog.client.append.carriers import Outcomes
+from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.delivery import Stream
-from loomlog.client.loglets.contract import Confirm, Context, Fixed, FollowOptions, RowsFrom
+from loomlog.client.context import Client
+from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
 from loomlog.client.loglets.registry import FACTORIES
-from loomlog.client.loglets.times import find_by_halves
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Run
@@ -35,7 +35,7 @@ from loomlog.metadata.protocol import KeeperContext, ProtocolKeeper
 from loomlog.metadata.registry import KEEPERS
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.registry import PROTOCOLS
-from loomlog.types import Buffer, Entry, Glsn, Llsn, LogId, StreamId
+from loomlog.types import Buffer, Entry, Glsn, LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
 
@@ -224,14 +224,13 @@ class MemoryService(NodeProtocol):
 # ---- a client
 
 
-class MemoryLoglet:
-    joins_neighbours = False
-    counts_llsns = False
+class MemoryLoglet(Loglet):
     finds_fixed = True
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.log: CachedLog = context.log
+    def __init__(self, log: CachedLog, client: Client) -> None:
+        super().__init__(log, client)
+        self.log = log
+        self.client = client
 
     async def ask(self, loglet: LogId, what: str, content: Buffer = b"", **more: Any) -> bytes:
         """Ask any node."""
@@ -239,7 +238,7 @@ class MemoryLoglet:
         addresses = [r.address for s in log.streams if s.loglet_id == loglet for r in s.replicas]
         if not addresses:
             raise NotFound(f"segment {loglet} is gone")
-        connection = await self.context.connections.connect(self.context.rng.choice(addresses))
+        connection = await self.client.connections.connect(self.client.rng.choice(addresses))
         body = json.dumps({"what": what, "loglet": loglet, **more}).encode()
         frame = pb.Frame(protocol_message=pb.ProtocolMessage(protocol=NAME, body=body))
         answer, _ = await connection.request(frame, (content,), timeout_s=2.0)
@@ -278,19 +277,6 @@ class MemoryLoglet:
     async def tail(self, log: pb.Log, *, fresh: bool) -> pb.Log:
         return log if fresh else await self.log.fetch()
 
-    async def locate(self, stream: pb.LogStream, position: Glsn) -> Llsn:
-        return position
-
-    async def find_time(
-        self,
-        streams: Sequence[pb.LogStream],
-        timestamp_us: int,
-        first: Glsn,
-        last: Glsn,
-        rows_from: RowsFrom,
-    ) -> Glsn | None:
-        return await find_by_halves(timestamp_us, first, last, rows_from)
-
     async def reserve(self, stream: StreamId, tail: Glsn, rows: int) -> Fixed:
         return Fixed(NAME, stream, tail, place=await self.loglet_of(stream))
 
@@ -301,11 +287,8 @@ class MemoryLoglet:
         except (Sealed, NotFound):
             return 0
 
-    async def close(self) -> None:
-        pass
 
-
-class MemoryCarrier:
+class MemoryCarrier(Carrier):
     def __init__(self, loglet: MemoryLoglet, outcomes: Outcomes) -> None:
         self.loglet = loglet
         self.outcomes = outcomes
@@ -314,14 +297,11 @@ class MemoryCarrier:
     def attempt(self, batch: Batch, target: Stream) -> MemoryAttempt:
         return MemoryAttempt(self, batch, target)
 
-    def silent(self, target: Stream) -> None:
-        pass
-
     def tasks(self) -> list[asyncio.Task[None]]:
         return list(self._tasks)
 
     def run(self, attempt: MemoryAttempt) -> asyncio.Task[None]:
-        task = self.loglet.context.loop.create_task(attempt.run())
+        task = self.loglet.client.loop.create_task(attempt.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -343,7 +323,7 @@ class MemoryAttempt(Attempt):
     async def run(self) -> None:
         """Send the batch until it is answered: it is recognised by its number."""
         loglet, outcomes = self._carrier.loglet, self._carrier.outcomes
-        producer, settings = loglet.context.producer, loglet.context.settings
+        producer, settings = loglet.client.producer, loglet.client.settings
         payload = self.batch.encode(producer.id, producer.next_sequence(), settings.compression)
         while True:
             outcomes.sent(self)

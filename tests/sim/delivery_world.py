@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from loomlog.client.append.appender import CallerBatch, Producer
 from loomlog.client.append.delivery import SILENT_S, Delivery, Stream
+from loomlog.client.context import Client
 from loomlog.client.loglets.ordered.carrier import OrderedAttempt, OrderedCarrier
 from loomlog.client.loglets.ordered.resolver import Resolver
 from loomlog.client.servers import CachedLog, Connections
@@ -248,18 +249,26 @@ class DeliveryWorld:
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         rng = random.Random(1)
         self.producer = Producer(rng, lambda: 0.0)
-        connections = cast(Connections, ModelConnections(self.streams, shape.disconnected))
+        client = Client(
+            metadata=cast(Any, None),
+            connections=cast(Connections, ModelConnections(self.streams, shape.disconnected)),
+            producer=self.producer,
+            settings=ClientSettings(
+                appends_in_flight_max=IN_FLIGHT_MAX, append_timeout_s=DEADLINE_S
+            ),
+            rng=rng,
+            loop=loop,
+            spinning=cast(Any, None),
+            subscriptions=cast(Any, None),
+        )
         self.carriers: list[ModelCarrier] = []
 
         def make(outcomes: Any) -> ModelCarrier:
-            self.carriers.append(
-                ModelCarrier(connections, self.producer, "none", outcomes, rng, loop)
-            )
+            self.carriers.append(ModelCarrier(client, outcomes))
             return self.carriers[-1]
 
-        settings = ClientSettings(appends_in_flight_max=IN_FLIGHT_MAX, append_timeout_s=DEADLINE_S)
         log = cast(CachedLog, type("Named", (), {"name": "events"})())
-        self.delivery = Delivery(log, settings, rng, loop, {ORDERED: make})
+        self.delivery = Delivery(log, client, {ORDERED: make})
         self.delivery.release = self._release
         self.delivery._rules = Recorded(rules, self.visited)
         self.delivery.refresh_soon = lambda **_: None  # type: ignore[method-assign]
@@ -616,11 +625,7 @@ class ModelCarrier(OrderedCarrier):
 
     def resolve(self, target: Stream) -> None:
         if target not in self._resolving:
-            resolver = Resolver(
-                *(target, self.connections, self.producer.id, self.outcomes),
-                *(self._rng, self.loop.time),
-            )
-            self._resolving[target] = cast(Any, resolver)
+            self._resolving[target] = cast(Any, Resolver(target, self._client, self.outcomes))
 
     def resolver_of(self, target: Stream) -> Resolver | None:
         return cast("Resolver | None", self._resolving.get(target))

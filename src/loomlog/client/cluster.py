@@ -18,11 +18,12 @@ from loomlog import limits, protocol_names
 from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinning, usable_cpus
 from loomlog.client.arguments import check_name, retention_s
+from loomlog.client.context import Client
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.kv.leases import Leases
 from loomlog.client.kv.registers import Registers
 from loomlog.client.log import Log
-from loomlog.client.log_parts import Client, LogParts
+from loomlog.client.log_parts import LogParts
 from loomlog.client.operator import Operator
 from loomlog.client.publish.publications import Publications
 from loomlog.client.servers import Connections, Metadata
@@ -70,20 +71,17 @@ class Cluster(Operator, Registers, Leases):
         loop = asyncio.get_running_loop()
         self._connections = Connections(Codec("client"), rng, settings.connect_timeout_s)
         self._metadata = Metadata(addresses, self._connections, rng, settings.request_timeout_s)
-        producer = Producer(rng, clock)
         self._client = Client(
             metadata=self._metadata,
             connections=self._connections,
-            producer=producer,
+            producer=Producer(rng, clock),
             settings=settings,
             rng=rng,
             loop=loop,
             spinning=Spinning(loop, settings.spin_s if usable_cpus() >= CPUS_MIN else 0.0),
             subscriptions=OpenSubscriptions(),
         )
-        self._publications = Publications(
-            self._metadata, rng, producer.now_us, self._parts_of, self._make_staging_log
-        )
+        self._publications = Publications(self._client, self._parts_of, self._make_staging_log)
         self._logs: dict[str, Log] = {}
         self._closed = False
 

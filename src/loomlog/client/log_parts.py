@@ -2,64 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
-from typing import NamedTuple
 
-from loomlog.client.append.appender import Appender, Producer
+from loomlog.client.append.appender import Appender
 from loomlog.client.append.delivery import Delivery
-from loomlog.client.append.spin import Spinning
+from loomlog.client.context import Client
 from loomlog.client.info import LogInfo, log_info
 from loomlog.client.kv.checkpoints import Checkpoints
-from loomlog.client.loglets.contract import Context
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.reader import Reader, TimeSearch
-from loomlog.client.servers import CachedLog, Connections, Metadata
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
-from loomlog.client.subscribe.subscription import OpenSubscriptions
 from loomlog.client.subscribe.with_archive import ArchivedLog
-from loomlog.config import ClientSettings
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
-
-
-class Client(NamedTuple):
-    """State shared by all logs of one client."""
-
-    metadata: Metadata
-    connections: Connections
-    producer: Producer
-    settings: ClientSettings
-    rng: random.Random
-    loop: asyncio.AbstractEventLoop
-    spinning: Spinning
-    subscriptions: OpenSubscriptions
 
 
 class LogParts:
     """The services that make up one log: appender, reader, subscriptions, checkpoints, archive."""
 
     def __init__(self, name: str, client: Client, parts_of: Callable[[str], LogParts]) -> None:
-        metadata, connections, producer, settings, rng, loop, spinning, subscriptions = client
         self.name = name
-        self.metadata = metadata
-        self.cached = cached = CachedLog(name, metadata)
-        self.loglets = loglets = Loglets(
-            Context(cached, metadata, connections, producer, settings, rng, loop, spinning)
-        )
-        delivery = Delivery(cached, settings, rng, loop, loglets.carriers())
-        self.appender = Appender(name, delivery, producer, settings, loop)
-        self.reader = Reader(cached, loglets, settings.request_timeout_s, rng)
-        self.times = TimeSearch(name, loglets, settings.request_timeout_s, rng)
-        self.checkpoints = Checkpoints(cached, loglets, metadata, rng, producer.now_us)
-        self.archived = ArchivedLog(cached, loglets, metadata, rng)
+        self.metadata = client.metadata
+        self.cached = cached = CachedLog(name, client.metadata)
+        self.loglets = loglets = Loglets(cached, client)
+        self.appender = Appender(name, Delivery(cached, client, loglets.carriers()), client)
+        self.reader = Reader(cached, loglets, client)
+        self.times = TimeSearch(name, loglets, client)
+        self.checkpoints = Checkpoints(cached, loglets, client)
+        self.archived = ArchivedLog(cached, loglets, client)
         self.pieces = LogPieces(
             cached,
             loglets,
             self.archived,
-            subscriptions,
-            settings.read_ahead_bytes,
+            client.subscriptions,
+            client.settings.read_ahead_bytes,
             self.head,
             lambda staging: parts_of(staging).pieces,
         )

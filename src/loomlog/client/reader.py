@@ -8,12 +8,12 @@ yet written.
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Final
 
-from loomlog.client.loglets.contract import RowsFrom
+from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers import BACKOFF, CachedLog
+from loomlog.client.loglets.times import RowsFrom, TimeQuery
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import ByPosition
 from loomlog.client.subscribe.pieces import Referred
 from loomlog.errors import (
@@ -38,23 +38,20 @@ _PASSING_IN_SEARCH: Final = (Trimmed, *_PASSING)
 class Reader:
     """Reads from one log by position."""
 
-    def __init__(
-        self, log: CachedLog, loglets: Loglets, request_timeout_s: float, rng: random.Random
-    ) -> None:
+    def __init__(self, log: CachedLog, loglets: Loglets, client: Client) -> None:
         self._log = log
         self._loglets = loglets
         self._numbering = ByPosition(loglets)
-        self._timeout_s = request_timeout_s
-        self._rng = rng
+        self._timeout_s = client.settings.request_timeout_s
+        self._rng = client.rng
 
     async def read(self, position: Glsn) -> Entry | Referred:
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        retries = Retries(self._rng, self._timeout_s)
         log = await self._log.cached()
-        attempts = 0
         while True:
             self._check_trimmed(log, position)  # its segment may be gone
             run = self._numbering.run(log, position)
-            error = await self._loglets.of(run.protocol).read(run, position, deadline_s)
+            error = await self._loglets.of(run.protocol).read(run, position, retries.deadline_s)
             if not isinstance(error, LoomError):
                 return error
             # Not found, or a node failed: the bounds of the log decide which error is right.
@@ -65,13 +62,11 @@ class Reader:
                     f"position {position} of log {self._log.name!r} was acknowledged, and all its "
                     "replicas are gone"
                 )
-            await self._pause(error, position, attempts, deadline_s)
-            attempts += 1
+            await self._pause(retries, error, position)
 
     async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
         """Return, for each stream, the LLSN of its first entry at or after `position`."""
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
-        attempts = 0
+        retries = Retries(self._rng, self._timeout_s)
         while True:
             # A stream that is not listed yet has no entry at or below the tail.
             log = await self._loglets.fetch_with_tail()
@@ -87,8 +82,7 @@ class Reader:
             error = failures[0]
             if not isinstance(error, _PASSING):
                 raise error
-            await self._pause(error, position, attempts, deadline_s)
-            attempts += 1
+            await self._pause(retries, error, position)
 
     async def _locate_in(self, log: pb.Log, stream: pb.LogStream, position: Glsn) -> Llsn:
         """Locate `position` in one stream; ask nodes only if its segment holds the position."""
@@ -117,12 +111,8 @@ class Reader:
                 f"the last one is {log.tail}"
             )
 
-    async def _pause(
-        self, error: LoomError, position: Glsn, attempts: int, deadline_s: float
-    ) -> None:
-        wait_s = BACKOFF.delay_s(attempts, self._rng)
-        if asyncio.get_running_loop().time() + wait_s < deadline_s:
-            await asyncio.sleep(wait_s)
+    async def _pause(self, retries: Retries, error: LoomError, position: Glsn) -> None:
+        if await retries.pause():
             return
         kind = type(error) if isinstance(error, Corrupt | DataLoss | Unavailable) else Timeout
         raise kind(
@@ -134,32 +124,26 @@ class Reader:
 class TimeSearch:
     """Searches one log by timestamp."""
 
-    def __init__(
-        self, log: str, loglets: Loglets, request_timeout_s: float, rng: random.Random
-    ) -> None:
+    def __init__(self, log: str, loglets: Loglets, client: Client) -> None:
         self._log = log
         self._loglets = loglets
-        self._timeout_s = request_timeout_s
-        self._rng = rng
+        self._timeout_s = client.settings.request_timeout_s
+        self._rng = client.rng
 
     async def find(self, timestamp_us: int, rows_from: RowsFrom) -> Glsn:
         """Return the first position at or after a time; one past the tail if there is none."""
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
-        attempts = 0
+        retries = Retries(self._rng, self._timeout_s)
         while True:
             log = await self._loglets.fetch_with_tail()
             try:
                 return await self._find(log, timestamp_us, rows_from)
             except _PASSING_IN_SEARCH as error:
-                wait_s = BACKOFF.delay_s(attempts, self._rng)
-                if asyncio.get_running_loop().time() + wait_s > deadline_s:
+                if not await retries.pause():
                     raise Unavailable(
                         f"log {self._log!r} could not be searched within "
                         f"{seconds(self._timeout_s)}, last: {error}; try again, and see "
                         "`loom status`"
                     ) from error
-            await asyncio.sleep(wait_s)
-            attempts += 1
 
     async def _find(self, log: pb.Log, timestamp_us: int, rows_from: RowsFrom) -> Glsn:
         for segment in log.segments:
@@ -169,7 +153,8 @@ class TimeSearch:
                 continue
             loglet = self._loglets.of(segment.protocol)
             streams = [s for s in log.streams if s.loglet_id == segment.loglet_id]
-            found = await loglet.find_time(streams, timestamp_us, first, last, rows_from)
-            if found is not None:
-                return found
+            query = TimeQuery(timestamp_us, first, last, rows_from)
+            position = await loglet.find_time(streams, query)
+            if position is not None:
+                return position
         return log.tail + 1

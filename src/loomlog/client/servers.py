@@ -20,7 +20,7 @@ from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 from loomlog import limits
-from loomlog.core.backoff import Backoff
+from loomlog.client.context import BACKOFF
 from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
 from loomlog.net import endpoints
 from loomlog.net.connection import Call
@@ -28,8 +28,6 @@ from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Codec, Connection, Frame, OnReply
 
-# first_s is about a round trip with a sync; a stream that runs again is noticed within max_s.
-BACKOFF: Final = Backoff(first_s=0.01, max_s=0.5)
 REFRESH_INTERVAL_S: Final = 0.02  # appends that fail together share a refresh
 _CONNECT_S: Final = 0.5  # then the next repository is tried; connecting continues in the background
 _SILENCE_S_MIN: Final = 0.5

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from loomlog import limits
 from loomlog.client.append import errors
-from loomlog.config import ClientSettings
 from loomlog.core.delivery import Progress
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.types import Buffer, Glsn, Llsn, Position, StreamId
 
 if TYPE_CHECKING:
     from loomlog.client.append.delivery import Delivery, Stream, Targets
+    from loomlog.client.context import Client
 
 FEW_IN_FLIGHT: Final = 2  # per stream or replica of a chain: one being stored, one being sent
 RECORD_OVERHEAD_BYTES: Final = 32  # so that empty values count, too
@@ -36,18 +36,12 @@ _Record: TypeAlias = tuple[bytes, bytes | None, StreamId | None, int, asyncio.Fu
 class Appender:
     """All appends of one client to one log."""
 
-    def __init__(
-        self,
-        log: str,
-        delivery: Delivery,
-        producer: Producer,
-        settings: ClientSettings,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, log: str, delivery: Delivery, client: Client) -> None:
+        settings = client.settings
         self._log = log
-        self._producer = producer
+        self._producer = client.producer
         self._timeout_s = settings.append_timeout_s
-        self._loop = loop
+        self._loop = client.loop
         self._batch_bytes = min(settings.append_batch_bytes, limits.BATCH_BYTES_MAX // 2)
         self._buffer_bytes_max = settings.append_buffer_bytes_max
         self._buffered_bytes = 0

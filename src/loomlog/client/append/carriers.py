@@ -8,6 +8,7 @@ was started or the batch was settled.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -15,6 +16,7 @@ from loomlog import batch
 from loomlog.client.append.appender import Attempt, Batch
 from loomlog.errors import Corrupt, LoomError, Unavailable
 from loomlog.types import Buffer, Glsn, Llsn
+from loomlog.wire import loomlog_pb2 as pb
 
 if TYPE_CHECKING:
     from loomlog.client.append.delivery import Stream
@@ -50,17 +52,23 @@ class Outcomes(Protocol):
         """Fetch the log's streams and their epochs from the metadata repository."""
 
 
-class Carrier(Protocol):
+class Carrier(ABC):
     """Appends batches to the streams of one log that are kept by one protocol."""
 
+    @abstractmethod
     def attempt(self, batch: Batch, target: Stream) -> Attempt:
         """Return a new attempt, to be started with `start`."""
 
-    def silent(self, target: Stream) -> None:
+    def width(self, stream: pb.LogStream) -> int:
+        """Return how many batches can be in progress on different replicas at once."""
+        return 1
+
+    def silent(self, target: Stream) -> None:  # noqa: B027 - requests may have their own timeouts
         """Called every tick while the oldest attempt on a stream has had no answer for long."""
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Return the tasks to end when the client is closed."""
+        return []
 
 
 CarriersByProtocol: TypeAlias = Mapping[str, Callable[[Outcomes], Carrier]]

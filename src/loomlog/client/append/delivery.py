@@ -18,8 +18,8 @@ from loomlog.client.append import errors
 from loomlog.client.append.appender import Attempt, Batch, Lane, Lanes
 from loomlog.client.append.carriers import CarriersByProtocol
 from loomlog.client.append.refresher import Conditions, Refresher
-from loomlog.client.servers import BACKOFF, CachedLog
-from loomlog.config import ClientSettings
+from loomlog.client.context import BACKOFF, Client
+from loomlog.client.servers import CachedLog
 from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, Action, Event, Progress, State
 from loomlog.errors import (
     AppendUnknown,
@@ -44,21 +44,15 @@ SILENT_S: Final = 1.0  # until a silent stream is investigated
 class Delivery:
     """Delivers the batches of its lanes to streams. Implements Outcomes for the carriers."""
 
-    def __init__(
-        self,
-        log: CachedLog,
-        settings: ClientSettings,
-        rng: random.Random,
-        loop: asyncio.AbstractEventLoop,
-        carriers: CarriersByProtocol,
-    ) -> None:
+    def __init__(self, log: CachedLog, client: Client, carriers: CarriersByProtocol) -> None:
+        settings, rng, loop = client.settings, client.rng, client.loop
         self._log = log.name
         self._timeout_s = settings.append_timeout_s
         self._rules = AT_ONCE if settings.retry == "at-once" else EXACTLY_ONCE
         self._rng = rng
         self._loop = loop
         self.release: Callable[[int], None] = lambda size: None  # called when a batch is settled
-        self._targets = Targets(rng, settings.appends_in_flight_max)
+        self._targets = Targets(rng, settings.appends_in_flight_max, self._width)
         self.lanes = Lanes(self._targets, self.enqueue, loop)
         self._carriers = {protocol: make(self) for protocol, make in carriers.items()}
         self._refresher = Refresher(
@@ -117,6 +111,10 @@ class Delivery:
                 self._loop.call_soon(self.refused, attempt, error)
             else:
                 attempt.start()
+
+    def _width(self, stream: pb.LogStream) -> int:
+        carrier = self._carriers.get(stream.protocol)
+        return 1 if carrier is None else carrier.width(stream)
 
     def _pump_all(self) -> None:
         for lane in self.lanes:
@@ -366,14 +364,14 @@ class Stream:
         self.doubtful = 0  # the number of those whose answers were lost
         self.avoid_until_s = float("-inf")
 
-    def update(self, metadata: pb.LogStream) -> None:
+    def update(self, metadata: pb.LogStream, width: int) -> None:
         self.replicas = [replica.address for replica in metadata.replicas]
         address = self.replicas[0] if self.replicas else ""
         if (address, metadata.seal_epoch) != (self.address, self.epoch):
             self.avoid_until_s = float("-inf")
         self.address, self.epoch = address, metadata.seal_epoch
         self.protocol = metadata.protocol
-        self.width = sum(len(chain.replicas) for chain in metadata.projection.chains) or 1
+        self.width = width
         self.running = metadata.state == pb.RUNNING and bool(address)
 
     def doubt(self, attempt: Attempt) -> None:
@@ -400,8 +398,12 @@ class Stream:
 class Targets:
     """All known streams of a log, and the running ones among them."""
 
-    def __init__(self, rng: random.Random, in_flight_max: int) -> None:
+    def __init__(
+        self, rng: random.Random, in_flight_max: int, width: Callable[[pb.LogStream], int]
+    ) -> None:
+        """`width` returns how many batches can be in progress on a stream at once."""
         self._rng = rng
+        self._width = width
         self._in_flight_max = in_flight_max
         self._streams: dict[StreamId, Stream] = {}
         self._running: list[Stream] = []
@@ -458,7 +460,7 @@ class Targets:
         known, self._streams = self._streams, {}
         for metadata in log.streams:
             stream = known.get(metadata.log_stream_id) or Stream(metadata.log_stream_id)
-            stream.update(metadata)
+            stream.update(metadata, self._width(metadata))
             self._streams[stream.id] = stream
         self._running = [stream for stream in self._streams.values() if stream.running]
         self.conditions = Conditions(log)

@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loomlog.client.servers import BACKOFF, CachedLog
+from loomlog.client.context import BACKOFF
+from loomlog.client.servers import CachedLog
 from loomlog.errors import LoomError, Retryable, RolledBack, Sealed
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb

@@ -8,15 +8,15 @@ ignored.
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from loomlog.client.arguments import POSITION_MAX, is_int
+from loomlog.client.context import Client
 from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers import CachedLog, Metadata
+from loomlog.client.servers import CachedLog
 from loomlog.errors import (
     Conflict,
     Corrupt,
@@ -123,19 +123,12 @@ class Checkpoint:
 class Checkpoints(Registers):
     """The checkpoints of one log."""
 
-    def __init__(
-        self,
-        log: CachedLog,
-        loglets: Loglets,
-        metadata: Metadata,
-        rng: random.Random,
-        now_us: Callable[[], int],
-    ) -> None:
+    def __init__(self, log: CachedLog, loglets: Loglets, client: Client) -> None:
         self._log = log
         self._loglets = loglets
-        self._metadata = metadata
-        self._rng = rng
-        self._now_us = now_us
+        self._metadata = client.metadata
+        self._rng = client.rng
+        self._now_us = client.producer.now_us
         self._prefix = f"checkpoint/{log.name}/"
 
     def checkpoint(self, name: str) -> Checkpoint:

@@ -19,44 +19,23 @@ that does not know of a seal may still write above the recorded end, where reade
 
 from __future__ import annotations
 
-import asyncio
-import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from loomlog.client.append.appender import Producer
 from loomlog.client.append.carriers import Carrier, Outcomes
-from loomlog.client.append.spin import Spinning
-from loomlog.client.servers import CachedLog, Connections, Metadata
+from loomlog.client.context import Client
+from loomlog.client.loglets.times import TimeQuery, find_by_halves
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Numbering, Run
 from loomlog.client.subscribe.part import Part
 from loomlog.client.subscribe.pieces import Referred
-from loomlog.config import ClientSettings
 from loomlog.errors import LoomError
 from loomlog.types import Entry, Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
 """Raises an error if another process has changed the writer's state."""
-
-RowsFrom: TypeAlias = Callable[[Glsn, Glsn], Awaitable["pa.RecordBatch | None"]]
-"""Returns the next rows between two positions; None if there are none."""
-
-
-class Context(NamedTuple):
-    """Services that the loglets of one log use."""
-
-    log: CachedLog
-    metadata: Metadata
-    connections: Connections
-    producer: Producer
-    settings: ClientSettings
-    rng: random.Random
-    loop: asyncio.AbstractEventLoop
-    spinning: Spinning
 
 
 class FollowOptions(NamedTuple):
@@ -80,55 +59,61 @@ class Fixed(NamedTuple):
     place: Any = None  # opaque to all but its loglet
 
 
-class Loglet(Protocol):
+class Loglet(ABC):
     """A client's access to the segments of one log that are kept by one protocol."""
 
-    joins_neighbours: bool
+    joins_neighbours: ClassVar[bool] = False
     """Whether adjacent segments share one sequence of commits and are read as one run."""
 
-    counts_llsns: bool
+    counts_llsns: ClassVar[bool] = False
     """Whether LLSNs count a stream's entries from 1; otherwise they are positions."""
 
-    finds_fixed: bool
+    finds_fixed: ClassVar[bool] = False
     """Whether `append_fixed` always detects a batch that was appended before; otherwise callers
     must search the stream for an old one."""
 
+    def __init__(self, log: CachedLog, client: Client) -> None:
+        self._log = log
+        self._client = client
+
+    @abstractmethod
     def carrier(self, outcomes: Outcomes) -> Carrier:
         """Return the carrier that appends batches to streams and reports to `outcomes`."""
 
+    @abstractmethod
     async def read(
         self, run: Run, position: Glsn, deadline_s: float
     ) -> Entry | Referred | LoomError:
         """Return the entry at `position`, or an error if a retry with fresh metadata may succeed.
         Raise permanent errors, e.g. NotFound for a position that will never have an entry."""
 
+    @abstractmethod
     def follow(self, options: FollowOptions, log: pb.Log, start: int, stop: int | None) -> Part:
         """Follow the run that holds the number `start`, to `stop` inclusive or to its end."""
 
+    @abstractmethod
     async def tail(self, log: pb.Log, *, fresh: bool) -> pb.Log:
         """Return the current log, with its tail if this protocol still keeps the active segment.
         `fresh`: `log` was fetched for this call."""
 
     async def locate(self, stream: pb.LogStream, position: Glsn) -> Llsn:
         """Return the LLSN of the stream's first entry at or after a position of its segment."""
+        return position
 
-    async def find_time(
-        self,
-        streams: Sequence[pb.LogStream],
-        timestamp_us: int,
-        first: Glsn,
-        last: Glsn,
-        rows_from: RowsFrom,
-    ) -> Glsn | None:
-        """Return the first position of a segment, from `first` to `last`, whose entry has this
-        timestamp or a later one. Raise Retryable if it cannot be found now."""
+    async def find_time(self, streams: Sequence[pb.LogStream], query: TimeQuery) -> Glsn | None:
+        """Answer a query about one segment; None if no entry is that late. Raise Retryable if it
+        cannot be answered now."""
+        return await find_by_halves(query)
 
+    @abstractmethod
     async def reserve(self, stream: StreamId, tail: Glsn, rows: int) -> Fixed:
         """Choose the destination of a batch, given the log's tail as found before. Raise Sealed if
         the segment has ended."""
 
+    @abstractmethod
     async def append_fixed(self, fixed: Fixed, batch: bytearray, confirm: Confirm) -> Glsn:
         """Return the batch's first position; 0 if its destination takes no more appends, so that
         the batch is there now or never. Any number of processes may call this at any time."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Called when the client is closed: fail what is waiting."""

@@ -10,15 +10,17 @@ from functools import partial
 from typing import Final
 
 from loomlog.client.append.carriers import Carrier, CarriersByProtocol, Outcomes
+from loomlog.client.context import Client
 from loomlog.client.loglets.chained.loglet import ChainedLoglet
-from loomlog.client.loglets.contract import Context, Loglet
+from loomlog.client.loglets.contract import Loglet
 from loomlog.client.loglets.copyset.loglet import CopysetLoglet
 from loomlog.client.loglets.ordered.loglet import OrderedLoglet
+from loomlog.client.servers import CachedLog
 from loomlog.errors import VersionMismatch
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.wire import loomlog_pb2 as pb
 
-FACTORIES: Final[dict[str, Callable[[Context], Loglet]]] = {
+FACTORIES: Final[dict[str, Callable[[CachedLog, Client], Loglet]]] = {
     ORDERED: OrderedLoglet,
     CHAINED: ChainedLoglet,
     COPYSET: CopysetLoglet,
@@ -28,9 +30,9 @@ FACTORIES: Final[dict[str, Callable[[Context], Loglet]]] = {
 class Loglets:
     """The loglets of one log, created on first use."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._log = context.log
+    def __init__(self, log: CachedLog, client: Client) -> None:
+        self._log = log
+        self._client = client
         self._loglets: dict[str, Loglet] = {}
 
     def of(self, protocol: str) -> Loglet:
@@ -43,7 +45,7 @@ class Loglets:
                     f"a part of log {self._log.name!r} is kept by protocol {protocol!r}, which "
                     "this client does not know; upgrade it"
                 )
-            loglet = self._loglets[protocol] = factory(self._context)
+            loglet = self._loglets[protocol] = factory(self._log, self._client)
         return loglet
 
     def joins_neighbours(self, protocol: str) -> bool:

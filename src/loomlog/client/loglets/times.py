@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from loomlog.client.loglets.contract import RowsFrom
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+RowsFrom: TypeAlias = Callable[[Glsn, Glsn], Awaitable["pa.RecordBatch | None"]]
+"""Returns the next rows between two positions; None if there are none."""
 
-async def find_by_halves(
-    timestamp_us: int, first: Glsn, last: Glsn, rows_from: RowsFrom
-) -> Glsn | None:
-    """Find the first position at or after a time by bisection, reading a batch at a time. This is
-    exact if timestamps grow with positions.
+
+class TimeQuery(NamedTuple):
+    """Asks for the first position, from `first` to `last`, whose entry has this timestamp or a
+    later one."""
+
+    timestamp_us: int
+    first: Glsn
+    last: Glsn
+    rows_from: RowsFrom
+
+
+async def find_by_halves(query: TimeQuery) -> Glsn | None:
+    """Answer a query by bisection, reading a batch at a time. This is exact if timestamps grow
+    with positions.
 
     Invariant: the result is between `first` and `last`, or else it is `found`."""
+    timestamp_us, first, last, rows_from = query
     found: Glsn | None = None
     while first <= last:
         middle = (first + last) // 2

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from loomlog import limits
+from loomlog.client.context import Client, Retries
 from loomlog.client.info import LogInfo
 from loomlog.client.kv.leases import Lease
 from loomlog.client.kv.registers import Registers
@@ -23,7 +23,6 @@ from loomlog.client.log_parts import LogParts
 from loomlog.client.publish import writer_state
 from loomlog.client.publish.stager import Stager
 from loomlog.client.publish.writer import Registry, Writer, held_back, writers_prefix
-from loomlog.client.servers import BACKOFF, Metadata
 from loomlog.client.subscribe.pieces import Piece, Referred
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, LoomError, NotFound, Trimmed
 from loomlog.staging_logs import staged_log, staging_name
@@ -37,15 +36,13 @@ class Publications(Registers):
 
     def __init__(
         self,
-        metadata: Metadata,
-        rng: random.Random,
-        now_us: Callable[[], int],
+        client: Client,
         parts_of: Callable[[str], LogParts],
         make_staging_log: Callable[[str, LogInfo], Awaitable[None]],
     ) -> None:
-        self._metadata = metadata
-        self._rng = rng
-        self._now_us = now_us
+        self._metadata = client.metadata
+        self._rng = client.rng
+        self._now_us = client.producer.now_us
         self.parts_of = parts_of
         self._make_staging_log = make_staging_log
         self._retention = Retention(self.trim)
@@ -107,19 +104,17 @@ class Publications(Registers):
         if staged_log(log.name) is not None:
             raise InvalidArgument(f"{log.name!r} is a staging log: write to the log it is for")
         staging = self.parts_of(staging_name(log.name))
-        attempts = 0
+        retries = Retries(self._rng, limits.REQUEST_TIMEOUT_S)
         while True:
             try:
                 return await staging.describe()
             except NotFound:
                 like = await log.describe()
-                if attempts > limits.REQUEST_TIMEOUT_S / BACKOFF.max_s:
-                    raise
             try:
                 await self._make_staging_log(staging.name, like)
             except AlreadyExists:  # another client is creating it
-                await asyncio.sleep(BACKOFF.delay_s(attempts, self._rng))
-            attempts += 1
+                if not await retries.pause():
+                    raise
 
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog import limits, references
+from loomlog.client.context import Retries
 from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.kv.leases import Lease
 from loomlog.client.kv.registers import Register, Versioned
@@ -28,7 +29,6 @@ from loomlog.client.loglets.contract import Fixed
 from loomlog.client.publish import writer_state
 from loomlog.client.publish.stager import Staged
 from loomlog.client.publish.writer_state import Intent, WriterState
-from loomlog.client.servers import BACKOFF
 from loomlog.client.subscribe.pieces import Referred
 from loomlog.errors import (
     Conflict,
@@ -248,17 +248,15 @@ class Writer:
 
     async def _reserve(self, info: LogInfo, last: StreamId, rows: int) -> Fixed:
         """Reserve a destination for a reference."""
-        attempts = 0
+        retries = Retries(self._rng, limits.REQUEST_TIMEOUT_S)
         while True:
             stream = self._choose(info, last)
             try:
                 loglet = self._loglets.of(stream.protocol)
                 return await loglet.reserve(stream.id, info.reached, rows)
             except Sealed:  # the log is being switched
-                if attempts > limits.REQUEST_TIMEOUT_S / BACKOFF.max_s:
+                if not await retries.pause():
                     raise
-            await asyncio.sleep(BACKOFF.delay_s(attempts, self._rng))
-            attempts += 1
             info = await self._log.describe()
 
     def _choose(self, info: LogInfo, last: StreamId) -> StreamInfo:

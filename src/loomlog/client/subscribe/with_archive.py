@@ -7,15 +7,15 @@ the current head and continues with the log; after another trim it may return to
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from loomlog.archive import record
 from loomlog.archive.record import ArchiveInfo
+from loomlog.client.context import Client
 from loomlog.client.kv.registers import Register
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers import CachedLog, Metadata
+from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.pieces import Pieces, Shown
 from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
 from loomlog.types import Entry, Gap, Glsn, LogId
@@ -38,12 +38,10 @@ class TrimmedPart(NamedTuple):
 class ArchivedLog:
     """The archive of one log, if there is one."""
 
-    def __init__(
-        self, log: CachedLog, loglets: Loglets, metadata: Metadata, rng: random.Random
-    ) -> None:
+    def __init__(self, log: CachedLog, loglets: Loglets, client: Client) -> None:
         self._log = log
         self._loglets = loglets
-        self._register = Register(record.register_name(log.name), metadata, rng)
+        self._register = Register(record.register_name(log.name), client.metadata, client.rng)
         self._archive: Archive | None = None
 
     async def info(self) -> ArchiveInfo | None:

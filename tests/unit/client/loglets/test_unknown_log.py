@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from loomlog.client.context import Client
 from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.copyset.segments import Segments
-from loomlog.client.servers import CachedLog, Connections, Metadata
+from loomlog.client.servers import CachedLog, Connections
 from loomlog.core.chained.chain import first_projection
 from loomlog.core.copyset.log_state import first_state
 from loomlog.core.copyset.nodeset import Member
@@ -25,8 +27,9 @@ def chained(log: CachedLog) -> Callable[[int], object]:
     projection = first_projection(1, [[1]], birth=1, sequencer=1)
     stream = pb.LogStream(log_stream_id=STREAM, projection=projection_to_wire(projection, {1: "a"}))
     log.last_known = pb.Log(log_id=1, streams=[stream])
-    metadata = Metadata.__new__(Metadata)
-    return Chains(log, metadata, Connections.__new__(Connections), random.Random(1)).view
+    return Chains(
+        log, cast(Client, SimpleNamespace(metadata=None, connections=None, rng=None))
+    ).view
 
 
 def copyset(log: CachedLog) -> Callable[[int], object]:

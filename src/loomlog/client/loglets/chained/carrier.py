@@ -9,48 +9,37 @@ from __future__ import annotations
 
 import asyncio
 
-from loomlog.client.append.appender import Attempt, Batch, Producer
-from loomlog.client.append.carriers import Outcomes
+from loomlog.client.append.appender import Attempt, Batch
+from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.delivery import Stream
-from loomlog.client.append.spin import Spinning
-from loomlog.client.loglets.chained.chains import Chains, Drive, SegmentGoneError
+from loomlog.client.context import Client
+from loomlog.client.loglets.chained.chains import Chains, Drive
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.core.chained.append import Appended, append_next
 from loomlog.core.chained.chain import Block, block_of, placed
 from loomlog.core.chained.messages import Interrupted, Ticket
 from loomlog.errors import LoomError, NotFound, Sealed, Unavailable
+from loomlog.wire import loomlog_pb2 as pb
 
 
-class ChainedCarrier:
+class ChainedCarrier(Carrier):
     """Appends batches to the `chained` streams of one log."""
 
-    def __init__(
-        self,
-        chains: Chains,
-        producer: Producer,
-        compression: str,
-        outcomes: Outcomes,
-        loop: asyncio.AbstractEventLoop,
-        spinning: Spinning,
-        *,
-        at_once: bool,
-    ) -> None:
-        """`at_once`: do not find out whether a doubtful batch was written."""
+    def __init__(self, chains: Chains, client: Client, outcomes: Outcomes) -> None:
         self.chains = chains
         self.outcomes = outcomes
-        self.loop = loop
-        self.spinning = spinning
-        self.at_once = at_once
-        self._producer = producer
-        self._compression = compression
+        self.loop = client.loop
+        self.spinning = client.spinning
+        # Do not find out whether a doubtful batch was written.
+        self.at_once = client.settings.retry == "at-once"
+        self._producer = client.producer
+        self._compression = client.settings.compression
 
     def attempt(self, batch: Batch, target: Stream) -> ChainedAppend:
         return ChainedAppend(self, batch, target)
 
-    def silent(self, target: Stream) -> None:
-        """Do nothing: requests have their own timeouts."""
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        return []
+    def width(self, stream: pb.LogStream) -> int:
+        return sum(len(chain.replicas) for chain in stream.projection.chains) or 1
 
     def encode(self, batch: Batch) -> Block:
         """Return the batch as a block without a position, under a new sequence number."""

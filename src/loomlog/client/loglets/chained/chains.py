@@ -7,19 +7,20 @@ request to the metadata repository, which also reports nodes that do not answer.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple
 
+from loomlog.client.context import BACKOFF, Client, Retries
 from loomlog.client.loglets.chained.requests import (
     Answered,
     PendingRequest,
     ReplicaRequest,
     SequencerRequest,
 )
-from loomlog.client.servers import BACKOFF, CachedLog, Connections, Metadata
+from loomlog.client.loglets.views import SegmentViews
+from loomlog.client.servers import CachedLog
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.messages import (
     Answer,
@@ -31,7 +32,7 @@ from loomlog.core.chained.messages import (
     Steps,
 )
 from loomlog.core.requests import Ask, Lost, Outcome, Service
-from loomlog.errors import NotFound, Retryable, Trimmed, Unavailable
+from loomlog.errors import NotFound, Retryable, Unavailable
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
@@ -42,10 +43,6 @@ NEWER_S: Final = 4.0  # how long to wait for a newer epoch before asking again
 LOOK_S: Final = 0.2  # the same for an operation that may continue in the old epoch
 
 _NONE_YET: Final = Lost()
-
-
-class SegmentGoneError(Trimmed):
-    """The segment was trimmed, or the log never had it."""
 
 
 class View(NamedTuple):
@@ -59,20 +56,20 @@ class View(NamedTuple):
     def epoch(self) -> int:
         return self.projection.epoch
 
+    @property
+    def age(self) -> int:
+        return self.epoch
 
-class Chains:
+
+class Chains(SegmentViews[View]):
     """All chained segments of one log."""
 
-    def __init__(
-        self, log: CachedLog, metadata: Metadata, connections: Connections, rng: random.Random
-    ) -> None:
-        self.metadata = metadata
-        self.connections = connections
+    def __init__(self, log: CachedLog, client: Client) -> None:
+        super().__init__(log)
+        self.metadata = client.metadata
+        self.connections = client.connections
         self.missed: dict[StreamId, NodeId] = {}  # a node that did not answer
-        self._log = log
-        self._rng = rng
-        self._views: dict[StreamId, View] = {}
-        self._adopted: pb.Log | None = None  # the metadata that the views were made of
+        self._rng = client.rng
         self._pending: dict[ReplicaRequest, bool] = {}  # all True, in the order of sending
         self._ticker: asyncio.TimerHandle | None = None
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
@@ -86,33 +83,12 @@ class Chains:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def view(self, stream: StreamId) -> View:
-        """Return the newest known view; raise SegmentGoneError if there is no such stream. While
-        the log is not known, because the metadata repository refused to describe it, the views
-        stay as they were: that is no proof of a trim."""
-        log = self._log.last_known
-        if log is not None and log is not self._adopted:
-            self._adopt(log)
-        found = self._views.get(stream)
-        if found is None:
-            name = self._log.name
-            if log is None:
-                raise Unavailable(f"the segments of log {name!r} are not known now: try again")
-            raise SegmentGoneError(f"the segment of stream {stream} of log {name!r} was trimmed")
-        return found
-
-    def _adopt(self, log: pb.Log) -> None:
-        self._adopted = log
-        known, self._views = self._views, {}
-        for stream in log.streams:
-            if stream.HasField("projection"):
-                described = codec.projection_from_wire(stream.projection)
-                view = View(stream.log_stream_id, *described)
-                before = known.get(view.stream)
-                if before is not None and before.epoch > view.epoch:
-                    view = before
-                self._interrupt(view.stream, view.epoch)
-                self._views[view.stream] = view
+    def _view_of(self, stream: pb.LogStream) -> View | None:
+        if not stream.HasField("projection"):
+            return None
+        view = View(stream.log_stream_id, *codec.projection_from_wire(stream.projection))
+        self._interrupt(view.stream, view.epoch)
+        return view
 
     def _interrupt(self, stream: StreamId, epoch: int) -> None:
         """Give up requests of older epochs."""
@@ -120,15 +96,6 @@ class Chains:
             if request.view.stream == stream and request.view.epoch < epoch:
                 # Deferred: the operation then asks for the view that is being adopted now.
                 asyncio.get_running_loop().call_soon(request.give_up)
-
-    async def learn(self, stream: StreamId) -> View:
-        """Return the view of a stream, fetching the log's metadata if it is not known."""
-        await self._log.cached()
-        try:
-            return self.view(stream)
-        except SegmentGoneError:
-            await self._log.fetch()  # a new request, not one already under way
-            return self.view(stream)
 
     # ---- operations
 
@@ -219,20 +186,16 @@ class Chains:
     async def _look(self, view: View, wait: bool) -> None:
         """Fetch the newest projection. Wait some time for a newer one if `wait` is set, or if a
         node did not answer, since a new epoch interrupts all other requests to that node."""
-        loop = asyncio.get_running_loop()
         wait = wait or view.stream in self.missed
-        deadline_s = loop.time() + (NEWER_S if wait else 0.0)
-        attempts = 0
+        retries = Retries(self._rng, NEWER_S if wait else 0.0)
         while True:
             missed = self.missed.pop(view.stream, None)
             if missed is not None:
                 await self._report(view, missed)
             with suppress(Retryable):
-                await self._log.refresh()
-            if self.view(view.stream).epoch > view.epoch or loop.time() >= deadline_s:
+                await self.log.refresh()
+            if self.view(view.stream).epoch > view.epoch or not await retries.pause():
                 return
-            await asyncio.sleep(BACKOFF.delay_s(attempts, self._rng))
-            attempts += 1
 
     async def _report(self, view: View, node_id: NodeId) -> None:
         loglet = view.projection.log_id

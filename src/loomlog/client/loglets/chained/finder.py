@@ -14,7 +14,8 @@ import asyncio
 from typing import Final
 
 from loomlog.batch import read_header
-from loomlog.client.loglets.chained.chains import Chains, SegmentGoneError, View
+from loomlog.client.loglets.chained.chains import Chains, View
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.pieces import Referred, decode, refers
 from loomlog.core.chained.chain import Block

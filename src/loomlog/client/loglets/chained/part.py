@@ -18,14 +18,14 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from loomlog import limits
 from loomlog.batch import read_header
-from loomlog.client.loglets.chained.chains import Chains, SegmentGoneError, View
-from loomlog.client.servers import CachedLog
+from loomlog.client.loglets.chained.chains import Chains, View
+from loomlog.client.loglets.contract import FollowOptions
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe import pieces
-from loomlog.client.subscribe.numbering import Numbering
 from loomlog.client.subscribe.part import Following, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.core.backoff import Backoff
@@ -51,34 +51,33 @@ IDLE_S: Final = 5.0  # the longest interval between investigations
 LATE_BYTES: Final = 64 * limits.KIB  # fetched by a peek; most of it has arrived before
 
 
-class Source(NamedTuple):
-    """Services and options that the parts of one subscription share."""
-
-    log: CachedLog
-    chains: Chains
-    window_bytes: int
-    hole_timeout_s: float
-    numbering: Numbering
-    gaps: bool
-
-
 class ChainedPart(Following):
     """The positions from `start` to `stop` inclusive, or to the end of the segment."""
 
-    def __init__(self, source: Source, log: pb.Log, start: Glsn, stop: Glsn | None) -> None:
+    def __init__(
+        self,
+        chains: Chains,
+        options: FollowOptions,
+        hole_timeout_s: float,
+        log: pb.Log,
+        start: Glsn,
+        stop: Glsn | None,
+    ) -> None:
         super().__init__(start, stop)
-        [stream] = source.numbering.run(log, start).streams
-        self._source = source
-        self._numbering = source.numbering
-        self._chains = source.chains
-        self._view = source.chains.view(stream.log_stream_id)
+        [stream] = options.numbering.run(log, start).streams
+        self._chains = chains
+        self._log = chains.log
+        self._numbering = options.numbering
+        self._gaps = options.gaps
+        self._hole_timeout_s = hole_timeout_s
+        self._view = chains.view(stream.log_stream_id)
         self._tails = [_Fetched() for _ in self._view.projection.chains]
         self._decided: Block | None = None  # found by an investigation
         self._loss: Block | None = None  # begins a loss of which the end is looked for
         self._loss_end: Glsn = 0  # of the last such loss
         self._looks = self._peeks = 0  # investigations and peeks for the next block
         self._looked_s = self._peeked_s = self._loop.time()  # the last one, or when it became next
-        self._window_bytes = max(1, source.window_bytes // len(self._tails))
+        self._window_bytes = max(1, options.window_bytes // len(self._tails))
         self._adopt(self._view)
         self._followers = [
             self._loop.create_task(self._follow(chain)) for chain in range(len(self._tails))
@@ -98,19 +97,19 @@ class ChainedPart(Following):
                 return None
             end = block.end if is_exact else self._loss_end
             first, last = max(block.first, self._next), self._clipped(end - 1)
-            if is_lost and not self._source.gaps:
+            if is_lost and not self._gaps:
                 self.fail(self._lost(first, last if is_exact else end - 1, is_exact=is_exact))
                 return None
             self._go_on(last + 1)
             if not block.is_junk:
                 refers = pieces.refers(read_header(block.batch))
                 return pieces.decode(block.batch, refers, first - block.first, last - first + 1)
-            if self._source.gaps:
+            if self._gaps:
                 return Gap(first, last, "dataloss" if is_lost else "hole", is_exact)
         return None
 
     def _lost(self, first: Glsn, last: Glsn, *, is_exact: bool) -> DataLoss:
-        what = f"{self._numbering.describe(first)} of log {self._source.log.name!r}"
+        what = f"{self._numbering.describe(first)} of log {self._log.name!r}"
         extent = f"up to {last}" if is_exact else "and an unknown number behind it"
         return DataLoss(
             f"{what} {extent} is lost with all replicas: continue at {last + 1}, or ask for gaps, "
@@ -180,7 +179,7 @@ class ChainedPart(Following):
 
     def _trimmed_to(self, tail: _Fetched, position: Glsn) -> None:
         if position >= self._next:
-            raise trimmed(self._numbering, self._next, self._source.log.name, position + 1)
+            raise trimmed(self._numbering, self._next, self._log.name, position + 1)
         tail.end = max(tail.end, position + 1)
 
     # ---- waiting and investigating
@@ -213,10 +212,10 @@ class ChainedPart(Following):
                 return self._looked_s + PEEK_S
             return self._looked_s if self._peeks and not self._looks else again_s
         if (later_s := self._later_s()) is not None:
-            hole_s = later_s + self._source.hole_timeout_s
+            hole_s = later_s + self._hole_timeout_s
             return max(hole_s, again_s) if self._looks else hole_s
         if self._stop is not None:
-            return max(again_s, self._looked_s + self._source.hole_timeout_s)
+            return max(again_s, self._looked_s + self._hole_timeout_s)
         return self._looked_s + IDLE_S
 
     def _is_void(self) -> bool:
@@ -259,7 +258,7 @@ class ChainedPart(Following):
             case Found(block):
                 self._decided = block
             case Trimmed(position):
-                raise trimmed(self._numbering, self._next, self._source.log.name, position + 1)
+                raise trimmed(self._numbering, self._next, self._log.name, position + 1)
             case Interrupted():
                 self._adopt(await self._chains.recover(view, outcome, self._looks))
 
@@ -280,7 +279,7 @@ class ChainedPart(Following):
     async def _learn_end(self) -> None:
         """Learn where the closed segment ends."""
         try:
-            await self._source.log.refresh()
+            await self._log.refresh()
         except Retryable:
             return
         self._adopt(self._chains.view(self._view.stream))
@@ -289,7 +288,7 @@ class ChainedPart(Following):
         """Adopt newer metadata."""
         if view.epoch >= self._view.epoch:  # nodes may have other addresses
             self._view = view
-        log = self._source.log.last_known
+        log = self._log.last_known
         if log is None:
             return
         head, _ = self._numbering.bounds(log)
@@ -302,7 +301,7 @@ class ChainedPart(Following):
 
     def _gone(self, error: SegmentGoneError) -> None:
         """End if the segment was trimmed after all of it was delivered, else fail."""
-        log = self._source.log.last_known
+        log = self._log.last_known
         if self._numbering.crosses and log is not None and log.head <= self._next:
             self._stop = self._next - 1
             self._notify()

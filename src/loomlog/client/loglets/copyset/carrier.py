@@ -11,16 +11,17 @@ import asyncio
 from typing import Final
 
 from loomlog import limits
-from loomlog.client.append.appender import Attempt, Batch, Producer
-from loomlog.client.append.carriers import Outcomes, retryable_if_sound
+from loomlog.client.append.appender import Attempt, Batch
+from loomlog.client.append.carriers import Carrier, Outcomes, retryable_if_sound
 from loomlog.client.append.delivery import Stream
+from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.copyset.segments import (
     HOPS_MAX,
-    SegmentGoneError,
     Segments,
     Sequencers,
     View,
 )
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.errors import (
     AppendUnknown,
     Corrupt,
@@ -40,31 +41,23 @@ ANSWER_S: Final = 2.0  # until a silent sequencer is looked for elsewhere
 BYTES_PER_S_MIN: Final = 4 * limits.MIB  # large batches are given more time
 
 
-class CopysetCarrier:
+class CopysetCarrier(Carrier):
     """Appends batches to the `copyset` streams of one log."""
 
     def __init__(
-        self,
-        segments: Segments,
-        sequencers: Sequencers,
-        producer: Producer,
-        compression: str,
-        outcomes: Outcomes,
-        loop: asyncio.AbstractEventLoop,
+        self, segments: Segments, sequencers: Sequencers, client: Client, outcomes: Outcomes
     ) -> None:
         self.segments = segments
         self.sequencers = sequencers
-        self.producer = producer
-        self.compression = compression
+        self.producer = client.producer
+        self.compression = client.settings.compression
         self.outcomes = outcomes
-        self._loop = loop
+        self.rng = client.rng
+        self._loop = client.loop
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def attempt(self, batch: Batch, target: Stream) -> CopysetAttempt:
         return CopysetAttempt(self, batch, target)
-
-    def silent(self, target: Stream) -> None:
-        """Do nothing: attempts have their own timeouts."""
 
     def tasks(self) -> list[asyncio.Task[None]]:
         return list(self._tasks)
@@ -115,7 +108,8 @@ class CopysetAttempt(Attempt):
         producer, sequencers = carrier.producer, carrier.sequencers
         sequence = producer.next_sequence()
         self._payload = self.batch.encode(producer.id, sequence, carrier.compression)
-        failures = hops = 0
+        retries = Retries(carrier.rng)
+        hops = 0
         while True:
             view = carrier.segments.view(stream)
             connection: Connection | None = None
@@ -139,8 +133,9 @@ class CopysetAttempt(Attempt):
                     continue
                 if not self.doubtful:
                     raise
-            await self._look_again(failures)
-            failures, hops = failures + 1, 0
+            await retries.pause()
+            await carrier.segments.try_to_refresh()  # to find the current sequencer
+            hops = 0
 
     async def _send(self, view: View, connection: Connection, address: str) -> Glsn:
         """Return the first position; 0 if it was refused because another epoch has begun."""
@@ -169,11 +164,3 @@ class CopysetAttempt(Attempt):
             return self._carrier.outcomes.lost(self, str(error))
         self._carrier.outcomes.declined(self, error)
         return True
-
-    async def _look_again(self, failures: int) -> None:
-        """Wait, then refresh the metadata to find the current sequencer."""
-        await asyncio.sleep(self._carrier.sequencers.pause_s(failures))
-        try:
-            await self._carrier.segments.refresh(self.target.id)
-        except Retryable:
-            pass  # use the cached metadata

@@ -15,9 +15,11 @@ import asyncio
 from typing import Final
 
 from loomlog.batch import read_header
+from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.copyset.part import lost
 from loomlog.client.loglets.copyset.reader_driver import Reading
-from loomlog.client.loglets.copyset.segments import SegmentGoneError, Segments, Sequencers, View
+from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe.pieces import Referred, decode, refers
 from loomlog.core.copyset.effects import Deliver, Gap, GapKind
 from loomlog.core.copyset.landmarks import SequencerTail, tail
@@ -202,16 +204,16 @@ def _holders(view: View, position: Lsn) -> list[NodeId]:
 class CopysetTail:
     """Finds the tail of one log."""
 
-    def __init__(self, segments: Segments, sequencers: Sequencers, timeout_s: float) -> None:
+    def __init__(self, segments: Segments, sequencers: Sequencers, client: Client) -> None:
         self._segments = segments
         self._sequencers = sequencers
-        self._timeout_s = timeout_s
+        self._timeout_s = client.settings.request_timeout_s
+        self._rng = client.rng
 
     async def complete(self, log: pb.Log) -> pb.Log:
         """Return the current log with its tail."""
-        begun_s = asyncio.get_running_loop().time()
-        deadline_s = begun_s + self._timeout_s
-        attempts = 0
+        hopeless_s = asyncio.get_running_loop().time() + HOPELESS_S
+        retries = Retries(self._rng, self._timeout_s)
         while (stream := _active(log)) is not None:
             doubt: LoomError | None = None
             known: SequencerTail | None = None
@@ -225,9 +227,13 @@ class CopysetTail:
                 log.tail_unknown = False
                 return log
             if self._waits_for_nodes(log):
-                deadline_s = min(deadline_s, begun_s + HOPELESS_S)
-            await self._pause(attempts, deadline_s, _condition(log) or str(doubt or ""))
-            attempts += 1
+                retries.deadline_s = min(retries.deadline_s, hopeless_s)
+            if not await retries.pause():
+                why = _condition(log) or str(doubt or "old epochs are being recovered")
+                raise Unavailable(
+                    f"the tail of log {log.name!r} is not known now: {why}; try again, and see "
+                    "`loom status`"
+                )
         return log
 
     async def find(self, view: View) -> Glsn | None:
@@ -267,15 +273,6 @@ class CopysetTail:
         alive = [node.node_id for node in nodes.values() if node.alive]
         over = state.epoch if state.sequencer not in alive else state.epoch - 1
         return bool(awaited(state, alive, over))
-
-    async def _pause(self, attempts: int, deadline_s: float, doubt: str) -> None:
-        wait_s = self._sequencers.pause_s(attempts)
-        if asyncio.get_running_loop().time() + wait_s > deadline_s:
-            raise Unavailable(
-                f"the tail of log {self._segments.log.name!r} is not known now: "
-                f"{doubt or 'old epochs are being recovered'}; try again, and see `loom status`"
-            )
-        await asyncio.sleep(wait_s)
 
 
 def _condition(log: pb.Log) -> str:

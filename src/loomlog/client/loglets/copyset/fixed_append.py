@@ -7,12 +7,13 @@ at any time: it is stored once or, if all were too late, never.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.contract import Confirm, Fixed
-from loomlog.client.loglets.copyset.segments import SegmentGoneError, Segments, Sequencers, View
+from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, make
 from loomlog.errors import (
     AppendUnknown,
@@ -33,10 +34,11 @@ ANSWER_S: Final = 2.0  # then the metadata is refreshed and the batch sent again
 class FixedAppend:
     """Appends within a given epoch to the copyset streams of one log."""
 
-    def __init__(self, segments: Segments, sequencers: Sequencers, timeout_s: float) -> None:
+    def __init__(self, segments: Segments, sequencers: Sequencers, client: Client) -> None:
         self._segments = segments
         self._sequencers = sequencers
-        self._timeout_s = timeout_s
+        self._timeout_s = client.settings.append_timeout_s
+        self._rng = client.rng
 
     async def reserve(self, stream: StreamId, tail: Glsn) -> Fixed:
         """Choose the epoch that takes appends now; raise Sealed if the segment has ended."""
@@ -80,35 +82,20 @@ class FixedAppend:
         *tolerated: type[LoomError],
     ) -> int:
         """Retry until an attempt returns a result; raise other errors than `tolerated` ones."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._timeout_s
-        attempts = 0
+        retries = Retries(self._rng, self._timeout_s)
         while True:
             problem: LoomError = Unavailable("its epoch has ended and is being recovered")
             try:
-                await self._segments.learn(stream)
-                if (found := await attempt(self._segments.view(stream))) is not None:
-                    return found
+                if (result := await attempt(await self._segments.learn(stream))) is not None:
+                    return result
             except LoomError as error:
                 if not isinstance(error, (Retryable, *tolerated)):
                     raise
                 problem = error
-            wait_s = self._sequencers.pause_s(attempts)
-            if loop.time() + wait_s >= deadline_s:
-                raise self._overdue(stream, problem) from problem
-            await asyncio.sleep(wait_s)
-            await self._look_again()
-            attempts += 1
-
-    async def _look_again(self) -> None:
-        try:
-            await self._segments.log.refresh()
-        except Retryable:
-            pass  # use the cached metadata
-
-    def _overdue(self, stream: StreamId, problem: LoomError) -> LoomError:
-        return Unavailable(
-            f"log {self._segments.log.name!r}: stream {stream} took no append for "
-            f"{seconds(self._timeout_s)} ({problem}); see `loom status`, start the nodes that are "
-            "away, and publish again: nothing is lost or doubled by that"
-        )
+            if not await retries.pause():
+                raise Unavailable(
+                    f"log {self._segments.log.name!r}: stream {stream} took no append for "
+                    f"{seconds(self._timeout_s)} ({problem}); see `loom status`, start the nodes "
+                    "that are away, and publish again: nothing is lost or doubled by that"
+                ) from problem
+            await self._segments.try_to_refresh()

@@ -6,13 +6,14 @@ Back-pressure: read-ahead is limited in bytes.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from loomlog.batch import read_header
+from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.copyset.reader_driver import Reading
-from loomlog.client.loglets.copyset.segments import SegmentGoneError, Segments
+from loomlog.client.loglets.copyset.segments import Segments
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe import pieces
-from loomlog.client.subscribe.numbering import Numbering
 from loomlog.client.subscribe.part import Following, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.core.backoff import Backoff
@@ -25,25 +26,23 @@ from loomlog.wire import loomlog_pb2 as pb
 LOOKS: Final = Backoff(0.05, 5.0)  # between polls for the recorded end of a closed segment
 
 
-class Source(NamedTuple):
-    """Services and options that the parts of one subscription share."""
-
-    segments: Segments
-    window_bytes: int
-    numbering: Numbering
-    gaps: bool
-    payloads: bool
-
-
 class CopysetPart(Following):
     """The positions from `start` to `stop` inclusive, or to the end of the segment."""
 
-    def __init__(self, source: Source, log: pb.Log, start: Glsn, stop: Glsn | None) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        options: FollowOptions,
+        log: pb.Log,
+        start: Glsn,
+        stop: Glsn | None,
+    ) -> None:
         super().__init__(start, stop)
-        run = source.numbering.run(log, start)
+        run = options.numbering.run(log, start)
         [stream] = run.streams
-        self._source = source
-        self._numbering = source.numbering
+        self._segments = segments
+        self._options = options
+        self._numbering = options.numbering
         self._stream = stream
         self._ends_at(run.last)
         self._looks = 0  # polls for the end
@@ -54,13 +53,13 @@ class CopysetPart(Following):
 
     def _read(self, first: Glsn, until: Glsn | None) -> Reading:
         return Reading(
-            self._source.segments,
-            self._source.segments.view(self._stream.log_stream_id),
+            self._segments,
+            self._segments.view(self._stream.log_stream_id),
             first,
             until,
             self._notify,
-            room_bytes=self._source.window_bytes,
-            payloads=self._source.payloads,
+            room_bytes=self._options.window_bytes,
+            payloads=self._options.payloads,
         )
 
     # ---- the consumer's side
@@ -95,7 +94,7 @@ class CopysetPart(Following):
 
     def _piece(self, found: Deliver) -> Stored:
         record, rows = found.record, found.last - found.first + 1
-        if not self._source.payloads:
+        if not self._options.payloads:
             return pieces.blank(
                 self._stream.log_stream_id, found.first, rows, record.epoch, record.timestamp_us
             )
@@ -103,15 +102,15 @@ class CopysetPart(Following):
         return pieces.decode(record.batch, refers, found.skip, rows)
 
     def _gap(self, found: effects.Gap) -> Gap | None:
-        name = self._source.segments.log.name
+        name = self._segments.log.name
         if found.kind is GapKind.TRIM:  # an error, since it may be archived
             self._failure = trimmed(self._numbering, self._next, name, found.last + 1)
             return None
-        if found.kind is GapKind.DATALOSS and not self._source.gaps:
+        if found.kind is GapKind.DATALOSS and not self._options.gaps:
             self._failure = lost(name, found)
             return None
         self._next = found.last + 1
-        if not self._source.gaps:
+        if not self._options.gaps:
             return None
         return Gap(found.first, found.last, str(found.kind), found.exact)
 
@@ -137,7 +136,7 @@ class CopysetPart(Following):
         """Poll the metadata repository for the recorded end of the closed segment."""
         if self._numbering.crosses:
             try:
-                log = await self._source.segments.log.refresh()
+                log = await self._segments.log.refresh()
                 self._adopt(log)
             except Retryable:
                 pass
@@ -160,7 +159,7 @@ class CopysetPart(Following):
 
     def _gone(self, error: Exception) -> None:
         """End if the segment was trimmed after all of it was delivered, else fail."""
-        log = self._source.segments.log.last_known
+        log = self._segments.log.last_known
         is_passed = log is not None and log.head <= self._next
         if isinstance(error, SegmentGoneError) and self._numbering.crosses and is_passed:
             self._ends_at(self._next - 1)

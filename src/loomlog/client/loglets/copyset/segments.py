@@ -9,15 +9,16 @@ another.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from loomlog.client.servers import BACKOFF, CachedLog, Connections
+from loomlog.client.loglets.views import SegmentViews
+from loomlog.client.servers import CachedLog, Connections
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.record import Epoch
-from loomlog.errors import NotLeader, Retryable, Timeout, Trimmed, Unavailable
+from loomlog.errors import NotLeader, Retryable, Timeout, Unavailable
 from loomlog.types import Buffer, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, state_from_wire
@@ -25,10 +26,6 @@ from loomlog.wire.link import Connection
 
 CONNECT_S: Final = 1.0  # until a node counts as dead
 HOPS_MAX: Final = 3  # redirects followed without a pause
-
-
-class SegmentGoneError(Trimmed):
-    """The segment was trimmed, or the log never had it."""
 
 
 class View(NamedTuple):
@@ -45,53 +42,31 @@ class View(NamedTuple):
         return self.state.epoch, self.state.last_clean, self.state.closed
 
 
-class Segments:
+class Segments(SegmentViews[View]):
     """All copyset segments of one log."""
 
     def __init__(self, log: CachedLog, connections: Connections) -> None:
-        self.log = log
+        super().__init__(log)
         self._connections = connections
-        self._views: dict[StreamId, View] = {}
-        self._adopted: pb.Log | None = None  # the metadata that the views were made of
-
-    def view(self, stream: StreamId) -> View:
-        """Return the newest known view; raise SegmentGoneError if there is no such stream. While
-        the log is not known, because the metadata repository refused to describe it, the views
-        stay as they were: that is no proof of a trim."""
-        log = self.log.last_known
-        if log is not None and log is not self._adopted:
-            self._adopt(log)
-        found = self._views.get(stream)
-        if found is None:
-            name = self.log.name
-            if log is None:
-                raise Unavailable(f"the segments of log {name!r} are not known now: try again")
-            raise SegmentGoneError(f"the segment of stream {stream} of log {name!r} was trimmed")
-        return found
-
-    async def learn(self, stream: StreamId) -> None:
-        """Fetch the log's metadata if the stream is not known: it may be newer than what is."""
-        await self.log.cached()
-        try:
-            self.view(stream)
-        except SegmentGoneError:
-            await self.log.fetch()
 
     async def refresh(self, stream: StreamId) -> View:
         """Return the view after a refresh of the log's metadata."""
         await self.log.refresh()
         return self.view(stream)
 
-    def _adopt(self, log: pb.Log) -> None:
-        self._adopted = log
-        known, self._views = self._views, {}
-        for stream in log.streams:
-            if stream.HasField("copyset"):
-                view = _view(stream)
-                before = known.get(view.stream)
-                if before is not None and before.age > view.age:
-                    view = before._replace(nodes=view.nodes)
-                self._views[view.stream] = view
+    async def try_to_refresh(self) -> None:
+        """Refresh the log's metadata; keep what is cached if that fails for now."""
+        with suppress(Retryable):
+            await self.log.refresh()
+
+    def _view_of(self, stream: pb.LogStream) -> View | None:
+        if not stream.HasField("copyset"):
+            return None
+        state, nodes = state_from_wire(stream.copyset)
+        return View(stream.log_stream_id, stream.copyset.loglet_id, state, nodes)
+
+    def _kept(self, newer: View, described: View) -> View:
+        return newer._replace(nodes=described.nodes)
 
     def connected(self, view: View, node_id: NodeId) -> Connection | None:
         """Return the open connection to a node; None if there is none or it is congested."""
@@ -122,9 +97,8 @@ class Segments:
 class Sequencers:
     """The sequencers of the copyset segments of one log."""
 
-    def __init__(self, segments: Segments, rng: random.Random) -> None:
+    def __init__(self, segments: Segments) -> None:
         self._segments = segments
-        self._rng = rng
         self._named: dict[LogId, str] = {}  # address of the sequencer named by a redirect
         self._chosen: dict[LogId, tuple[View, str]] = {}  # by a view, and its address
         self._reported: dict[LogId, tuple[str, Epoch]] = {}  # epoch reported by an address
@@ -178,9 +152,6 @@ class Sequencers:
         else:
             self._named.pop(view.loglet, None)
 
-    def pause_s(self, attempts: int) -> float:
-        return BACKOFF.delay_s(attempts, self._rng)
-
 
 def _chosen(view: View) -> str:
     """Return the address of the node that nodes choose as sequencer, too."""
@@ -190,7 +161,3 @@ def _chosen(view: View) -> str:
     if chosen is None:
         raise Unavailable(f"no node is alive that could sequence stream {view.stream}")
     return view.nodes[chosen].address
-
-
-def _view(stream: pb.LogStream) -> View:
-    return View(stream.log_stream_id, stream.copyset.loglet_id, *state_from_wire(stream.copyset))

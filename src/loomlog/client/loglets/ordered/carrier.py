@@ -7,40 +7,31 @@ for a repeat. If an answer is lost, the stream's resolver finds out whether the 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from loomlog.client.append.appender import Attempt, Batch, Producer
-from loomlog.client.append.carriers import Outcomes, retryable_if_sound
+from loomlog.client.append.appender import Attempt, Batch
+from loomlog.client.append.carriers import Carrier, Outcomes, retryable_if_sound
 from loomlog.client.append.delivery import Stream
+from loomlog.client.context import Client
 from loomlog.client.loglets.ordered.resolver import Resolver
-from loomlog.client.servers import Connections
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
 from loomlog.types import Buffer
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
 
-class OrderedCarrier:
+class OrderedCarrier(Carrier):
     """Appends batches to the `ordered` streams of one log."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        producer: Producer,
-        compression: str,
-        outcomes: Outcomes,
-        rng: random.Random,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.connections = connections
-        self.producer = producer
-        self.compression = compression
+    def __init__(self, client: Client, outcomes: Outcomes) -> None:
+        self.connections = client.connections
+        self.producer = client.producer
+        self.compression = client.settings.compression
         self.outcomes = outcomes
-        self.loop = loop
-        self._rng = rng
+        self.loop = client.loop
+        self._client = client
         self._connecting: dict[asyncio.Task[None], None] = {}
         self._resolving: dict[Stream, asyncio.Task[None]] = {}
 
@@ -64,16 +55,8 @@ class OrderedCarrier:
             self._resolving[target] = self.loop.create_task(self._resolve(target))
 
     async def _resolve(self, target: Stream) -> None:
-        resolver = Resolver(
-            target,
-            self.connections,
-            self.producer.id,
-            self.outcomes,
-            self._rng,
-            self.loop.time,
-        )
         try:
-            await resolver.run()
+            await Resolver(target, self._client, self.outcomes).run()
         finally:  # at once: an answer that is lost from now on needs another one
             del self._resolving[target]
 

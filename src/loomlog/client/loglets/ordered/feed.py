@@ -14,9 +14,10 @@ from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
 
 from loomlog import batch as batches
-from loomlog.client.servers import BACKOFF, CachedLog, Connections
+from loomlog.client.context import BACKOFF
+from loomlog.client.loglets.contract import FollowOptions
+from loomlog.client.servers import CachedLog, Connections
 from loomlog.client.subscribe import pieces
-from loomlog.client.subscribe.numbering import Numbering
 from loomlog.errors import (
     Corrupt,
     DataLoss,
@@ -55,10 +56,8 @@ class Source(NamedTuple):
 
     log: CachedLog
     connections: Connections
-    window_bytes: int
     rng: random.Random
-    numbering: Numbering
-    gaps: bool = False
+    options: FollowOptions
 
 
 class Merge(Protocol):
@@ -86,6 +85,7 @@ class Feed:
 
     def __init__(self, source: Source, merge: Merge, stream: StreamId, start: int) -> None:
         self._source = source
+        self._options = source.options
         self._merge = merge
         self._loop = asyncio.get_running_loop()
         self.stream = stream
@@ -133,7 +133,7 @@ class Feed:
     def _give_credit(self, size: int) -> None:
         """Let the replica send `size` more bytes; credit is sent in parts of the window."""
         self._consumed_bytes += size
-        enough = self._consumed_bytes * CREDIT_PARTS >= self._source.window_bytes
+        enough = self._consumed_bytes * CREDIT_PARTS >= self._options.window_bytes
         if self._connection is not None and enough:
             credit = pb.SubscriptionCredit(
                 subscription_id=self._subscription_id, bytes=self._consumed_bytes
@@ -196,8 +196,8 @@ class Feed:
         self._connection = connection
         # Numbers below the next one were delivered and may have been trimmed.
         self._asked = max(self.wanted, self._merge.wanted)
-        request = pb.Subscribe(log_stream_id=self.stream, credit_bytes=self._source.window_bytes)
-        if self._source.numbering.crosses:
+        request = pb.Subscribe(log_stream_id=self.stream, credit_bytes=self._options.window_bytes)
+        if self._options.numbering.crosses:
             request.first_glsn = self._asked
         else:
             request.first_llsn = self._asked
@@ -235,7 +235,7 @@ class Feed:
         """Queue numbers that no replica can read as lost, if the subscriber wants to hear of them;
         return False if it does not, or a replica was not asked."""
         errors = self._unreadable
-        if not self._source.gaps or not self._addresses or not self._addresses <= errors.keys():
+        if not self._options.gaps or not self._addresses or not self._addresses <= errors.keys():
             return False
         first = max(self.wanted, *(error.first for error in errors.values()))
         last = min(error.last for error in errors.values())
@@ -257,7 +257,7 @@ class Feed:
 
     def _named(self, error: LoomError) -> LoomError:
         if isinstance(error, Trimmed):
-            what = self._source.numbering.describe(self._merge.wanted)
+            what = self._options.numbering.describe(self._merge.wanted)
             return Trimmed(
                 f"{what} of log {self._source.log.name!r} was trimmed "
                 f"({error}): subscribe from 'earliest'"
@@ -298,7 +298,7 @@ class Feed:
             header = batches.read_header(payload, at)
             content = payload[at : at + header.size]
             at += header.size
-            begin = self._source.numbering.first(header)
+            begin = self._options.numbering.first(header)
             last = begin + header.count - 1
             first = max(begin, self.wanted)
             if first > last:

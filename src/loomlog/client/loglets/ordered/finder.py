@@ -8,14 +8,12 @@ metadata repository decides what is trimmed or not yet written.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from typing import Final
 
 from loomlog import batch as batches
-from loomlog.client.loglets.contract import RowsFrom
-from loomlog.client.loglets.times import first_at, last_position
-from loomlog.client.servers import Connections
+from loomlog.client.context import Client
+from loomlog.client.loglets.times import TimeQuery, first_at, last_position
 from loomlog.client.subscribe.pieces import Referred, decode, refers
 from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Retryable, Unavailable
 from loomlog.types import Entry, Glsn, Llsn, StreamId
@@ -28,13 +26,11 @@ _GONE: Final = (*_ELSEWHERE, NotFound)  # NotFound: the replica has just left th
 class OrderedFinder:
     """Looks up positions and times in the `ordered` streams of one log."""
 
-    def __init__(
-        self, log: str, connections: Connections, timeout_s: float, rng: random.Random
-    ) -> None:
+    def __init__(self, log: str, client: Client) -> None:
         self._log = log
-        self._connections = connections
-        self._timeout_s = timeout_s
-        self._rng = rng
+        self._connections = client.connections
+        self._timeout_s = client.settings.request_timeout_s
+        self._rng = client.rng
         self._last_hit: StreamId = 0
 
     # ---- an entry
@@ -110,15 +106,9 @@ class OrderedFinder:
 
     # ---- a time
 
-    async def find_time(
-        self,
-        streams: Sequence[pb.LogStream],
-        timestamp_us: int,
-        first: Glsn,
-        last: Glsn,
-        rows_from: RowsFrom,
-    ) -> Glsn | None:
+    async def find_time(self, streams: Sequence[pb.LogStream], query: TimeQuery) -> Glsn | None:
         """Search the headers of batches, then their rows: exact for any order of timestamps."""
+        timestamp_us, first, last, rows_from = query
         while first <= last:
             asked = (self._ask_time(stream, timestamp_us, first, last) for stream in streams)
             begins = [position for position in await asyncio.gather(*asked) if position]
@@ -127,9 +117,9 @@ class OrderedFinder:
             rows = await rows_from(min(begins), last)
             if rows is None:
                 return None
-            found = first_at(rows, timestamp_us)
-            if found is not None:
-                return found
+            position = first_at(rows, timestamp_us)
+            if position is not None:
+                return position
             first = last_position(rows) + 1  # the header covers rows before `first`
         return None
 

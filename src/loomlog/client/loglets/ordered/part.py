@@ -33,7 +33,8 @@ class OrderedPart(Following):
     def __init__(self, source: Source, log: pb.Log, start: int, stop: int | None) -> None:
         super().__init__(start, stop)
         self._source = source
-        self._numbering = source.numbering
+        self._options = source.options
+        self._numbering = source.options.numbering
         self._feeds: dict[StreamId, Feed] = {}
         self._heads: dict[int, Feed] = {}  # by the first number in the feed's queue
         self._known_tail = 0
@@ -138,7 +139,7 @@ class OrderedPart(Following):
         return stream.lost_after if self._numbering.crosses else stream.lost_from - 1
 
     def _tell_loss(self, last: int) -> None:
-        if self._source.gaps:
+        if self._options.gaps:
             self._lost = Gap(self._next, last, "dataloss")
             self._notify()
             return

@@ -10,14 +10,12 @@ delivery.py keeps the deadlines.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from loomlog.client.append import delivery
 from loomlog.client.append.carriers import Outcomes
 from loomlog.client.append.delivery import Stream
-from loomlog.client.servers import BACKOFF, Connections
+from loomlog.client.context import BACKOFF, Client, Retries
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
@@ -28,33 +26,25 @@ if TYPE_CHECKING:
 PROBE_S: Final = 2.0  # a server that answers nothing at all for this long is dead
 _CONNECT_S: Final = 0.5  # other replicas are asked at the same time
 _ANSWER_S: Final = 1.0
-_PAUSE_S_MAX: Final = 0.2  # a seal is noticed within this
+_PAUSES: Final = BACKOFF._replace(max_s=0.15)  # a seal is noticed within this and a half
 
 
 class Resolver:
     """Queries one stream until every attempt there has an answer."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        connections: Connections,
-        producer_id: int,
-        outcomes: Outcomes,
-        rng: random.Random,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, stream: Stream, client: Client, outcomes: Outcomes) -> None:
         self._stream = stream
-        self._connections = connections
-        self._producer_id = producer_id
+        self._connections = client.connections
+        self._producer_id = client.producer.id
         self._outcomes = outcomes
-        self._rng = rng
-        self._clock = clock
+        self._rng = client.rng
+        self._clock = client.loop.time
         self._probed: Connection | None = None
         self._probed_s = 0.0
         self._heard_s = float("-inf")
 
     async def run(self) -> None:
-        attempts = 0
+        retries = Retries(self._rng, backoff=_PAUSES)
         while self._needed():
             self._outcomes.refresh_soon()
             if over := self._of_past_epochs():
@@ -62,8 +52,7 @@ class Resolver:
             elif self._stream.running:
                 await self._repeat_at_primary()
                 self._probe_silent()
-            await asyncio.sleep(min(BACKOFF.delay_s(attempts, self._rng), _PAUSE_S_MAX))
-            attempts += 1
+            await retries.pause()
 
     def _needed(self) -> bool:
         stream = self._stream

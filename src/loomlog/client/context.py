@@ -1,0 +1,55 @@
+"""The services that all logs of a client share, and the pace of its retries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from loomlog.config import ClientSettings
+from loomlog.core.backoff import Backoff
+
+if TYPE_CHECKING:
+    from loomlog.client.append.appender import Producer
+    from loomlog.client.append.spin import Spinning
+    from loomlog.client.servers import Connections, Metadata
+    from loomlog.client.subscribe.subscription import OpenSubscriptions
+
+# first_s is about a round trip with a sync; a stream that runs again is noticed within max_s.
+BACKOFF: Final = Backoff(first_s=0.01, max_s=0.5)
+
+
+class Client(NamedTuple):
+    """Services that all logs of one client share."""
+
+    metadata: Metadata
+    connections: Connections
+    producer: Producer
+    settings: ClientSettings
+    rng: random.Random
+    loop: asyncio.AbstractEventLoop
+    spinning: Spinning
+    subscriptions: OpenSubscriptions
+
+
+class Retries:
+    """Paces the attempts at one operation: pauses between them, until its time is up."""
+
+    def __init__(
+        self, rng: random.Random, timeout_s: float | None = None, backoff: Backoff = BACKOFF
+    ) -> None:
+        """`timeout_s` is counted from now; None: there is no limit."""
+        now_s = asyncio.get_running_loop().time()
+        self.deadline_s = float("inf") if timeout_s is None else now_s + timeout_s
+        self._rng = rng
+        self._backoff = backoff
+        self._pauses = 0
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt. Return False at once if that would be too late."""
+        wait_s = self._backoff.delay_s(self._pauses, self._rng)
+        if asyncio.get_running_loop().time() + wait_s >= self.deadline_s:
+            return False
+        self._pauses += 1
+        await asyncio.sleep(wait_s)
+        return True
