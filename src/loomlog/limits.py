@@ -63,29 +63,6 @@ VOLUME_RESERVE_BYTES: Final = 256 * MIB  # with less free space nothing new is p
 VOLUME_RESERVE_PART: Final = 20  # ... or with less than this part of it
 REOPEN_S: Final = 5.0  # between two attempts to open a table on a volume that works
 
-# Chains
-CHAINS_PER_SEGMENT_MAX: Final = 256  # a read of any position may ask the tail of each chain
-TICKETS_REMEMBERED: Final = (
-    100_000  # that a sequencer remembers to know the length of a hole: a few MB
-)
-CHAIN_LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
-CHAIN_WAITING_BYTES_MAX: Final = 128 * MIB  # blocks waiting for the disk; more are refused
-CHAIN_LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
-CHAIN_RECLAIM_AFTER_S: Final = (
-    10.0  # after a trim its space is reclaimed, together with that of other trims
-)
-CHAIN_WAIT_S_MAX: Final = 30.0  # the longest that a fetch waits for more blocks
-
-# Copysets
-RECOVERY_DIGEST_BYTES: Final = MIB  # of heads, in one answer
-RECOVERED_AT_ONCE: Final = 32  # records whose batches recovery holds in memory
-COPYSET_WAITING_BYTES_MAX: Final = 128 * MIB  # batches waiting for the disk; more are refused
-COPYSET_LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
-COPYSET_WAIT_S_MAX: Final = 30.0  # the longest that a read waits for more records
-COPYSET_READS_PER_CONNECTION_MAX: Final = 4096  # waiting for more records
-COPYSET_QUEUED_APPENDS_MAX: Final = 10_000  # of a log while its sequencer is activated
-COPYSET_QUEUED_BYTES_MAX: Final = 128 * MIB  # of these appends
-
 # Metadata repository
 REGISTER_BYTES_MAX: Final = MIB  # a register's value; an etcd takes no more than 1.5 MiB
 REGISTER_SWAPS_REMEMBERED: Final = 32  # that a register remembers to detect repeats: half a KiB
@@ -128,4 +105,3 @@ NEWCOMERS_MAX: Final = 16  # nodes that a metadata repository visits at once bef
 NODE_CONDITIONS_MAX: Final = 100  # conditions kept per node
 NODE_CONDITION_CHARS_MAX: Final = 500
 NODESET_MAX: Final = 200  # recovery asks all of its nodes, readers most of them
-NODESET_DEFAULT: Final = 20  # beyond this, more nodes do not spread the load better

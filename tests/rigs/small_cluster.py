@@ -16,11 +16,10 @@ from real_nodes import RealNodes, until
 from scripted_node import PATIENCE_S, ScriptedNode
 
 from loomlog.config import MetadataSettings
-from loomlog.core.chained.messages import List, Listed
+from loomlog.core.chained.messages import LIST_MAX, List, Listed
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.copyset.record import Lsn
 from loomlog.errors import Unavailable
-from loomlog.limits import CHAIN_LIST_MAX
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.keeper import ChainedKeeper
@@ -158,7 +157,7 @@ class SmallCluster(ClusterRequests, RealNodes):
         """When all entries were read: every replica has all blocks of its chain."""
         for record in self.keeper.records:
             projection = record.projection
-            request = List(projection.epoch, 1, CHAIN_LIST_MAX)
+            request = List(projection.epoch, 1, LIST_MAX)
             for chain in projection.chains:
                 answers = [await self.driver.ask(replica, request) for replica in chain]
                 assert all(answer == answers[0] for answer in answers), answers

@@ -36,7 +36,6 @@ ALLOWED: dict[str, str] = {
     "cli/console/output.py": "prints it",
     "cli/console/options.py": "parses positions that are made of an epoch and an offset",
     "client/cuts.py": "knows how such positions are made",
-    "limits.py": "names the bounds of each protocol",
 }
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")

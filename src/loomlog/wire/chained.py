@@ -13,6 +13,7 @@ from typing import Final
 from loomlog.batch import aligned, check
 from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
 from loomlog.core.chained.messages import (
+    LIST_MAX,
     Answer,
     Before,
     Beyond,
@@ -48,7 +49,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.requests import Lost
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
-from loomlog.limits import ALIGNMENT, CHAIN_LIST_MAX, MIB
+from loomlog.limits import ALIGNMENT, MIB
 from loomlog.types import Buffer, Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -171,7 +172,7 @@ _REQUESTS: Final[Mapping[int, Callable[[pb.ChainRequest, memoryview], Request]]]
     _Ask.LIST: lambda message, _: List(
         message.epoch,
         message.position,
-        max(1, min(message.limit, CHAIN_LIST_MAX)),
+        max(1, min(message.limit, LIST_MAX)),
         message.before_us if message.HasField("before_us") else None,
     ),
     _Ask.FETCH: lambda message, _: Fetch(

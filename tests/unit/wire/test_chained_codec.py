@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from loomlog.batch import assign_llsn, assign_position, build
 from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
 from loomlog.core.chained.messages import (
+    LIST_MAX,
     Answer,
     Before,
     Beyond,
@@ -49,7 +50,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument
-from loomlog.limits import CHAIN_LIST_MAX, REFERENCE_RECORDS_MAX
+from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Buffer
 from loomlog.wire import chained
 from loomlog.wire import loomlog_pb2 as pb
@@ -86,7 +87,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Write, LONG, BLOCKS),
     st.builds(Read, LONG, LONG),
     st.builds(Before, LONG, LONG),
-    st.builds(List, LONG, LONG, st.integers(1, CHAIN_LIST_MAX)),
+    st.builds(List, LONG, LONG, st.integers(1, LIST_MAX)),
     st.builds(Fetch, LONG, LONG, st.integers(1, chained.FETCH_BYTES_MAX)),
     st.builds(Check, LONG),
     st.builds(FindEnd, LONG),
@@ -234,7 +235,7 @@ def test_a_request_that_makes_no_sense_is_refused(
 def test_a_request_for_too_much_gets_less_and_one_for_nothing_something() -> None:
     replica = Replica(NODE, 1, 0, 1)
     for request, allowed in (
-        (List(1, 1, 1 << 40), List(1, 1, CHAIN_LIST_MAX)),
+        (List(1, 1, 1 << 40), List(1, 1, LIST_MAX)),
         (List(1, 1, 0), List(1, 1, 1)),
         (Fetch(1, 1, 1 << 40), Fetch(1, 1, chained.FETCH_BYTES_MAX)),
         (Fetch(1, 1, 0), Fetch(1, 1, 1)),

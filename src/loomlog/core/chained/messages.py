@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core import requests
 from loomlog.core.chained.chain import Block, Extent, Projection, Replica
 from loomlog.core.requests import Ask, Lost, Outcome, Service
 from loomlog.errors import Corrupt
 from loomlog.types import Glsn
+
+LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
 
 # ---- to a replica
 

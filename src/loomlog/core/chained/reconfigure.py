@@ -29,6 +29,7 @@ from typing import Final, NamedTuple, TypeAlias
 from loomlog.core.backoff import Backoff
 from loomlog.core.chained.chain import POSITION_MAX, Chain, Projection, Replica
 from loomlog.core.chained.messages import (
+    LIST_MAX,
     Answer,
     Copy,
     Create,
@@ -62,7 +63,7 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.read import decide, decide_at
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Ask, Service
-from loomlog.limits import CHAIN_LIST_MAX, COPY_PART_BYTES
+from loomlog.limits import COPY_PART_BYTES
 from loomlog.types import Glsn, NodeId
 
 
@@ -110,7 +111,7 @@ def _first_address(projection: Projection, address: Glsn) -> Steps[Glsn | Interr
 def _settle_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
     """Advance as far as one listing of all tails allows, or by one block, or behind a trim that has
     reached some of them."""
-    request = List(projection.epoch, address, CHAIN_LIST_MAX)
+    request = List(projection.epoch, address, LIST_MAX)
     answers = yield [Ask(tail, request) for tail in projection.tails]
     ends: dict[Glsn, Glsn] = {}
     for answer in answers:
@@ -361,7 +362,7 @@ def _end_of_missing(epoch: int, source: Replica, fresh: Replica) -> Steps[Glsn |
     lacks none. Both are sealed."""
     position, end, more = 0, 0, True
     while more:
-        request = List(epoch, max(position, 1), CHAIN_LIST_MAX)
+        request = List(epoch, max(position, 1), LIST_MAX)
         had, has = yield [Ask(source, request), Ask(fresh, request)]
         if isinstance(had, TrimmedTo):
             position = had.position + 1

@@ -8,6 +8,7 @@ first, unnoticed, on other chains.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Final
 
 from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.messages import (
@@ -24,8 +25,10 @@ from loomlog.core.chained.messages import (
     Ticket,
 )
 from loomlog.errors import InvalidArgument
-from loomlog.limits import REFERENCE_RECORDS_MAX, TICKETS_REMEMBERED
+from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Glsn
+
+TICKETS_REMEMBERED: Final = 100_000  # to know the length of a hole: a few MB
 
 
 class Sequencer:

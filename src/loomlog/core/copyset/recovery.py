@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.copyset.messages import (
     Acknowledged,
@@ -62,8 +62,11 @@ from loomlog.core.copyset.record import (
 )
 from loomlog.core.copyset.settlement import Digests, Mutation, plan, settle
 from loomlog.core.requests import Ask
-from loomlog.limits import RECOVERED_AT_ONCE, RECOVERY_DIGEST_BYTES
+from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId
+
+DIGEST_BYTES: Final = MIB  # of heads, in one answer
+RECOVERED_AT_ONCE: Final = 32  # records whose batches are held in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +237,7 @@ class EpochRecovery:
 
     def _digest_above(self, after: Offset) -> Digest:
         seal, wave = self._by
-        return Digest(
-            self._log, self._epoch, after, seal, RECOVERY_DIGEST_BYTES, batches=False, wave=wave
-        )
+        return Digest(self._log, self._epoch, after, seal, DIGEST_BYTES, batches=False, wave=wave)
 
     # ---- mutating
 

@@ -25,7 +25,6 @@ from loomlog.core.chained.trim import find_time
 from loomlog.core.chained.upkeep import condition
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
-from loomlog.limits import CHAINS_PER_SEGMENT_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
@@ -47,6 +46,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import projection_to_wire
 from loomlog.wire.link import Connection
 
+CHAINS_MAX: Final = 256  # of a segment; a read of any position may ask the tail of each chain
 MAKE_TIMEOUT_S: Final = 5.0  # less than a client waits for the answer
 TAIL_WAIT_S: Final = 6.0  # for a new epoch; less than a client waits for its answer
 TRIM_WAIT_S: Final = 3.0  # then it continues in the background
@@ -87,9 +87,9 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
 
     def check(self, settings: Settings) -> None:
         super().check(settings)
-        if settings.streams > CHAINS_PER_SEGMENT_MAX:
+        if settings.streams > CHAINS_MAX:
             raise InvalidArgument(
-                f"a chained log has at most {CHAINS_PER_SEGMENT_MAX} chains, not "
+                f"a chained log has at most {CHAINS_MAX} chains, not "
                 f"{settings.streams}: give it fewer streams"
             )
 

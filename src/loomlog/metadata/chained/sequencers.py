@@ -11,8 +11,7 @@ from typing import Final
 
 from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.messages import Answer, Refused, Request
-from loomlog.core.chained.sequencer import Sequencer
-from loomlog.limits import TICKETS_REMEMBERED
+from loomlog.core.chained.sequencer import TICKETS_REMEMBERED, Sequencer
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
 from loomlog.core.copyset.nodeset import Member, choose_nodeset, sequencer_of
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.segments import Settings
 from loomlog.errors import LoomError, NotLeader, Unavailable
-from loomlog.limits import NODESET_DEFAULT
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.copyset.records import CopysetRecord
@@ -24,6 +23,8 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
 
 logger = logging.getLogger(__name__)
+
+NODESET_DEFAULT: Final = 20  # beyond this, more nodes do not spread the load better
 
 Losses: TypeAlias = tuple[tuple[LogId, Epoch], ...]
 

@@ -60,6 +60,7 @@ from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
 
 logger = logging.getLogger(__name__)
 
+WAIT_S_MAX: Final = 30.0  # the longest that a fetch waits for more blocks
 _LARGE: Final = (Read, Before, List, Fetch)  # their answers may be
 _CHANGED: Final = (Stored, SealedAt, Done)
 _NOT_DONE: Final = (Refused, Lost)
@@ -169,7 +170,7 @@ class ChainedService(NodeProtocol):
         if isinstance(request, Pull):
             return self._pull(replica, request, message.source.address)
         if isinstance(request, Fetch) and message.wait_ms:
-            wait_s = min(message.wait_ms / 1000, limits.CHAIN_WAIT_S_MAX)
+            wait_s = min(message.wait_ms / 1000, WAIT_S_MAX)
             look, nothing = partial(self._look, replica, request), Fetched([], more=False)
             self._waiting.add(connection, replica, look, is_nothing, wait_s, done, nothing)
         elif isinstance(request, _LARGE):

@@ -41,6 +41,7 @@ from loomlog.types import Glsn, NodeId
 
 logger = logging.getLogger(__name__)
 
+RECLAIM_AFTER_S: Final = 10.0  # space is reclaimed for several trims together
 _NEEDS_VOLUME: Final = (Write, Copy, Create, Seal, Check)
 
 OpenTable: TypeAlias = Callable[[str], BlockTable]
@@ -300,7 +301,7 @@ class Reclaimer:
     def _wait(self) -> None:
         if self._timer is None and not self._under_way:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(limits.CHAIN_RECLAIM_AFTER_S, self._start)
+            self._timer = loop.call_later(RECLAIM_AFTER_S, self._start)
 
     def _start(self) -> None:
         self._timer = None

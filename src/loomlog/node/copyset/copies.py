@@ -51,7 +51,6 @@ from loomlog.core.copyset.procedures import Purged, purge
 from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.storage import LogStanding, epoch_to_purge
 from loomlog.errors import LoomError, Unavailable
-from loomlog.limits import COPYSET_READS_PER_CONNECTION_MAX
 from loomlog.node.copyset.epoch_store import EpochStore
 from loomlog.node.copyset.logs_volume import LogsVolume
 from loomlog.node.copyset.marks import MATTERS_US, Marks
@@ -67,6 +66,7 @@ from loomlog.wire.link import Connection
 logger = logging.getLogger(__name__)
 
 RETRY: Final = Backoff(0.05, 2.0)
+WAITING_READS_MAX: Final = 4096  # of one connection
 RELEASE_S: Final = 20.0  # as often as sequencers send releases to nodes that get no records
 
 Found = TypeVar("Found")
@@ -85,7 +85,7 @@ class Copies:
     ) -> None:
         self._epochs = epochs
         self._spawn = spawn
-        self._waiting: LongPolls[LogId, NodeAnswer] = LongPolls(COPYSET_READS_PER_CONNECTION_MAX)
+        self._waiting: LongPolls[LogId, NodeAnswer] = LongPolls(WAITING_READS_MAX)
         self.volume = LogsVolume(disks, now_us, self._waiting.changed_everywhere)
         older = None if self.volume.is_closed else frozenset(self.volume.logs)
         self.marks = Marks(asyncio.get_running_loop().time, now_us(), older)

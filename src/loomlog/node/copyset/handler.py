@@ -23,7 +23,6 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.storage import claimed_epoch, taken_epoch
 from loomlog.errors import NotLeader, Unauthorized, Unavailable
-from loomlog.limits import COPYSET_WAIT_S_MAX
 from loomlog.node.copyset.copies import CatchUp, Copies, looked_up
 from loomlog.node.copyset.epoch_store import AskMetadata
 from loomlog.node.workers import called_back
@@ -33,6 +32,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_to_wire, request_from_wire
 from loomlog.wire.link import Connection, Frame
 
+WAIT_S_MAX: Final = 30.0  # the longest that a read waits for more records
 _ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
 
 
@@ -85,7 +85,7 @@ class CopysetHandler:
         if isinstance(request, Read):
             self._catch_up.note_reader(request.log)
             if message.wait_ms:
-                wait_s = min(message.wait_ms / 1000, COPYSET_WAIT_S_MAX)
+                wait_s = min(message.wait_ms / 1000, WAIT_S_MAX)
                 done = partial(_answer, connection, frame.id)
                 self._copies.wait(connection, request, message.stamp, wait_s, done)
                 return

@@ -27,7 +27,7 @@ from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Worker
-from loomlog.storage.logsdb.store import Answered, LogsStore
+from loomlog.storage.logsdb.store import LOOK_UPS_MAX, Answered, LogsStore
 from loomlog.storage.logsdb.table import LogsTable
 from loomlog.types import LogId
 
@@ -134,7 +134,7 @@ class LogsVolume:
             work(self.store)
         elif self._refusal is not None:
             refused(self._refusal)
-        elif len(self._waiting) >= limits.COPYSET_LOOK_UPS_MAX:
+        elif len(self._waiting) >= LOOK_UPS_MAX:
             refused(_OPENING)
         else:
             self._waiting.append((work, refused))

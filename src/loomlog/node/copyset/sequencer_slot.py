@@ -34,7 +34,7 @@ from loomlog.errors import (
     Sealed,
     Unavailable,
 )
-from loomlog.limits import COPYSET_QUEUED_APPENDS_MAX, COPYSET_QUEUED_BYTES_MAX, REQUEST_TIMEOUT_S
+from loomlog.limits import MIB, REQUEST_TIMEOUT_S
 from loomlog.node.copyset.epoch_store import Known
 from loomlog.node.copyset.procedures import ANSWER_S, insist
 from loomlog.node.copyset.sequencer import Append, OpenEnd, RunningSequencer, SequencerContext
@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 STATE_S: Final = 0.25  # the list of live nodes is fetched at most this often
 LOOK_BACK_S: Final = ANSWER_S + 0.5  # for nodes that tell which batches they were given
+QUEUED_APPENDS_MAX: Final = 10_000  # while a sequencer is activated
+QUEUED_BYTES_MAX: Final = 128 * MIB  # of these appends
 SWAPS_MAX: Final = 3  # attempts to take an epoch, while others do, too
 
 
@@ -127,7 +129,7 @@ class SequencerSlot:
 
     def _enqueue(self, append: Append) -> None:
         size = self._queued_bytes + append.header.size
-        if len(self._queue) >= COPYSET_QUEUED_APPENDS_MAX or size > COPYSET_QUEUED_BYTES_MAX:
+        if len(self._queue) >= QUEUED_APPENDS_MAX or size > QUEUED_BYTES_MAX:
             trouble = f"loglet {self._log}: too many appends wait for a sequencer"
             append.failed(Busy(f"{trouble}: try again in a moment"))
             return

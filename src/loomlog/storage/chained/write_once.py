@@ -43,7 +43,7 @@ from loomlog.core.chained.replica import (
 )
 from loomlog.core.requests import Lost
 from loomlog.errors import Busy, Corrupt
-from loomlog.limits import CHAIN_LOOK_UPS_MAX, CHAIN_WAITING_BYTES_MAX, KIB, MIB
+from loomlog.limits import KIB, MIB
 from loomlog.storage.chained.block_table import BlockTable, MemoryBlocks, TrimmedMeanwhileError
 from loomlog.storage.files import Worker
 from loomlog.types import Glsn
@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 Answered: TypeAlias = Callable[[Answer], None]
 
+WAITING_BYTES_MAX: Final = 128 * MIB  # blocks waiting for the disk; more are refused
+LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
 QUICK_BYTES_MAX: Final = 16 * KIB  # of blocks: what takes longer than a sync is not quick
 MEASURE_BYTES: Final = MIB  # of blocks: how far the estimate of the table's size may be off
 
@@ -113,7 +115,7 @@ class WriteOnceStore:
     def _enqueue(self, asked: _Waiting) -> None:
         request = asked.request
         size = len(request.block.batch) if isinstance(request, _WITH_BLOCK) else 0
-        if self._waiting and self._waiting_bytes + size > CHAIN_WAITING_BYTES_MAX:
+        if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise Busy("the disk is too slow for what is written: try again later")
         self._waiting.append(asked)
         self._waiting_bytes += size
@@ -178,7 +180,7 @@ class WriteOnceStore:
                 self.replicas[replica] = standing
 
     def _look_up(self, asked: _Waiting) -> None:
-        if self._looking >= CHAIN_LOOK_UPS_MAX:
+        if self._looking >= LOOK_UPS_MAX:
             raise Busy("the disk is too slow for what is read: try again later")
         answers: list[Answer] = []
         self._looking += 1

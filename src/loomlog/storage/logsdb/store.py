@@ -49,10 +49,7 @@ from loomlog.core.copyset.storage import (
     look_up,
 )
 from loomlog.errors import LoomError
-from loomlog.limits import (
-    COPYSET_LOOK_UPS_MAX,
-    COPYSET_WAITING_BYTES_MAX,
-)
+from loomlog.limits import MIB
 from loomlog.storage.files import Worker
 from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
 from loomlog.storage.logsdb.rows import nonsense
@@ -66,6 +63,8 @@ Found = TypeVar("Found")
 
 _CHANGING = Begin | Store | Amend | Release | Seal | Clean | Purge | Trim | Forget
 
+WAITING_BYTES_MAX: Final = 128 * MIB  # batches waiting for the disk; more are refused
+LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
 )
@@ -157,7 +156,7 @@ class LogsStore:
         if (reason := nonsense(asked.request)) is not None:
             asked.done(Refused(Trouble.DISABLED, reason))
             return
-        if self._waiting and self._waiting_bytes + size > COPYSET_WAITING_BYTES_MAX:
+        if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
             asked.done(_BUSY)
             return
         self._waiting.append(asked)
@@ -215,7 +214,7 @@ class LogsStore:
         if self._failed is not None:
             done(self._failed)
             return
-        if self._looking >= COPYSET_LOOK_UPS_MAX:
+        if self._looking >= LOOK_UPS_MAX:
             done(_BUSY)
             return
         found: list[Found] = []

@@ -11,9 +11,8 @@ from cluster_requests import chained, is_whole
 from scripted_node import PATIENCE_S
 from small_cluster import QUICK, SmallCluster
 
-from loomlog.core.chained.messages import HandedOut, List, Next, TrimmedTo
+from loomlog.core.chained.messages import LIST_MAX, HandedOut, List, Next, TrimmedTo
 from loomlog.errors import InvalidArgument
-from loomlog.limits import CHAIN_LIST_MAX
 from loomlog.metadata.chained import keeper
 from loomlog.metadata.chained.removal import Trimming
 
@@ -73,7 +72,7 @@ async def test_nothing_is_appended_below_what_was_trimmed(
         assert chained(log).projection.start == last + 1
         assert await cluster.log.entries() == {last + 1: b"two"}
         (record,) = cluster.keeper.records
-        request = List(record.projection.epoch, 1, CHAIN_LIST_MAX)
+        request = List(record.projection.epoch, 1, LIST_MAX)
         async with asyncio.timeout(PATIENCE_S):  # the nodes are told of the trim by and by
             for replica in record.projection.replicas:
                 while await cluster.driver.ask(replica, request) != TrimmedTo(last):  # noqa: ASYNC110

@@ -44,6 +44,7 @@ from loomlog.core.chained.replica import DAMAGED
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized
 from loomlog.limits import MIB
+from loomlog.node.chained import volumes
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import request_to_wire
@@ -319,7 +320,7 @@ async def test_the_space_of_what_was_trimmed_and_removed_is_freed(
         loop.call_soon_threadsafe(freed.put_nowait, (found, position))
 
     monkeypatch.setattr(RocksTable, "reclaim", reclaim)
-    monkeypatch.setattr(limits, "CHAIN_RECLAIM_AFTER_S", 0.0)
+    monkeypatch.setattr(volumes, "RECLAIM_AFTER_S", 0.0)
     async with ChainNodes(tmp_path, 1) as nodes:
         await nodes.create()
         await nodes.ask(Write(EPOCH, block(1, 9)))
@@ -343,7 +344,7 @@ async def test_a_node_that_stops_does_not_wait_for_space(
 
     monkeypatch.setattr(RocksTable, "reclaim", reclaim)
     monkeypatch.setattr(RocksTable, "interrupt", lambda _: given_up.set())
-    monkeypatch.setattr(limits, "CHAIN_RECLAIM_AFTER_S", 0.0)
+    monkeypatch.setattr(volumes, "RECLAIM_AFTER_S", 0.0)
     async with ChainNodes(tmp_path, 1) as nodes:
         await nodes.create()
         await nodes.order_chain(Trim(EPOCH, 4))

@@ -48,11 +48,11 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.replica import Change, Put, Standing
 from loomlog.core.requests import Lost
 from loomlog.errors import Busy
-from loomlog.limits import CHAIN_WAITING_BYTES_MAX, MIB
+from loomlog.limits import MIB
 from loomlog.storage.chained import block_files, write_once
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.rocks_table import RocksTable
-from loomlog.storage.chained.write_once import WriteOnceStore
+from loomlog.storage.chained.write_once import WAITING_BYTES_MAX, WriteOnceStore
 from loomlog.storage.disk import ThreadWorker
 
 NODE = 7
@@ -364,7 +364,7 @@ def test_after_a_failed_commit_nothing_is_acknowledged(table: BlockTable) -> Non
 
 
 def test_what_waits_is_bounded(rig: WriteOnceRig) -> None:
-    block = Block(1, 1, 9, 1, memoryview(bytes(CHAIN_WAITING_BYTES_MAX // 2 + 1)))
+    block = Block(1, 1, 9, 1, memoryview(bytes(WAITING_BYTES_MAX // 2 + 1)))
     answers: list[Answer] = []
     for first in (1, 2):  # one is under way, one waits
         rig.store.ask(HERE, Write(EPOCH, block._replace(first=first)), answers.append)
@@ -375,7 +375,7 @@ def test_what_waits_is_bounded(rig: WriteOnceRig) -> None:
 
 
 def test_look_ups_that_wait_are_bounded(rig: WriteOnceRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_once, "CHAIN_LOOK_UPS_MAX", 2)
+    monkeypatch.setattr(write_once, "LOOK_UPS_MAX", 2)
     answers: list[Answer] = []
     for _ in range(2):
         rig.store.ask(HERE, Read(EPOCH, 1), answers.append)

@@ -45,9 +45,10 @@ from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.errors import Corrupt
-from loomlog.limits import COPYSET_WAITING_BYTES_MAX, MIB
+from loomlog.limits import MIB
 from loomlog.storage.logsdb.recent import Batch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
+from loomlog.storage.logsdb.store import WAITING_BYTES_MAX
 from loomlog.storage.logsdb.table import LogsTable, StoredLog
 
 
@@ -345,7 +346,7 @@ def test_nonsense_is_refused_and_harms_nobody(rig: LogsRig, request_: NodeReques
 
 
 def test_what_waits_is_bounded(rig: LogsRig) -> None:
-    large = memoryview(bytes(COPYSET_WAITING_BYTES_MAX // 4))
+    large = memoryview(bytes(WAITING_BYTES_MAX // 4))
     answers: list[NodeAnswer] = []
     for offset in range(1, 8):  # one is under way, four wait
         asked = record(offset)._replace(batch=large[: 30 * MIB])
