@@ -11,27 +11,26 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.cli.bench.measurements import fill
-from loomlog.cli.bench.run import Progress, Target, private_cluster
-from loomlog.cli.bench.steady_writer import RECORD_BYTES, SteadyWriter
-from loomlog.cli.processes.local_processes import LocalProcesses
+from loomlog.cli.bench.private_cluster import PrivateCluster, Progress, Target, private_cluster
+from loomlog.cli.bench.reports import number, number_table, say
+from loomlog.cli.bench.steady_writer import APPENDS_PER_S, RECORD_BYTES, SteadyWriter
+from loomlog.cli.console.output import console
 from loomlog.errors import InvalidArgument, Timeout
 
 if TYPE_CHECKING:
-    from loomlog import Cluster, Log
+    from loomlog import Log
     from loomlog.client.info import LogInfo, StreamInfo
     from loomlog.types import NodeId, StreamId
 
 NODES: Final = 4
 STREAMS: Final = {"ordered": 2, "chained": 1, "copyset": 1}
 REPLICAS: Final = 3
-FILL_RECORDS: Final = 1024  # of one batch
-FILLS_IN_FLIGHT: Final = 4
 LOOK_EVERY_S: Final = 0.02
 AFTERWARDS_S: Final = 1.0  # appends continue after the repair, so that the last stall ends
 REPAIR_TIMEOUT_S: Final = 120.0
@@ -66,9 +65,23 @@ class Kill:
     repaired_s: float  # all streams run again, with a spare in its place, or (copyset) without it
     copies: tuple[Copy, ...]
 
+    def cells(self) -> tuple[str, ...]:
+        return (
+            self.scenario,
+            f"{self.stall_s:.2f}",
+            number(self.p99_ms, ".1f"),
+            f"{self.longest_append_s:.2f}",
+            str(self.failed_appends),
+            number(self.sealed_s, ".2f"),
+            f"{self.repaired_s:.2f}",
+            ", ".join(f"{copy.mb_per_s:.0f}" for copy in self.copies) or "-",
+        )
+
 
 @dataclass(slots=True)
-class Report:
+class FailoverReport:
+    """What clients felt when nodes were killed."""
+
     protocol: str
     detection_s: float
     stored_mb: float = 0.0
@@ -76,53 +89,75 @@ class Report:
     longest_gap_before_s: float = 0.0
     kills: list[Kill] = field(default_factory=list)
 
+    def fields(self) -> dict[str, Any]:
+        fields = asdict(self)
+        for kill, of in zip(fields["kills"], self.kills, strict=True):
+            for copy, measured in zip(kill["copies"], of.copies, strict=True):
+                copy["mb_per_s"] = round(measured.mb_per_s, 1)
+        return fields
 
-async def failover(
+    def print(self) -> None:
+        say(
+            f"{self.protocol}, {NODES} nodes, streams: {STREAMS[self.protocol]}, "
+            f"replicas of each: {REPLICAS}, "
+            f"{self.stored_mb:,.0f} MB stored, {APPENDS_PER_S:,} appends/s of "
+            f"{RECORD_BYTES:,} B; a node counts as dead after {self.detection_s:g} s"
+        )
+        columns = "stall s", "p99 ms", "longest s", "failed", "sealed s", "repaired s", "copy MB/s"
+        table = number_table("kill -9 of a vsn", *columns)
+        before = (f"{self.longest_gap_before_s:.2f}", number(self.p99_before_ms, ".1f"))
+        table.add_row("(before)", *before, "-", "-", "-", "-", "-")
+        for kill in self.kills:
+            table.add_row(*kill.cells())
+        console().print(table)
+
+
+async def measure(
     target: Target, protocol: str, seconds: float, fill_mb: float, progress: Progress
-) -> Report:
+) -> FailoverReport:
     """Measure; everything started or created for it is removed afterwards."""
     if protocol not in STREAMS:
         raise InvalidArgument(f"--failover is measured of {', '.join(STREAMS)} logs")
-    async with private_cluster(target, NODES) as (processes, cluster):
-        log = await cluster.create_log("bench-failover", protocol, STREAMS[protocol], REPLICAS)
-        report = Report(protocol, processes.plan.heartbeat_timeout_s)
-        await _measure(_Place(processes, cluster, log), report, seconds, fill_mb, progress)
+    async with private_cluster(target, NODES) as private:
+        client, plan = private.client, private.processes.plan
+        log = await client.create_log("bench-failover", protocol, STREAMS[protocol], REPLICAS)
+        report = FailoverReport(protocol, plan.heartbeat_timeout_s)
+        await _measure(private, log, report, seconds, fill_mb, progress)
         return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The cluster, its processes and the log under test."""
-
-    processes: LocalProcesses
-    cluster: Cluster
-    log: Log
-
-    async def look(self) -> LogInfo:
-        """Look at the log, not with `describe`, which waits for the tail."""
-        logs = (await self.cluster.status()).logs
-        return next(info for info in logs if info.name == self.log.name)
+async def _look(private: PrivateCluster, log: Log) -> LogInfo:
+    """Look at the log, not with `describe`, which waits for the tail."""
+    logs = (await private.client.status()).logs
+    return next(info for info in logs if info.name == log.name)
 
 
 async def _measure(
-    place: _Place, report: Report, seconds: float, fill_mb: float, progress: Progress
+    private: PrivateCluster,
+    log: Log,
+    report: FailoverReport,
+    seconds: float,
+    fill_mb: float,
+    progress: Progress,
 ) -> None:
     progress(f"filling with {fill_mb:g} MB", fill_mb / 100)
-    report.stored_mb = await _fill(place.log, fill_mb * 1e6) / 1e6
-    async with SteadyWriter(place.log) as writer:
+    records = round(fill_mb * 1e6 / RECORD_BYTES)
+    await fill(log, records, RECORD_BYTES)
+    report.stored_mb = records * RECORD_BYTES / 1e6
+    async with SteadyWriter(log) as writer:
         progress("appends before", seconds)
         begun = perf_counter()
         await asyncio.sleep(seconds)
         report.p99_before_ms = writer.p99_ms(begun, begun + seconds)
         report.longest_gap_before_s = writer.longest_gap_s(begun, begun + seconds)
         for scenario, choose in VICTIMS[report.protocol].items():
-            log = await place.look()
-            victim = choose(log)
+            before = await _look(private, log)
+            victim = choose(before)
             if victim is None:
                 continue
             progress(f"kill -9, {scenario}", report.detection_s + 5)
-            report.kills.append(await _kill(place, writer, scenario, victim, log))
-            await _bring_back(place, victim)
+            report.kills.append(await _kill(private, log, writer, scenario, victim, before))
+            await _bring_back(private, log, victim)
 
 
 def _hit(log: LogInfo, node: NodeId) -> int:
@@ -168,12 +203,17 @@ VICTIMS: Final[dict[str, dict[str, Callable[[LogInfo], NodeId | None]]]] = {
 
 
 async def _kill(
-    place: _Place, writer: SteadyWriter, scenario: str, victim: NodeId, before: LogInfo
+    private: PrivateCluster,
+    log: Log,
+    writer: SteadyWriter,
+    scenario: str,
+    victim: NodeId,
+    before: LogInfo,
 ) -> Kill:
     killed = perf_counter()
-    await place.processes.end(f"vsn-{victim}", signal.SIGKILL)
+    await private.processes.end(f"vsn-{victim}", signal.SIGKILL)
     watch = _RepairWatch(victim, before)
-    while not watch.repaired(await place.look()):
+    while not watch.repaired(await _look(private, log)):
         if perf_counter() - killed > REPAIR_TIMEOUT_S:
             raise Timeout(
                 f"node {victim} was not replaced within {REPAIR_TIMEOUT_S:g} s: "
@@ -198,12 +238,12 @@ async def _kill(
     )
 
 
-async def _bring_back(place: _Place, victim: NodeId) -> None:
+async def _bring_back(private: PrivateCluster, log: Log, victim: NodeId) -> None:
     """Restart the node as an empty spare; a nodeset adds it again."""
-    await place.processes.start_again(f"vsn-{victim}")
-    await place.cluster.cleanup_node(victim)
+    await private.processes.start_again(f"vsn-{victim}")
+    await private.client.cleanup_node(victim)
     begun = perf_counter()
-    while not all(_is_settled(stream, victim) for stream in (await place.look()).streams):
+    while not all(_is_settled(stream, victim) for stream in (await _look(private, log)).streams):
         if perf_counter() - begun > REPAIR_TIMEOUT_S:
             raise Timeout(f"node {victim} was not taken back within {REPAIR_TIMEOUT_S:g} s")
         await asyncio.sleep(LOOK_EVERY_S)
@@ -217,11 +257,6 @@ def _is_settled(stream: StreamInfo, victim: NodeId) -> bool:
 
 def _is_recovered(stream: StreamInfo) -> bool:
     return stream.copyset is None or stream.copyset.last_clean == stream.epoch - 1
-
-
-async def _fill(log: Log, wanted_bytes: float) -> int:
-    batches = round(wanted_bytes / (RECORD_BYTES * FILL_RECORDS))
-    return await fill(log, RECORD_BYTES, FILL_RECORDS, batches, FILLS_IN_FLIGHT)
 
 
 class _RepairWatch:

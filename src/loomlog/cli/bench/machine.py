@@ -12,9 +12,12 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loomlog.errors import LoomError
+
+if TYPE_CHECKING:
+    import psutil
 
 PACKAGES: Final = ("loomlog", "pyarrow", "protobuf", "uvloop")
 SYNC_WRITES: Final = 300
@@ -24,6 +27,8 @@ SYNC_FILE_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
+    """What the figures depend on."""
+
     cores: int
     system: str
     versions: dict[str, str]
@@ -49,7 +54,7 @@ def describe(fdatasyncs_ms: list[float]) -> Machine:
     )
 
 
-def fdatasync_ms(directory: Path) -> float:
+def fdatasync_ms(directory: Path | None) -> float:
     """Return the median for writes like a storage node's: into a preallocated file."""
     with TemporaryDirectory(dir=directory) as scratch:
         fd = os.open(Path(scratch) / "file", os.O_RDWR | os.O_CREAT)
@@ -71,40 +76,45 @@ def _timed_write(fd: int, number: int) -> float:
 async def idle(pids: dict[str, int], seconds: float) -> Idle | None:
     """Measure CPU and memory of the servers while nothing happens; None without psutil."""
     try:
-        import psutil
-    except ImportError:
+        use = CpuUse(*pids.values())
+    except LoomError:
         return None
-    processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-
-    def all_cpu_s() -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in processes.values())
-
-    before, started = all_cpu_s(), perf_counter()
+    started = perf_counter()
     await asyncio.sleep(seconds)
-    elapsed = perf_counter() - started
-    return Idle(
-        seconds=elapsed,
-        cpu_percent=100 * (all_cpu_s() - before) / elapsed,
-        rss_mb=memory_mb(pids),
-    )
+    return Idle(perf_counter() - started, use.percent(), memory_mb(pids))
 
 
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process; raise LoomError without psutil."""
+class CpuUse:
+    """Measures the CPU time of processes from now on; raises LoomError without psutil."""
+
+    def __init__(self, *pids: int) -> None:
+        self._processes = [_process(pid) for pid in pids]
+        self._used_before_s = self._used_s()
+        self._started = perf_counter()
+
+    def percent(self) -> float:
+        """Return the use of all processes together, in percent of one core."""
+        used_s = self._used_s() - self._used_before_s
+        return 100 * used_s / (perf_counter() - self._started)
+
+    def _used_s(self) -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes)
+
+
+def _process(pid: int) -> psutil.Process:
     try:
         import psutil
     except ImportError:
         raise LoomError("psutil is missing: pip install psutil") from None
-    return float(sum(psutil.Process(pid).cpu_times()[:2]))
+    return psutil.Process(pid)
 
 
 def memory_mb(pids: dict[str, int]) -> dict[str, float]:
     """Return the resident memory of the servers; empty without psutil."""
     try:
-        import psutil
-    except ImportError:
+        return {name: _process(pid).memory_info().rss / 1e6 for name, pid in pids.items()}
+    except LoomError:
         return {}
-    return {name: psutil.Process(pid).memory_info().rss / 1e6 for name, pid in pids.items()}
 
 
 def disk_mb(directory: Path) -> float:

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.cli.bench.machine import cpu_s, disk_mb, memory_mb
-from loomlog.cli.bench.measurements import percentile_ms
-from loomlog.cli.bench.run import Progress, Target, private_cluster
-from loomlog.cli.processes.local_processes import LocalProcesses
+from loomlog.cli.bench.machine import CpuUse, disk_mb, memory_mb
+from loomlog.cli.bench.measurements import at_once, percentile_ms
+from loomlog.cli.bench.private_cluster import Progress, Target, private_cluster
+from loomlog.cli.bench.reports import memory, say
 from loomlog.errors import LoomError
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
-
-T = TypeVar("T")
 
 NODES: Final = 5
 RECORD_BYTES: Final = 1024
@@ -34,7 +32,7 @@ SCENARIOS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ManyLogsReport:
     """Times in seconds, but latencies of an append in milliseconds."""
 
     protocol: str
@@ -55,28 +53,49 @@ class Report:
     disk_mb: float  # of all servers together, when all is written
     rss_mb: dict[str, float]
 
+    def fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def print(self) -> None:
+        say(
+            f"{self.logs:,} logs, {self.protocol}, sync={self.sync}, {self.replicas} replicas, "
+            f"{self.nodes} nodes; made in {self.created_s:.1f} s, the first entries of all in "
+            f"{self.begun_s:.1f} s"
+        )
+        say(
+            f"{self.appends / self.seconds:,.0f} appends/s of {RECORD_BYTES:,} B, one to "
+            f"each log every {PERIOD_S:g} s: p50 {self.p50_ms:.1f} ms, "
+            f"p99 {self.p99_ms:.1f} ms, longest {self.longest_ms:.0f} ms; {self.failed} failed"
+        )
+        say(
+            f"CPU: {self.client_cpu_percent:.0f} % of one core for the client, "
+            f"{self.servers_cpu_percent:.0f} % for all servers; {memory(self.rss_mb)}; "
+            f"{self.disk_mb:,.0f} MB on disk"
+        )
+
 
 async def measure(
     target: Target, protocol: str, replicas: int, count: int, seconds: float, progress: Progress
-) -> Report:
+) -> ManyLogsReport:
     """Measure; everything started or created for it is removed afterwards."""
     nodes = target.up or NODES
     private = private_cluster(target, nodes, timeout_s=CREATE_TIMEOUT_S)
-    async with private as (processes, cluster):
+    async with private as cluster:
         started = perf_counter()
         progress(f"{count:,} logs are made", count / 100)
-        logs = await _create(cluster, protocol, replicas, count)
+        logs = await _create(cluster.client, protocol, replicas, count)
         created = perf_counter()
         progress("first appends", count / 100)
-        await _for_each(logs, lambda log: log.append(b"first"))
+        await at_once(AT_ONCE, logs, lambda log: log.append(b"first"))
         begun = perf_counter()
         progress("an append a second to each", seconds)
         writers = _Writers(logs)
-        client_percent, servers_percent = await _cpu_percent(
-            processes, lambda: writers.run(seconds)
-        )
+        pids = cluster.processes.pids
+        client, servers = CpuUse(os.getpid()), CpuUse(*pids.values())
+        await writers.run(seconds)
+        client_percent, servers_percent = client.percent(), servers.percent()
         latencies_s = sorted(writers.latencies_s)
-        return Report(
+        return ManyLogsReport(
             protocol=protocol,
             logs=count,
             nodes=nodes,
@@ -92,8 +111,8 @@ async def measure(
             longest_ms=percentile_ms(latencies_s, 1.0) or 0.0,
             client_cpu_percent=client_percent,
             servers_cpu_percent=servers_percent,
-            disk_mb=disk_mb(processes.plan.directory),
-            rss_mb=memory_mb(processes.pids),
+            disk_mb=disk_mb(cluster.directory),
+            rss_mb=memory_mb(pids),
         )
 
 
@@ -131,37 +150,5 @@ async def _create(cluster: Cluster, protocol: str, replicas: int, count: int) ->
     async def create(number: int) -> None:
         made.append(await cluster.create_log(f"bench-{number}", protocol, 1, replicas))
 
-    await _for_each(range(count), create)
+    await at_once(AT_ONCE, range(count), create)
     return made
-
-
-async def _for_each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
-    """Do the work for all items, a few at once."""
-    left = iter(items)
-
-    async def worker() -> None:
-        for item in left:
-            await work(item)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(worker())
-
-
-async def _cpu_percent(
-    processes: LocalProcesses, work: Callable[[], Awaitable[None]]
-) -> tuple[float, float]:
-    """Return the CPU use of the client and of all servers together during `work`."""
-
-    def used() -> tuple[float, float]:
-        return process_time(), sum(map(cpu_s, processes.pids.values()))
-
-    client_before, servers_before = used()
-    started = perf_counter()
-    await work()
-    elapsed = perf_counter() - started
-    client, servers = used()
-    return (
-        100 * (client - client_before) / elapsed,
-        100 * (servers - servers_before) / elapsed,
-    )

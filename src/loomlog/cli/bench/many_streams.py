@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
-from loomlog.cli.bench.machine import cpu_s
+from loomlog.cli.bench.machine import CpuUse
 from loomlog.cli.bench.measurements import percentile_ms
-from loomlog.cli.bench.run import Target, private_cluster
+from loomlog.cli.bench.private_cluster import Target, private_cluster
 from loomlog.cli.processes.local_processes import CLUSTER_ID
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import InvalidArgument, LoomError
@@ -49,33 +49,33 @@ class RoundRate:
 async def measure(target: Target, metadata: int, streams: int, seconds: float) -> RoundRate:
     """Measure commit rounds on a private cluster without storage nodes."""
     private = private_cluster(target, 0, metadata, CREATE_TIMEOUT_S)
-    async with private as (processes, cluster):
-        status = await cluster.status()
+    async with private as cluster:
+        status = await cluster.client.status()
         leader = f"vmr-{status.leader or 1}"
         node = await _PlayedNode.join(status.metadata_address)
         begun = perf_counter()
         for made in range(0, streams, STREAMS_PER_LOG):
             count = min(STREAMS_PER_LOG, streams - made)
-            await cluster.create_log(f"bench-streams-{made}", streams=count, replicas=1)
+            await cluster.client.create_log(f"bench-streams-{made}", streams=count, replicas=1)
             await node.until_running(made + count)
         created_s = perf_counter() - begun
-        return await _rounds(node, processes.pids[leader], metadata, created_s, seconds)
+        return await _rounds(node, cluster.processes.pids[leader], metadata, created_s, seconds)
 
 
 async def _rounds(
     node: _PlayedNode, leader: int, metadata: int, created_s: float, seconds: float
 ) -> RoundRate:
     try:
-        idle_before, begun = cpu_s(leader), perf_counter()
+        idle = CpuUse(leader)
         await asyncio.sleep(seconds)
-        idle_percent = 100 * (cpu_s(leader) - idle_before) / (perf_counter() - begun)
+        idle_percent = idle.percent()
         took: list[float] = []
-        before, begun = cpu_s(leader), perf_counter()
+        busy, begun = CpuUse(leader), perf_counter()
         while not took or perf_counter() - begun < seconds:
             started = perf_counter()
             await node.commit_one_each()
             took.append(perf_counter() - started)
-        percent = 100 * (cpu_s(leader) - before) / (perf_counter() - begun)
+        percent = busy.percent()
     finally:
         node.close()
     took.sort()

@@ -6,18 +6,24 @@ import asyncio
 import os
 import struct
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from loomlog.limits import MIB
 
 if TYPE_CHECKING:
     from loomlog import Log
 
+T = TypeVar("T")
+
 WARM_UP_SHARE: Final = 0.2  # of a window, before it: connections, caches, batch sizes settle
 WARM_UP_S_MAX: Final = 1.0
+FILL_BYTES: Final = MIB  # of a batch that is not measured
+FILLS_IN_FLIGHT: Final = 8
 BATCHES_IN_FLIGHT: Final = 16  # of append_many: enough to hide the round trip
 PAUSE_S: Final = 0.002  # between two appends of the end-to-end run: no queue builds up
 _STAMP = struct.Struct("<d")
@@ -97,27 +103,32 @@ async def append_many(log: Log, record_bytes: int, seconds: float, batch: int) -
 
 async def append_one_at_a_time(log: Log, record_bytes: int, seconds: float) -> Result:
     """Measure appends that each wait for the one before: what a lone writer sees."""
-    value = os.urandom(record_bytes)
-    window = await _keep_calling(lambda: log.append(value), 1, seconds, 1)
-    return window.result("append, one at a time", record_bytes, 1)
+    result = await append_concurrently(log, record_bytes, seconds, 1)
+    return replace(result, scenario="append, one at a time")
 
 
-async def fill(log: Log, record_bytes: int, batch: int, batches: int, callers: int) -> int:
-    """Append `batches` without measuring, and return their bytes."""
+async def fill(log: Log, records: int, record_bytes: int) -> None:
+    """Append this many records in large batches, without measuring."""
+    batch = FILL_BYTES // record_bytes
     values = [os.urandom(record_bytes) for _ in range(batch)]
-    left = iter(range(batches))
-    appended = 0
+    await at_once(
+        FILLS_IN_FLIGHT,
+        range(0, records, batch),
+        lambda done: log.append_many(values[: records - done]),
+    )
+
+
+async def at_once(callers: int, items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """Do the work for all items, some at once."""
+    left = iter(items)
 
     async def caller() -> None:
-        nonlocal appended
-        for _ in left:
-            await log.append_many(values)
-            appended += record_bytes * batch
+        for item in left:
+            await work(item)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):
             group.create_task(caller())
-    return appended
 
 
 async def _keep_calling(
@@ -144,11 +155,7 @@ async def read_one_at_a_time(log: Log, record_bytes: int, seconds: float, first:
     """Measure one `read` after the other, of entries from `first` on in no order. What costs is the
     batch that an entry is in: so this comes when a lone writer has appended, one entry in each."""
     positions, random = await _positions(log, first), Random(0)
-    await log.read(positions[0])  # the first one connects
-    window = Window(seconds)
-    while (started := perf_counter()) < window.end:
-        await log.read(random.choice(positions))
-        window.add(started, perf_counter(), 1)
+    window = await _keep_calling(lambda: log.read(random.choice(positions)), 1, seconds, 1)
     return window.result("read, one at a time", record_bytes, 1)
 
 

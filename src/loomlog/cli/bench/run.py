@@ -1,4 +1,4 @@
-"""The order of a bench: machine, idle servers, then for every record size writing and reading."""
+"""Measures a cluster: the machine, idle servers, then for every record size writes and reads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from loomlog import limits
-from loomlog.cli.bench.machine import Idle, fdatasync_ms, idle, memory_mb
+from loomlog.cli.bench.machine import Idle, describe, fdatasync_ms, idle, memory_mb
 from loomlog.cli.bench.measurements import (
     Result,
     append_concurrently,
@@ -23,9 +20,11 @@ from loomlog.cli.bench.measurements import (
     subscribe,
     subscribe_arrow,
 )
+from loomlog.cli.bench.private_cluster import Progress, Target, private_cluster
+from loomlog.cli.bench.reports import memory, number, number_table, result_fields, say
 from loomlog.cli.console.command import connected
-from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
-from loomlog.types import Glsn, SyncMode
+from loomlog.cli.console.output import console
+from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
@@ -46,29 +45,10 @@ class Settings:
     against: str | None = None  # a protocol: of a second fresh log that does the same in turn
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The cluster to measure: one that runs at `address`, or a private one of `up` nodes."""
-
-    address: str
-    up: int | None
-    sync: SyncMode
-    data: Path | None  # parent of the private cluster's directory; None: the system's choice
-
-
-@asynccontextmanager
-async def private_cluster(
-    target: Target, nodes: int, metadata: int = 1, timeout_s: float = limits.REQUEST_TIMEOUT_S
-) -> AsyncIterator[tuple[LocalProcesses, Cluster]]:
-    """Start a cluster and connect to it; all of it is gone at the end of the block."""
-    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        plan = Plan(directory=Path(scratch), nodes=nodes, metadata=metadata, sync=target.sync)
-        async with running(plan) as processes, connected(processes.address, timeout_s) as cluster:
-            yield processes, cluster
-
-
 @dataclass(slots=True)
-class Report:
+class BenchReport:
+    """The figures of one log for each size, and of a second one to compare it with."""
+
     settings: Settings
     nodes: int
     sync: list[str]  # modes found; more than one only in a mixed cluster
@@ -87,9 +67,59 @@ class Report:
         pairs = zip(self.results, self.against, strict=False)
         return [one.records_per_s / (other.records_per_s or 1.0) for one, other in pairs]
 
+    def fields(self) -> dict[str, Any]:
+        return {
+            "machine": asdict(describe(self.fdatasyncs_ms)),
+            "cluster": {
+                "nodes": self.nodes,
+                "sync": "+".join(self.sync),
+                "protocol": self.protocol,
+                "streams": self.streams,
+                "replicas": self.replicas,
+            },
+            "settings": asdict(self.settings),
+            "idle": None if self.idle is None else asdict(self.idle),
+            "rss_after_mb": self.rss_after_mb,
+            "results": [result_fields(result) for result in self.results],
+            "against": [result_fields(result) for result in self.against],
+            "ratios": [round(ratio, 3) for ratio in self.ratios],
+        }
 
-Progress: TypeAlias = Callable[[str, float], None]
-"""Told what begins, and about how many seconds it takes."""
+    def print(self) -> None:
+        facts = describe(self.fdatasyncs_ms)
+        versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+        say(
+            f"{self.protocol}, sync={'+'.join(self.sync)}, {self.replicas} replicas, "
+            f"{self.streams} streams, {self.nodes} nodes; {facts.cores} cores, "
+            f"fdatasync {facts.fdatasync_ms:.2f} ms; {versions}"
+        )
+        compared = (f"{self.settings.against}: records/s", "ratio") if self.against else ()
+        columns = ("bytes", "batch", "records/s", "MB/s", "p50 ms", "p99 ms")
+        table = number_table("scenario", *columns, *compared)
+        for index, result in enumerate(self.results):
+            table.add_row(*_cells(result), *self._compared(index))
+        console().print(table)
+        if self.idle is not None:
+            cpu = f"{self.idle.cpu_percent:.1f} % of one core in total"
+            say(f"idle: {cpu}; {memory(self.idle.rss_mb)}")
+            say(f"after the run: {memory(self.rss_after_mb)}")
+
+    def _compared(self, index: int) -> tuple[str, ...]:
+        if not self.against:
+            return ()
+        return f"{self.against[index].records_per_s:,.0f}", f"{self.ratios[index]:.2f}"
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    return (
+        result.scenario,
+        f"{result.record_bytes:,}",
+        str(result.batch),
+        f"{result.records_per_s:,.0f}",
+        f"{result.mb_per_s:,.1f}",
+        number(result.p50_ms, ".2f"),
+        number(result.p99_ms, ".2f"),
+    )
 
 
 def scenario_count(settings: Settings, target: Target) -> int:
@@ -98,48 +128,40 @@ def scenario_count(settings: Settings, target: Target) -> int:
     return per_size * len(settings.sizes) + (1 if target.up else 0)
 
 
-async def bench(settings: Settings, target: Target, progress: Progress) -> Report:
+async def bench(settings: Settings, target: Target, progress: Progress) -> BenchReport:
     """Measure everything; what was started or created for it is removed afterwards."""
-    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        directory = Path(scratch)
-        if target.up is None:
-            return await _measure(settings, target.address, {}, directory, progress)
-        plan = Plan(directory=directory, nodes=target.up, sync=target.sync)
-        async with running(plan) as processes:
-            address, pids = processes.address, processes.pids
-            return await _measure(settings, address, pids, directory, progress)
+    if target.up is None:
+        async with connected(target.address) as cluster:
+            return await _measure(settings, target, cluster, {}, progress)
+    async with private_cluster(target, target.up) as private:
+        pids = private.processes.pids
+        return await _measure(settings, target, private.client, pids, progress)
 
 
 async def _measure(
-    settings: Settings,
-    address: str,
-    pids: dict[str, int],
-    directory: Path,
-    progress: Progress,
-) -> Report:
-    async with connected(address) as cluster:
-        status = await cluster.status()
-        modes = sorted({str(node.sync_mode) for node in status.nodes if node.alive})
-        report = Report(settings, len(status.nodes), modes)
-        if pids:
-            async with _log(cluster, settings, settings.protocol):
-                progress("idle", settings.seconds)
-                report.idle = await idle(pids, settings.seconds)
-        for size in settings.sizes:
-            async with (
-                _log(cluster, settings, settings.protocol) as log,
-                _log_against(cluster, settings) as other,
-            ):
-                info = await log.describe()
-                active = info.segments[-1]
-                report.protocol = active.protocol
-                report.streams, report.replicas = active.streams, active.replicas
-                report.fdatasyncs_ms.append(fdatasync_ms(directory))
-                measured = [(log, report.results)]
-                if other is not None:
-                    measured.insert(0, (other, report.against))
-                await _measure_size(measured, size, settings, progress)
-        report.rss_after_mb = memory_mb(pids)
+    settings: Settings, target: Target, cluster: Cluster, pids: dict[str, int], progress: Progress
+) -> BenchReport:
+    status = await cluster.status()
+    modes = sorted({str(node.sync_mode) for node in status.nodes if node.alive})
+    report = BenchReport(settings, len(status.nodes), modes)
+    if pids:
+        async with _log(cluster, settings, settings.protocol):
+            progress("idle", settings.seconds)
+            report.idle = await idle(pids, settings.seconds)
+    for size in settings.sizes:
+        async with (
+            _log(cluster, settings, settings.protocol) as log,
+            _log_against(cluster, settings) as other,
+        ):
+            active = (await log.describe()).segments[-1]
+            report.protocol = active.protocol
+            report.streams, report.replicas = active.streams, active.replicas
+            report.fdatasyncs_ms.append(fdatasync_ms(target.data))
+            measured = [(log, report.results)]
+            if other is not None:
+                measured.insert(0, (other, report.against))
+            await _measure_size(measured, size, settings, progress)
+    report.rss_after_mb = memory_mb(pids)
     return report
 
 

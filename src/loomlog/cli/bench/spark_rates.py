@@ -10,16 +10,16 @@ import asyncio
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from statistics import median_high
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from loomlog.cli.bench.measurements import percentile_ms
-from loomlog.cli.bench.run import Progress, Target
-from loomlog.cli.console.command import connected
-from loomlog.cli.processes.local_processes import Plan, running
+from loomlog.cli.bench.measurements import at_once, percentile_ms
+from loomlog.cli.bench.private_cluster import Progress, Target, private_cluster
+from loomlog.cli.bench.reports import number_table, say
+from loomlog.cli.console.output import console
 from loomlog.cli.processes.spark_session import LOOPBACK, QUIET
 from loomlog.errors import Timeout
 
@@ -44,7 +44,9 @@ _STAMP: Final = struct.Struct("<q")
 
 
 @dataclass(slots=True)
-class Report:
+class SparkReport:
+    """Rates of queries and copies, and the age of records at the end of a pipeline."""
+
     rows: int
     log_s: list[float] = field(default_factory=list)  # of each group-by
     parquet_s: list[float] = field(default_factory=list)
@@ -56,11 +58,11 @@ class Report:
 
     @property
     def log_rows_per_s(self) -> float:
-        return self.rows / _median(self.log_s)
+        return self.rows / median_high(self.log_s)
 
     @property
     def parquet_rows_per_s(self) -> float:
-        return self.rows / _median(self.parquet_s)
+        return self.rows / median_high(self.parquet_s)
 
     @property
     def copy_rows_per_s(self) -> float:
@@ -70,25 +72,50 @@ class Report:
     def ratio(self) -> float:
         return self.log_rows_per_s / self.parquet_rows_per_s
 
+    def fields(self) -> dict[str, Any]:
+        rates = {
+            "log_rows_per_s": round(self.log_rows_per_s),
+            "parquet_rows_per_s": round(self.parquet_rows_per_s),
+            "log_to_parquet": round(self.ratio, 3),
+            "copy_rows_per_s": round(self.copy_rows_per_s),
+        }
+        return asdict(self) | rates
 
-async def measure(target: Target, rows: int, seconds: float, progress: Progress) -> Report:
+    def print(self) -> None:
+        say(
+            f"{self.rows:,} rows of {RECORD_BYTES} B, {STREAMS} streams, {NODES} replicas, "
+            "local[2,4]; all on this machine"
+        )
+        table = number_table("Spark", "rows/s")
+        table.add_row("group-by over the log", f"{self.log_rows_per_s:,.0f}")
+        table.add_row("group-by over Parquet", f"{self.parquet_rows_per_s:,.0f}")
+        table.add_row("log to log, exactly once", f"{self.copy_rows_per_s:,.0f}")
+        console().print(table)
+        say(f"log / Parquet: {self.ratio:.2f}")
+        ages = (self.age_p50_ms, self.age_p95_ms, self.age_max_ms)
+        p50, p95, most = ("-" if ms is None else f"{ms / 1e3:.2f} s" for ms in ages)
+        say(
+            f"age of a record when a reader of the second log has it, {AGE_ROWS_PER_S:,} "
+            f"rows/s: p50 {p50}, p95 {p95}, at most {most}"
+        )
+
+
+async def measure(target: Target, rows: int, seconds: float, progress: Progress) -> SparkReport:
     """Measure; everything started or created for it is removed afterwards."""
     from loomlog import spark as spark_source
 
-    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        directory = Path(scratch)
-        plan = Plan(directory=directory / "cluster", nodes=NODES, sync=target.sync)
-        async with running(plan) as processes, connected(processes.address) as cluster:
-            progress("Spark starts", 15)
-            config = QUIET | LOOPBACK | {"spark.sql.shuffle.partitions": "2"}
-            spark = await asyncio.to_thread(
-                lambda: spark_source.session("loom bench", "local[2,4]", config)
-            )
-            try:
-                place = _Place(spark, cluster, processes.address, directory)
-                return await _measure(place, rows, seconds, progress)
-            finally:
-                await asyncio.to_thread(spark.stop)
+    async with private_cluster(target, NODES) as private:
+        progress("Spark starts", 15)
+        config = QUIET | LOOPBACK | {"spark.sql.shuffle.partitions": "2"}
+        spark = await asyncio.to_thread(
+            lambda: spark_source.session("loom bench", "local[2,4]", config)
+        )
+        try:
+            address = private.processes.address
+            place = _Place(spark, private.client, address, private.directory)
+            return await _measure(place, rows, seconds, progress)
+        finally:
+            await asyncio.to_thread(spark.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +129,8 @@ class _Place:
         return self.spark.read.format("loomlog").options(cluster=self.address, log=log).load()
 
 
-async def _measure(place: _Place, rows: int, seconds: float, progress: Progress) -> Report:
-    report = Report(rows)
+async def _measure(place: _Place, rows: int, seconds: float, progress: Progress) -> SparkReport:
+    report = SparkReport(rows)
     log = await place.cluster.create_log("bench-rows", streams=STREAMS, replicas=NODES)
     progress(f"filling with {rows:,} rows", rows / 300_000)
     await _fill(log, rows)
@@ -122,25 +149,21 @@ async def _measure(place: _Place, rows: int, seconds: float, progress: Progress)
 
 
 async def _fill(log: Log, rows: int) -> None:
-    left = iter(range(0, rows, FILL_ROWS))
+    """Append rows that are all different: Parquet would compress others."""
 
-    async def caller() -> None:
-        for begin in left:
-            count = min(FILL_ROWS, rows - begin)
-            content = os.urandom(count * RECORD_BYTES)
-            await log.append_many(
-                content[at : at + RECORD_BYTES] for at in range(0, len(content), RECORD_BYTES)
-            )
+    async def append(begin: int) -> None:
+        content = os.urandom(min(FILL_ROWS, rows - begin) * RECORD_BYTES)
+        await log.append_many(
+            content[at : at + RECORD_BYTES] for at in range(0, len(content), RECORD_BYTES)
+        )
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(FILLS_IN_FLIGHT):
-            group.create_task(caller())
+    await at_once(FILLS_IN_FLIGHT, range(0, rows, FILL_ROWS), append)
 
 
 # ---- a table
 
 
-def _group_bys(place: _Place, log: str, parquet: str, report: Report) -> None:
+def _group_bys(place: _Place, log: str, parquet: str, report: SparkReport) -> None:
     sources = {
         "log": lambda: place.read(log),
         "parquet": lambda: place.spark.read.parquet(parquet),
@@ -191,7 +214,7 @@ def _stream(place: _Place, source: str, target: str, *, trigger: str | None) -> 
     return writing.trigger(processingTime=trigger).start()
 
 
-async def _ages(place: _Place, seconds: float, report: Report) -> None:
+async def _ages(place: _Place, seconds: float, report: SparkReport) -> None:
     source = await place.cluster.create_log("bench-fresh", streams=STREAMS, replicas=NODES)
     target = await place.cluster.create_log("bench-arrived", streams=STREAMS, replicas=NODES)
     names = source.name, target.name
@@ -233,7 +256,3 @@ async def _arrivals(log: Log, rows: int, ages: list[float]) -> None:
         now = time_ns()
         stamps = (_STAMP.unpack_from(value.as_buffer())[0] for value in batch.column("value"))
         ages.extend((now - stamp) / 1e9 for stamp in stamps)
-
-
-def _median(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) // 2]

@@ -10,24 +10,23 @@ import asyncio
 import os
 import shutil
 import signal
-from dataclasses import dataclass
+import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.cli.bench.measurements import fill
-from loomlog.cli.bench.run import Progress, Target
-from loomlog.cli.console.command import connected
-from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.bench.private_cluster import PrivateCluster, Progress, Target, private_cluster
+from loomlog.cli.bench.reports import number_table
+from loomlog.cli.console.output import console
+from loomlog.cli.processes.local_processes import LocalProcesses
 from loomlog.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from loomlog import Log
 
 RECORD_BYTES: Final = 16 * 1024
-BATCH_RECORDS: Final = 64  # 1 MiB
-BATCHES_IN_FLIGHT: Final = 8
 SPACE_RESERVE: Final = 1.1  # headers, preallocated files
 SPACE_LEFT_BYTES: Final = 1_000_000_000  # never fill a disk completely for a measurement
 LOOK_EVERY_S: Final = 0.01
@@ -45,14 +44,29 @@ class Start:
     serving_s: float  # its stream takes appends
 
 
-async def starts(gigabytes: float, target: Target, progress: Progress) -> list[Start]:
+@dataclass(frozen=True, slots=True)
+class StartReport:
+    """Starts of one node, with more and more data."""
+
+    starts: tuple[Start, ...]
+
+    def fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def print(self) -> None:
+        columns = ("stored MB", "registered s", "takes appends s")
+        table = number_table("start of a vsn after", *columns)
+        for start in self.starts:
+            times = (f"{start.ready_s:.2f}", f"{start.serving_s:.2f}")
+            table.add_row(start.before, f"{start.stored_mb:,.0f}", *times)
+        console().print(table)
+
+
+async def measure(target: Target, gigabytes: float, progress: Progress) -> StartReport:
     """Measure; everything started or created for it is removed afterwards."""
-    with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        directory = Path(scratch)
-        _check_space(directory, gigabytes)
-        plan = Plan(directory=directory, nodes=1, sync=target.sync)
-        async with running(plan) as processes:
-            return await _measure(processes, directory, gigabytes, progress)
+    _check_space(target.data or Path(tempfile.gettempdir()), gigabytes)
+    async with private_cluster(target, nodes=1) as private:
+        return await _measure(private, gigabytes, progress)
 
 
 def _check_space(directory: Path, gigabytes: float) -> None:
@@ -60,30 +74,27 @@ def _check_space(directory: Path, gigabytes: float) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise InvalidArgument(
-            f"{needed / 1e9:.1f} GB of free space are needed for this and {directory.parent} has "
+            f"{needed / 1e9:.1f} GB of free space are needed for this and {directory} has "
             f"{free / 1e9:.1f} GB: measure fewer, or on another disk with --data"
         )
 
 
-async def _measure(
-    processes: LocalProcesses, directory: Path, gigabytes: float, progress: Progress
-) -> list[Start]:
-    async with connected(processes.address) as cluster:
-        log = await cluster.create_log("bench-start", replicas=1)
-        measured = []
+async def _measure(private: PrivateCluster, gigabytes: float, progress: Progress) -> StartReport:
+    log = await private.client.create_log("bench-start", replicas=1)
 
-        async def start(before: str, number: signal.Signals, stored_mb: float) -> None:
-            progress(f"start after {before}", 2)
-            await processes.end(NODE, number)
-            await asyncio.to_thread(_forget_pages, directory / NODE)
-            measured.append(await _start(processes, log, before, stored_mb))
+    async def start(before: str, number: signal.Signals, stored_mb: float) -> Start:
+        progress(f"start after {before}", 2)
+        await private.processes.end(NODE, number)
+        await asyncio.to_thread(_forget_pages, private.directory / NODE)
+        return await _start(private.processes, log, before, stored_mb)
 
-        await start("a clean stop, empty", signal.SIGTERM, 0.0)
-        progress(f"filling with {gigabytes:g} GB", 3 * gigabytes)
-        stored_mb = await _fill(log, gigabytes * 1e9) / 1e6
-        await start("a clean stop", signal.SIGTERM, stored_mb)
-        await start("kill -9", signal.SIGKILL, stored_mb)
-    return measured
+    empty = await start("a clean stop, empty", signal.SIGTERM, 0.0)
+    progress(f"filling with {gigabytes:g} GB", 3 * gigabytes)
+    records = max(1, round(gigabytes * 1e9 / RECORD_BYTES))
+    await fill(log, records, RECORD_BYTES)
+    stored_mb = records * RECORD_BYTES / 1e6
+    stopped = await start("a clean stop", signal.SIGTERM, stored_mb)
+    return StartReport((empty, stopped, await start("kill -9", signal.SIGKILL, stored_mb)))
 
 
 async def _start(processes: LocalProcesses, log: Log, before: str, stored_mb: float) -> Start:
@@ -101,12 +112,6 @@ async def _runs(log: Log) -> None:
         if all(stream.state == "running" for stream in (await log.describe()).streams):
             return
         await asyncio.sleep(LOOK_EVERY_S)
-
-
-async def _fill(log: Log, wanted_bytes: float) -> int:
-    """Append `wanted_bytes` in big batches and return the bytes appended."""
-    batches = max(1, round(wanted_bytes / (RECORD_BYTES * BATCH_RECORDS)))
-    return await fill(log, RECORD_BYTES, BATCH_RECORDS, batches, BATCHES_IN_FLIGHT)
 
 
 def _forget_pages(directory: Path) -> None:

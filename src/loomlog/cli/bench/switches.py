@@ -7,14 +7,17 @@ to see the pause.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from loomlog.cli.bench import steady_writer
 from loomlog.cli.bench.measurements import fill
-from loomlog.cli.bench.run import Progress, Target, private_cluster
+from loomlog.cli.bench.private_cluster import Progress, Target, private_cluster
+from loomlog.cli.bench.reports import number_table, say
 from loomlog.cli.bench.steady_writer import SteadyWriter
+from loomlog.cli.console.output import console
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
 
 NODES: Final = 3
 RECORD_BYTES: Final = 128
-BATCH_RECORDS: Final = 1000
-BATCHES_IN_FLIGHT: Final = 8
 PROTOCOLS: Final = (  # from each to each
     *("ordered", "chained", "chained", "ordered", "ordered"),
     *("copyset", "copyset", "chained", "copyset", "ordered"),
@@ -45,33 +46,44 @@ class Switch:
 
 
 @dataclass(slots=True)
-class Report:
+class SwitchReport:
+    """Switches of one log from each protocol to each."""
+
     entries: int
     longest_gap_before_s: float = 0.0
     switches: list[Switch] = field(default_factory=list)
 
+    def fields(self) -> dict[str, Any]:
+        return asdict(self)
 
-async def measure(target: Target, entries: int, seconds: float, progress: Progress) -> Report:
+    def print(self) -> None:
+        say(
+            f"{NODES} nodes and replicas, {steady_writer.APPENDS_PER_S:,} appends/s of "
+            f"{steady_writer.RECORD_BYTES:,} B; longest time between two acknowledgements before: "
+            f"{self.longest_gap_before_s * 1e3:.0f} ms"
+        )
+        table = number_table("switch", "entries", "pause ms", "command ms", "failed")
+        for switch in self.switches:
+            times = (f"{switch.pause_s * 1e3:.0f}", f"{switch.asked_s * 1e3:.0f}")
+            name = f"{switch.protocol} to {switch.wanted}"
+            table.add_row(name, f"{switch.entries:,}", *times, str(switch.failed_appends))
+        console().print(table)
+
+
+async def measure(target: Target, entries: int, seconds: float, progress: Progress) -> SwitchReport:
     """Measure; everything started or created for it is removed afterwards."""
-    async with private_cluster(target, NODES) as (_, cluster):
-        report = Report(entries)
-        log = await cluster.create_log("bench-switch", PROTOCOLS[0], 1, NODES)
+    async with private_cluster(target, NODES) as private:
+        report = SwitchReport(entries)
+        log = await private.client.create_log("bench-switch", PROTOCOLS[0], 1, NODES)
         for before, after in pairwise(PROTOCOLS):
             progress(f"{before} to {after}", seconds)
-            filled = await _fill(log, entries)
-            await _switch(cluster, log, after, seconds, filled, report)
+            await fill(log, entries, RECORD_BYTES)
+            await _switch(private.client, log, after, seconds, report)
         return report
 
 
-async def _fill(log: Log, entries: int) -> int:
-    """Append `entries` records and return their number."""
-    batch = min(entries, BATCH_RECORDS)
-    batches = -(-entries // batch)
-    return await fill(log, RECORD_BYTES, batch, batches, BATCHES_IN_FLIGHT) // RECORD_BYTES
-
-
 async def _switch(
-    cluster: Cluster, log: Log, wanted: str, seconds: float, filled: int, report: Report
+    cluster: Cluster, log: Log, wanted: str, seconds: float, report: SwitchReport
 ) -> None:
     async with SteadyWriter(log) as writer:
         begun = perf_counter()
@@ -90,7 +102,7 @@ async def _switch(
         Switch(
             protocol=old.protocol,
             wanted=wanted,
-            entries=filled + writer.acknowledged(begun, asked),
+            entries=report.entries + writer.acknowledged(begun, asked),
             pause_s=writer.longest_gap_s(asked, end),
             asked_s=answered - asked,
             failed_appends=writer.failed(asked, end),

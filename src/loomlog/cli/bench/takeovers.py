@@ -11,19 +11,20 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.cli.bench import many_streams
 from loomlog.cli.bench.many_streams import RoundRate
 from loomlog.cli.bench.measurements import Result, append_concurrently, append_one_at_a_time
-from loomlog.cli.bench.run import Progress, Target, private_cluster
+from loomlog.cli.bench.private_cluster import PrivateCluster, Progress, Target, private_cluster
+from loomlog.cli.bench.reports import number, number_table, result_fields, say
 from loomlog.cli.bench.steady_writer import SteadyWriter
-from loomlog.cli.processes.local_processes import LocalProcesses
+from loomlog.cli.console.output import console
 
 if TYPE_CHECKING:
-    from loomlog import Cluster, Log
+    from loomlog import Log
 
 NODES: Final = 3
 METADATA: Final = 3
@@ -46,11 +47,41 @@ class Takeover:
 
 
 @dataclass(slots=True)
-class Report:
+class TakeoverReport:
+    """What several metadata repositories cost, and what the loss of their leader did."""
+
     alone: dict[int, Result] = field(default_factory=dict)  # by the number of vmr
     together: dict[int, Result] = field(default_factory=dict)
     takeovers: list[Takeover] = field(default_factory=list)
     rounds: RoundRate | None = None
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "one_at_a_time": {n: result_fields(result) for n, result in self.alone.items()},
+            "concurrent": {n: result_fields(result) for n, result in self.together.items()},
+            "takeovers": [asdict(takeover) for takeover in self.takeovers],
+            "rounds": None if self.rounds is None else asdict(self.rounds),
+        }
+
+    def print(self) -> None:
+        columns = ("one at a time, p50 ms", f"{CALLERS} callers, records/s")
+        costs = number_table("metadata repositories", *columns)
+        for count, alone in self.alone.items():
+            together = f"{self.together[count].records_per_s:,.0f}"
+            costs.add_row(str(count), number(alone.p50_ms, ".2f"), together)
+        console().print(costs)
+        losses = number_table("of the leader", "stall s", "longest append s", "failed")
+        for lost in self.takeovers:
+            times = (f"{lost.stall_s:.3f}", f"{lost.longest_append_s:.3f}")
+            losses.add_row(lost.how, *times, str(lost.failed_appends))
+        console().print(losses)
+        if (rounds := self.rounds) is not None:
+            say(
+                f"{rounds.streams:,} streams, {rounds.metadata} vmr: made in "
+                f"{rounds.created_s:.1f} s; a round of one entry each p50 {rounds.p50_ms:.0f} ms, "
+                f"p99 {rounds.p99_ms:.0f} ms, leader {rounds.leader_cpu_percent:.0f} % of a core "
+                f"({rounds.idle_cpu_percent:.1f} % idle)"
+            )
 
 
 def scenario_count(seconds: float) -> int:
@@ -61,39 +92,34 @@ def _repeats(seconds: float) -> int:
     return max(1, min(REPEATS_MAX, round(seconds)))
 
 
-async def measure(target: Target, seconds: float, streams: int, progress: Progress) -> Report:
+async def measure(
+    target: Target, seconds: float, streams: int, progress: Progress
+) -> TakeoverReport:
     """Measure; everything started or created for it is removed afterwards."""
-    report = Report()
+    report = TakeoverReport()
     for metadata in (1, METADATA):
-        async with private_cluster(target, NODES, metadata) as (processes, cluster):
-            log = await cluster.create_log("bench-takeovers", replicas=NODES)
+        async with private_cluster(target, NODES, metadata) as private:
+            log = await private.client.create_log("bench-takeovers", replicas=NODES)
             await _appends(log, metadata, seconds, report, progress)
             if metadata > 1:
-                place = _Place(processes, cluster, log)
-                await _takeovers(place, _repeats(seconds), report, progress)
+                await _takeovers(private, log, _repeats(seconds), report, progress)
     progress(f"rounds of {streams:,} streams", seconds)
     report.rounds = await many_streams.measure(target, METADATA, streams, seconds)
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    processes: LocalProcesses
-    cluster: Cluster
-    log: Log
-
-    async def leader(self) -> int:
-        """Return the vmr that leads, once all of them are there."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                status = await self.cluster.status()
-                if status.leader and all(member.lag == 0 for member in status.members):
-                    return status.leader
-                await asyncio.sleep(0.05)
+async def _leader(private: PrivateCluster) -> int:
+    """Return the vmr that leads, once all of them are there."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            status = await private.client.status()
+            if status.leader and all(member.lag == 0 for member in status.members):
+                return status.leader
+            await asyncio.sleep(0.05)
 
 
 async def _appends(
-    log: Log, metadata: int, seconds: float, report: Report, progress: Progress
+    log: Log, metadata: int, seconds: float, report: TakeoverReport, progress: Progress
 ) -> None:
     progress(f"append, one at a time, {metadata} vmr", seconds)
     report.alone[metadata] = await append_one_at_a_time(log, RECORD_BYTES, seconds)
@@ -101,21 +127,26 @@ async def _appends(
     report.together[metadata] = await append_concurrently(log, RECORD_BYTES, seconds, CALLERS)
 
 
-async def _takeovers(place: _Place, repeats: int, report: Report, progress: Progress) -> None:
+async def _takeovers(
+    private: PrivateCluster, log: Log, repeats: int, report: TakeoverReport, progress: Progress
+) -> None:
     for how, lose in (("kill -9", _kill), ("SIGSTOP", _silence)):
         for _ in range(repeats):
             progress(f"{how} of the leader", SILENT_S)
-            report.takeovers.append(await _takeover(place, how, lose))
+            report.takeovers.append(await _takeover(private, log, how, lose))
 
 
 async def _takeover(
-    place: _Place, how: str, lose: Callable[[_Place, int], Awaitable[None]]
+    private: PrivateCluster,
+    log: Log,
+    how: str,
+    lose: Callable[[PrivateCluster, int], Awaitable[None]],
 ) -> Takeover:
-    leader = await place.leader()
-    async with SteadyWriter(place.log) as writer:
+    leader = await _leader(private)
+    async with SteadyWriter(log) as writer:
         await asyncio.sleep(1)
         begun = perf_counter()
-        await lose(place, leader)
+        await lose(private, leader)
         await asyncio.sleep(AFTERWARDS_S)
         await writer.all_ended(before=perf_counter())
         end = perf_counter()
@@ -127,14 +158,14 @@ async def _takeover(
     )
 
 
-async def _kill(place: _Place, leader: int) -> None:
-    await place.processes.end(f"vmr-{leader}", signal.SIGKILL)
+async def _kill(private: PrivateCluster, leader: int) -> None:
+    await private.processes.end(f"vmr-{leader}", signal.SIGKILL)
     await asyncio.sleep(AFTERWARDS_S)
-    await place.processes.start_again(f"vmr-{leader}")
+    await private.processes.start_again(f"vmr-{leader}")
 
 
-async def _silence(place: _Place, leader: int) -> None:
-    pid = place.processes.pids[f"vmr-{leader}"]
+async def _silence(private: PrivateCluster, leader: int) -> None:
+    pid = private.processes.pids[f"vmr-{leader}"]
     os.kill(pid, signal.SIGSTOP)
     try:
         await asyncio.sleep(SILENT_S)

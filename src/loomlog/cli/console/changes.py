@@ -79,7 +79,7 @@ def until_finished(look: Look, timeout_s: float | None) -> float:
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[Progress], None]]:
+def bar(refresh_per_second: float = 10) -> Iterator[Callable[[Progress], None]]:
     """Show a progress bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
@@ -95,7 +95,8 @@ def bar() -> Iterator[Callable[[Progress], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with RichProgress(*columns, console=Console(stderr=True), transient=True) as rich:
+    screen, refresh = Console(stderr=True), refresh_per_second
+    with RichProgress(*columns, console=screen, transient=True, refresh_per_second=refresh) as rich:
         task = rich.add_task("", total=1.0)
         yield lambda progress: rich.update(
             task, completed=progress.share, description=escape(progress.text)
