@@ -11,7 +11,7 @@ import pytest
 
 from loomlog.cli.bench import measurements
 from loomlog.cli.bench.machine import fdatasync_ms
-from loomlog.cli.bench.measurements import Window, percentile_ms
+from loomlog.cli.bench.measurements import TimeWindow, percentile_ms
 
 TINY = ("--seconds", "0.2", "--sizes", "128", "--batch", "1,50", "--concurrency", "16")
 SCENARIOS = {
@@ -89,7 +89,7 @@ def test_percentiles() -> None:
 
 def test_a_window_counts_only_what_ends_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "perf_counter", lambda: 100.0)
-    window = Window(10)
+    window = TimeWindow(10)
     assert (window.begin, window.end) == (101, 111)
     for ended in (100.5, 101.5, 110.5, 111.5):
         window.add(ended - 0.25, ended, 3)

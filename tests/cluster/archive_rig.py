@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 import loomlog
 from loomlog.archive.record import ArchiveInfo
 from loomlog.spark import archive_job
-from loomlog.spark.archive_job import Outcome
+from loomlog.spark.archive_job import ArchiveOutcome
 from loomlog.testing import LocalCluster
 
 
@@ -62,7 +62,7 @@ class ArchiveRig:
                 stream=streams[turn % len(streams)],
             )
 
-    def archive(self, until: int | None = None, **options: Any) -> Outcome:
+    def archive(self, until: int | None = None, **options: Any) -> ArchiveOutcome:
         given: dict[str, Any] = {"to": str(self.directory), "rows_per_file": 20} | options
         last = self.log.tail() if until is None else until
         return archive_job.run(self.cluster, self.address, self.log.name, until=last, **given)

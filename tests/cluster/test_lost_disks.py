@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loomlog import Cluster, connect
-from loomlog.cli.processes.local_processes import LocalProcesses, Plan
+from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
 from loomlog.client.log import Log
 from loomlog.core.copyset.record import epoch_of, last_of
 from loomlog.errors import DataLoss
@@ -24,7 +24,7 @@ NODES = ("vsn-1", "vsn-2", "vsn-3")
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[LocalProcesses]:
-    processes = LocalProcesses(Plan(directory, nodes=3, replace_after_s=120.0))
+    processes = LocalProcesses(ClusterPlan(directory, nodes=3, replace_after_s=120.0))
     await processes.start()
     try:
         yield processes

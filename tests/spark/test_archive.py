@@ -13,21 +13,21 @@ from spark_rig import SparkRig
 
 from loomlog.errors import DataLoss, LoomError, NotFound, Trimmed, Unavailable
 from loomlog.spark import archive_job
-from loomlog.spark.archive_job import Outcome
+from loomlog.spark.archive_job import ArchiveOutcome
 from loomlog.spark.archive_tasks import tasks_on
 from loomlog.spark.options import read_options
 from loomlog.spark.ranges import PositionRange, StreamRange
 from loomlog.spark.readers import BatchReader, FilteringReader
 from loomlog.spark.source import COLUMNS
 
-Archive = Callable[..., Outcome]
+Archive = Callable[..., ArchiveOutcome]
 
 
 @pytest.fixture
 def archive(rig: SparkRig, tmp_path: Path) -> Archive:
     """Archives and trims the rig's log, with the tasks in this process unless told otherwise."""
 
-    def run(until: int, **options: Any) -> Outcome:
+    def run(until: int, **options: Any) -> ArchiveOutcome:
         given = {"rows_per_file": 40, "trim": True} | options
         name, to = rig.log.name, str(tmp_path / "archive")
         return archive_job.run(rig.cluster, rig.address, name, to=to, until=until, **given)

@@ -17,7 +17,7 @@ from loomlog.spark.pipelines.log_output import LogOutput
 from loomlog.spark.pipelines.outputs import UnitId
 from loomlog.spark.pipelines.parquet_table import FOLD_AT, MANIFESTS, fold, publish_files
 from loomlog.spark.pipelines.store import ProgressStore, register_name
-from loomlog.spark.pipelines.units import Progress, Range
+from loomlog.spark.pipelines.units import Progress, UnitRange
 
 UNITS = 300
 REGISTER_BYTES_MAX = 2_000
@@ -40,7 +40,7 @@ def test_registers_of_a_pipeline_stay_small(
     for number in range(1, UNITS + 1):
         rows = log.stage(pa.record_batch({"value": [b"%d" % number]}))
         staged = {"output": {"rows": 1, "staged": rows.to_json()}}
-        unit = {"events": Range(number, number)}
+        unit = {"events": UnitRange(number, number)}
         store.change(lambda now, unit=unit: units.created(now, unit))  # type: ignore[misc]
         store.change(lambda now, n=number: units.running(now, n))  # type: ignore[misc]
         store.change(lambda now, n=number, s=staged: units.decided(now, n, s))  # type: ignore[misc]

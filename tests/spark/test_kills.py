@@ -32,7 +32,7 @@ from kill_rig import (
 )
 
 import loomlog
-from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses, running
 from loomlog.errors import NotFound
 from loomlog.spark import table_files
 from loomlog.spark.pipelines.units import UnitState
@@ -225,7 +225,7 @@ class Carnage:
 async def cluster_and_spark(
     directory: Path,
 ) -> AsyncIterator[tuple[LocalProcesses, loomlog.Cluster, StandaloneSpark]]:
-    plan = Plan(directory / "cluster", NODES, port=free_port(), heartbeat_timeout_s=1.0)
+    plan = ClusterPlan(directory / "cluster", NODES, port=free_port(), heartbeat_timeout_s=1.0)
     async with (
         running(plan) as servers,
         StandaloneSpark(directory) as spark,

@@ -70,7 +70,7 @@ def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
     pipelines.append(records(1, 20))
     pipelines.run(copying(pipelines, parquet(table)))
     better = copying(pipelines, parquet(table), plus=100)
-    backfill = rerun.backfill(pipelines.cluster, better, rerun.Extent(first=5, last=15))
+    backfill = rerun.backfill(pipelines.cluster, better, rerun.BackfillExtent(first=5, last=15))
     pipelines.append(records(21, 25))
     pipelines.run(copying(pipelines, parquet(table)))
     progress = pipelines.run(rerun.continued(pipelines.cluster, better, 2))
@@ -81,7 +81,7 @@ def test_a_backfill_makes_a_new_version_while_the_live_one_goes_on(
     assert numbers(pipelines, table) == list(range(1, 26))
     assert numbers(pipelines, table, version=2) == [100 + n for n in range(5, 16)]
     with pytest.raises(InvalidArgument, match="not written yet"):
-        rerun.backfill(pipelines.cluster, better, rerun.Extent(last=26))
+        rerun.backfill(pipelines.cluster, better, rerun.BackfillExtent(last=26))
     with pytest.raises(NotFound):
         rerun.continued(pipelines.cluster, better, 7)
 
@@ -95,7 +95,7 @@ def test_a_record_that_fails_in_two_versions_is_replayed_into_the_live_one_once(
     work = copying(pipelines, parquet(table))
     pipelines.run(work)
     if again_into == "backfill":
-        pipelines.run(rerun.backfill(pipelines.cluster, work, rerun.Extent()))
+        pipelines.run(rerun.backfill(pipelines.cluster, work, rerun.BackfillExtent()))
     else:
         store.reset(pipelines.cluster, pipelines.name, "earliest", same_output=False)
         pipelines.run(work)
@@ -114,9 +114,9 @@ def test_a_backfill_of_nothing_is_refused(pipelines: PipelineRig, tmp_path: Path
     pipelines.run(work)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for extent in (
-        rerun.Extent(first=4, last=3),
-        rerun.Extent(first=6),
-        rerun.Extent(from_time=noon, to_time=noon),
+        rerun.BackfillExtent(first=4, last=3),
+        rerun.BackfillExtent(first=6),
+        rerun.BackfillExtent(from_time=noon, to_time=noon),
     ):
         with pytest.raises(InvalidArgument, match=r"no position|is not before"):
             rerun.backfill(pipelines.cluster, work, extent)
@@ -129,7 +129,7 @@ def test_a_backfill_may_be_of_a_time(pipelines: PipelineRig, tmp_path: Path) -> 
     pipelines.run(work)
     middle = pipelines.log.read(5).timestamp + timedelta(microseconds=1)
     pipelines.append(records(6, 9))
-    extent = rerun.Extent(from_time=middle, to_time=datetime.now(UTC) + timedelta(hours=1))
+    extent = rerun.BackfillExtent(from_time=middle, to_time=datetime.now(UTC) + timedelta(hours=1))
     rerun.backfill(pipelines.cluster, work, extent)
     pipelines.run(rerun.continued(pipelines.cluster, work, 2))
     assert numbers(pipelines, tmp_path / "table", version=2) == [6, 7, 8, 9]

@@ -146,7 +146,7 @@ def test_a_backfill_of_a_pipeline_with_state_has_a_state_of_its_own(
     work = windows(pipelines, parquet(tmp_path / "table"), tmp_path)
     pipelines.append([at(minute) for minute in range(6)])
     pipelines.run(work)
-    rerun.backfill(pipelines.cluster, work, rerun.Extent(first=2, last=5))
+    rerun.backfill(pipelines.cluster, work, rerun.BackfillExtent(first=2, last=5))
     progress = pipelines.run(rerun.continued(pipelines.cluster, work, 2))
     assert progress.at_end
     rows = read_table(pipelines.spark, tmp_path / "table", version=2).collect()

@@ -10,7 +10,7 @@ from loomlog.client.blocking import BlockingLog
 from loomlog.columns import SCHEMA
 from loomlog.spark.options import ReadOptions, read_options
 from loomlog.spark.ranges import TaskRange, plan
-from loomlog.spark.readers import StreamReader
+from loomlog.spark.readers import MicroBatchReader
 from loomlog.spark.source import COLUMNS
 from loomlog.spark.tasks import read_range
 
@@ -53,7 +53,7 @@ def test_an_epoch_is_split_by_its_entries(rig: SparkRig, log: BlockingLog) -> No
 
 
 def test_limited_micro_batches_pass_wide_gaps_at_once(rig: SparkRig, log: BlockingLog) -> None:
-    reader = StreamReader(options_of(rig, log), COLUMNS)
+    reader = MicroBatchReader(options_of(rig, log), COLUMNS)
     expected = [entry.position for entry in log.subscribe(1, log.tail())]
     offset, read = reader.initialOffset(), []
     try:

@@ -12,7 +12,7 @@ from spark_rig import SparkRig
 
 from loomlog.columns import SCHEMA
 from loomlog.errors import NotYetWritten, Timeout, Trimmed
-from loomlog.spark.filters import Narrowing, narrowing
+from loomlog.spark.filters import WantedRows, wanted_rows
 from loomlog.spark.options import ReadOptions, read_options
 from loomlog.spark.ranges import TaskRange, plan
 from loomlog.spark.readers import FilteringReader
@@ -120,7 +120,7 @@ def test_parts_are_even_and_cover_everything(rig: SparkRig) -> None:
 
 def test_filters_only_narrow() -> None:
     position, stream = ("position",), ("stream",)
-    found = narrowing(
+    found = wanted_rows(
         [
             GreaterThan(position, 10),
             GreaterThan(position, 5),
@@ -132,7 +132,7 @@ def test_filters_only_narrow() -> None:
             EqualTo(("value",), b"x"),
         ]
     )
-    assert found == Narrowing(first=11, last=20, streams=frozenset({2}))
+    assert found == WantedRows(first=11, last=20, streams=frozenset({2}))
 
 
 def test_all_filters_are_left_to_spark_as_well(rig: SparkRig) -> None:

@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 
-class Store(StrEnum):
+class StoreKind(StrEnum):
     """The kinds of metadata stores."""
 
     SQLITE = "sqlite"
@@ -50,8 +50,8 @@ def start(
         typer.Option(metavar="ADDR|none", help="Address of /healthz, /status and /metrics."),
     ] = "127.0.0.1:7480",
     store: Annotated[
-        Store, typer.Option(help="Of one vmr alone (sqlite), or shared by several (etcd).")
-    ] = Store.SQLITE,
+        StoreKind, typer.Option(help="Of one vmr alone (sqlite), or shared by several (etcd).")
+    ] = StoreKind.SQLITE,
     member_id: Annotated[int, typer.Option(min=1, metavar="N", help="Which of --peers it is.")] = 1,
     peers: Peers = "",
     etcd: Etcd = "",
@@ -100,10 +100,10 @@ def start(
     )
 
 
-def _check(store: Store, etcd: str, peers: str) -> None:
-    if store is Store.ETCD and not (etcd and peers):
+def _check(store: StoreKind, etcd: str, peers: str) -> None:
+    if store is StoreKind.ETCD and not (etcd and peers):
         raise failures.UsageError("--store etcd needs --etcd and --peers, too")
-    if store is Store.SQLITE and (etcd or peers):
+    if store is StoreKind.SQLITE and (etcd or peers):
         raise failures.UsageError("--etcd and --peers are for --store etcd: give that, too")
 
 

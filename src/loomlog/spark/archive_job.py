@@ -30,10 +30,10 @@ from loomlog.errors import (
     SwapUnknown,
 )
 from loomlog.spark.archive_tasks import (
+    ArchivedLog,
     Checked,
-    Checking,
-    Place,
-    Writing,
+    CheckTask,
+    WriteTask,
     check_file,
     cut,
     write_file,
@@ -60,7 +60,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ArchiveOutcome:
     """The result of a run."""
 
     log: str
@@ -93,16 +93,16 @@ def run(
     trim: bool = False,
     run_tasks: RunTasks = in_turn,
     report: Report = lambda what, done, total: None,
-) -> Outcome:
+) -> ArchiveOutcome:
     """Archive a log up to `until`; with `trim` drop from the log what is archived up to there, once
     every file was compared with it."""
-    job = _Job(cluster, address, log, run_tasks, report)
+    job = _ArchiveRun(cluster, address, log, run_tasks, report)
     job.claim(to)
     report("cleaning", 0, 1)
     contents.clean(job.archive)
     files = job.write(until, rows_per_file)
     checked = job.check_and_trim(min(until, job.info.through)) if trim else 0
-    return Outcome(
+    return ArchiveOutcome(
         log=log,
         location=job.info.location,
         first=job.info.first,
@@ -125,8 +125,8 @@ def verify(
     """Read every file of the archive, and compare it with the log as far as that has its rows."""
     info = existing(cluster, log)
     head = cluster.log(log).head()
-    place = Place(address, log, info.location)
-    tasks = [Checking(place, file, head) for file in Archive(info).files()]
+    place = ArchivedLog(address, log, info.location)
+    tasks = [CheckTask(place, file, head) for file in Archive(info).files()]
     return _run(run_tasks, report, "checking", check_file, tasks)
 
 
@@ -152,7 +152,7 @@ def older_than(cluster: BlockingCluster, log: str, age_s: float) -> Glsn:
     return cluster.log(log).find_time(time.time() - age_s) - 1
 
 
-class _Job:
+class _ArchiveRun:
     """One run; it changes the archive only as long as no other run has begun."""
 
     def __init__(
@@ -205,7 +205,7 @@ class _Job:
                 f"position {until} of log {self._log.name!r} is not written yet; the last one is "
                 f"{tail}"
             )
-        place = Place(self._address, self._log.name, self.info.location)
+        place = ArchivedLog(self._address, self._log.name, self.info.location)
         tasks = list(cut(self._log, place, self.info.through + 1, until, rows_per_file))
         total = sum(task.rows for task in tasks)
         made: list[RangeFile] = []
@@ -222,8 +222,8 @@ class _Job:
         head = self._log.head()
         if position < head:
             return 0
-        place = Place(self._address, self._log.name, self.info.location)
-        tasks = [Checking(place, file, head) for file in self.archive.files(head, position)]
+        place = ArchivedLog(self._address, self._log.name, self.info.location)
+        tasks = [CheckTask(place, file, head) for file in self.archive.files(head, position)]
         checked = self._run("checking", check_file, tasks)
         damaged = [found for found in checked if found.problem]
         if damaged:
@@ -238,10 +238,10 @@ class _Job:
     def _mended(self, damaged: list[Checked], head: Glsn) -> Corrupt:
         """Rewrite damaged files whose rows the log still has; return an error that lists both."""
         problems = "; ".join(found.problem for found in damaged)
-        place = Place(self._address, self._log.name, self.info.location)
+        place = ArchivedLog(self._address, self._log.name, self.info.location)
         lost = [found.file for found in damaged if found.file.first < head]
         tasks = [
-            Writing(place, found.file.first, found.file.last, found.file.rows)
+            WriteTask(place, found.file.first, found.file.last, found.file.rows)
             for found in damaged
             if found.file not in lost
         ]

@@ -34,7 +34,7 @@ LOOK_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArchivedLog:
     """A log and the directory of its archive."""
 
     cluster: str
@@ -43,20 +43,20 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteTask:
     """A range file to be."""
 
-    place: Place
+    place: ArchivedLog
     first: Glsn
     last: Glsn
     rows: int  # at most: the log may have gaps
 
 
 @dataclass(frozen=True, slots=True)
-class Checking:
+class CheckTask:
     """A range file to check; the log has the positions from `head` on."""
 
-    place: Place
+    place: ArchivedLog
     file: RangeFile
     head: Glsn
 
@@ -73,7 +73,7 @@ class Checked:
     problem: str = ""
 
 
-def write_file(task: Writing) -> RangeFile:
+def write_file(task: WriteTask) -> RangeFile:
     with connect_sync(task.place.cluster) as cluster:
         rows = cluster.log(task.place.log).subscribe_arrow(
             task.first, task.last, archived=False, gaps=True, timeout_s=SILENCE_S
@@ -81,7 +81,7 @@ def write_file(task: Writing) -> RangeFile:
         return range_file.write(Location(task.place.location), task.first, task.last, rows)
 
 
-def check_file(task: Checking) -> Checked:
+def check_file(task: CheckTask) -> Checked:
     location = Location(task.place.location)
     with connect_sync(task.place.cluster) as cluster:
         live: Iterable[Any] = ()
@@ -98,13 +98,13 @@ def check_file(task: Checking) -> Checked:
 
 
 def cut(
-    log: BlockingLog, place: Place, first: Glsn, last: Glsn, rows_per_file: int
-) -> Iterator[Writing]:
+    log: BlockingLog, place: ArchivedLog, first: Glsn, last: Glsn, rows_per_file: int
+) -> Iterator[WriteTask]:
     """Yield files that together have all positions from `first` to `last`."""
     while first <= last:
         begin = _next_entry(log, first, last)
         end = min(begin + rows_per_file - 1, last)
-        yield Writing(place, first, end, end - begin + 1)
+        yield WriteTask(place, first, end, end - begin + 1)
         first = end + 1
 
 
@@ -121,7 +121,7 @@ def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
 # ---- on Spark
 
 
-class _Failed(NamedTuple):
+class _FailedTask(NamedTuple):
     """The error of a task that a retry cannot fix."""
 
     error: LoomError
@@ -141,7 +141,7 @@ def tasks_on(spark: SparkSession) -> RunTasks:
             except Exception as error:
                 raise LoomError(f"a task of the archive job fails: {_why(error)}") from error
         for result in found:
-            if isinstance(result, _Failed):
+            if isinstance(result, _FailedTask):
                 raise result.error
         return found
 
@@ -160,7 +160,7 @@ class _Careful:
         except Retryable:
             raise
         except LoomError as error:
-            return _Failed(error)
+            return _FailedTask(error)
 
 
 class _Watched:

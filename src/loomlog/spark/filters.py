@@ -29,8 +29,8 @@ _EQUAL: Final = (EqualTo, EqualNullSafe)
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowing:
-    """Rows outside of it are not wanted; None: no bound."""
+class WantedRows:
+    """The rows that a query wants, and perhaps others; None: no bound."""
 
     first: Glsn | None = None
     last: Glsn | None = None
@@ -39,9 +39,9 @@ class Narrowing:
     to_time: datetime | None = None  # before it
 
 
-def narrowing(filters: Iterable[Filter]) -> Narrowing:
+def wanted_rows(filters: Iterable[Filter]) -> WantedRows:
     """Return the range that satisfies all filters."""
-    found = Narrowing()
+    found = WantedRows()
     for given in filters:
         column = getattr(given, "attribute", None)
         if column == ("position",):
@@ -53,13 +53,13 @@ def narrowing(filters: Iterable[Filter]) -> Narrowing:
     return found
 
 
-def _by_position(found: Narrowing, given: Any) -> Narrowing:
+def _by_position(found: WantedRows, given: Any) -> WantedRows:
     low, high = _bounds(given, 1, int)
     last = None if high is None else high - 1
     return replace(found, first=_latest(found.first, low), last=_earliest(found.last, last))
 
 
-def _by_stream(found: Narrowing, given: Any) -> Narrowing:
+def _by_stream(found: WantedRows, given: Any) -> WantedRows:
     if isinstance(given, _EQUAL) and isinstance(given.value, int):
         wanted = frozenset({given.value})
     elif isinstance(given, In) and all(isinstance(value, int) for value in given.value):
@@ -69,7 +69,7 @@ def _by_stream(found: Narrowing, given: Any) -> Narrowing:
     return replace(found, streams=wanted if found.streams is None else found.streams & wanted)
 
 
-def _by_time(found: Narrowing, given: Any) -> Narrowing:
+def _by_time(found: WantedRows, given: Any) -> WantedRows:
     value = getattr(given, "value", None)
     if not isinstance(value, datetime) or value.tzinfo is None:
         return found

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from loomlog.client.blocking import BlockingCluster, BlockingLog
 from loomlog.client.cuts import is_dense
 from loomlog.errors import DataLoss, NotFound, NotYetWritten
-from loomlog.spark.filters import Narrowing, narrowing
+from loomlog.spark.filters import WantedRows, wanted_rows
 from loomlog.spark.options import Committed, ReadOptions, Start
 from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.ranges import PositionRange, StreamRange, plan
@@ -47,13 +47,13 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._narrowing = Narrowing()
+        self._wanted = WantedRows()
 
     def partitions(self) -> list[InputPartition]:
         with connect(self._options) as cluster:
             log = cluster.log(self._options.log)
             first, last = self._positions(cluster, log)
-            return list(plan(log, self._options, first, last, self._narrowing.streams))
+            return list(plan(log, self._options, first, last, self._wanted.streams))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, StreamRange | PositionRange):
@@ -61,7 +61,7 @@ class BatchReader(DataSourceReader):
         return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
 
     def _positions(self, cluster: BlockingCluster, log: BlockingLog) -> tuple[Glsn, Glsn]:
-        options, narrow = self._options, self._narrowing
+        options, narrow = self._options, self._wanted
         tail = log.tail()
         first = _first_position(cluster, log, options.start)
         last = tail if options.end == "latest" else options.end
@@ -77,7 +77,7 @@ class FilteringReader(BatchReader):
     """A BatchReader for versions of Spark that push filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        found = self._narrowing = narrowing(filters)
+        found = self._wanted = wanted_rows(filters)
         options = self._options
         times = [t for t in (options.from_time, found.from_time) if t is not None]
         ends = [t for t in (options.to_time, found.to_time) if t is not None]
@@ -87,7 +87,7 @@ class FilteringReader(BatchReader):
         return filters
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver, with one client for the life of the query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from loomlog.errors import InvalidArgument
 from loomlog.spark.options import read_options
-from loomlog.spark.readers import BatchReader, FilteringReader, StreamReader
+from loomlog.spark.readers import BatchReader, FilteringReader, MicroBatchReader
 from loomlog.spark.writers import BatchWriter, StreamWriter, require_writable, write_options
 
 COLUMNS: Final = StructType(
@@ -54,9 +54,9 @@ class LoomlogSource(DataSource):
         kind = FilteringReader if _in_pushdown_worker() else BatchReader
         return kind(options, schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> MicroBatchReader:  # noqa: N802 - Spark's name
         _require_columns(schema)
-        return StreamReader(read_options(self.options, streaming=True), schema)
+        return MicroBatchReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         require_writable(schema, overwrite)

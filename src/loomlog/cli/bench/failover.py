@@ -38,7 +38,7 @@ SCENARIOS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopyRate:
     """The synchronisation of one stream to the node that takes the dead one's place."""
 
     stream: StreamId
@@ -63,7 +63,7 @@ class Kill:
     failed_appends: int
     sealed_s: float | None  # the first stream was seen sealed, or in a new epoch
     repaired_s: float  # all streams run again, with a spare in its place, or (copyset) without it
-    copies: tuple[Copy, ...]
+    copies: tuple[CopyRate, ...]
 
     def cells(self) -> tuple[str, ...]:
         return (
@@ -80,7 +80,7 @@ class Kill:
 
 @dataclass(slots=True)
 class FailoverReport:
-    """What clients felt when nodes were killed."""
+    """Kills of nodes, and how appends went before them."""
 
     protocol: str
     detection_s: float
@@ -267,7 +267,7 @@ class _RepairWatch:
         self._epochs = {stream.id: stream.epoch for stream in before.streams}
         self._joining_since: dict[StreamId, float] = {}
         self.sealed_at: float | None = None
-        self.copies: list[Copy] = []
+        self.copies: list[CopyRate] = []
         self.last_condition = ""
 
     def repaired(self, log: LogInfo) -> bool:
@@ -295,4 +295,6 @@ class _RepairWatch:
         if stream.joining is not None:
             self._joining_since.setdefault(stream.id, now)
         elif (since := self._joining_since.pop(stream.id, None)) is not None:
-            self.copies.append(Copy(stream.id, stream.last_llsn * RECORD_BYTES / 1e6, now - since))
+            self.copies.append(
+                CopyRate(stream.id, stream.last_llsn * RECORD_BYTES / 1e6, now - since)
+            )

@@ -27,7 +27,7 @@ SYNC_FILE_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the figures depend on."""
+    """This machine: the figures depend on it."""
 
     cores: int
     system: str

@@ -50,7 +50,7 @@ class Result:
         return self.records_per_s * self.record_bytes / 1e6
 
 
-class Window:
+class TimeWindow:
     """Counts calls that end inside [begin, end); calls run before `begin` and until `end`."""
 
     def __init__(self, seconds: float) -> None:
@@ -133,9 +133,9 @@ async def at_once(callers: int, items: Iterable[T], work: Callable[[T], Awaitabl
 
 async def _keep_calling(
     call: Callable[[], Awaitable[object]], records: int, seconds: float, callers: int
-) -> Window:
+) -> TimeWindow:
     await call()  # the first in a process loads Arrow and connects: that is no append's latency
-    window = Window(seconds)
+    window = TimeWindow(seconds)
 
     async def caller() -> None:
         while (started := perf_counter()) < window.end:
@@ -195,7 +195,7 @@ async def subscribe_arrow(log: Log, record_bytes: int, seconds: float, first: in
 
 async def append_to_subscriber(log: Log, record_bytes: int, seconds: float) -> Result:
     """Measure the time from the call of `append` until a subscriber has the entry."""
-    window = Window(seconds)
+    window = TimeWindow(seconds)
     following = asyncio.ensure_future(_follow(log, await log.tail() + 1, window))
     padding = bytes(max(0, record_bytes - _STAMP.size))
     try:
@@ -210,7 +210,7 @@ async def append_to_subscriber(log: Log, record_bytes: int, seconds: float) -> R
     return window.result("append to subscriber", _STAMP.size + len(padding), 1)
 
 
-async def _follow(log: Log, first: int, window: Window) -> None:
+async def _follow(log: Log, first: int, window: TimeWindow) -> None:
     async with aclosing(log.subscribe(start=first)) as subscription:
         async for entry in subscription:
             (started,) = _STAMP.unpack_from(entry.value)

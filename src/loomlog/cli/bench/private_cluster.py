@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from loomlog import limits
 from loomlog.cli.console.command import connected
-from loomlog.cli.processes.local_processes import LocalProcesses, Plan, running
+from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses, running
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ async def private_cluster(
 ) -> AsyncIterator[PrivateCluster]:
     """Start a cluster and connect to it; all of it is gone at the end of the block."""
     with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
-        plan = Plan(directory=Path(scratch), nodes=nodes, metadata=metadata, sync=target.sync)
+        plan = ClusterPlan(
+            directory=Path(scratch), nodes=nodes, metadata=metadata, sync=target.sync
+        )
         async with running(plan) as processes, connected(processes.address, timeout_s) as client:
             yield PrivateCluster(processes, client)

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loomlog.cli.bench.measurements import Result
 from loomlog.cli.bench.private_cluster import Progress
-from loomlog.cli.console.changes import Progress as Shown
-from loomlog.cli.console.changes import bar
+from loomlog.cli.console.changes import WaitProgress, bar
 from loomlog.cli.console.output import console, new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Report(Protocol):
+class BenchReport(Protocol):
     """The result of a bench."""
 
     def print(self) -> None:
@@ -66,6 +65,6 @@ def progress_bar(scenarios: int) -> Iterator[Progress]:
         def begin(scenario: str, seconds: float) -> None:
             done = next(numbers)
             text = f"{done} of {scenarios} done; {scenario} (about {seconds:g} s)"
-            show(Shown(False, done / scenarios, text))
+            show(WaitProgress(False, done / scenarios, text))
 
         yield begin

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BenchSettings:
     """The measurements to make. `log` None: a fresh one for every size, deleted afterwards."""
 
     log: str | None
@@ -46,10 +46,10 @@ class Settings:
 
 
 @dataclass(slots=True)
-class BenchReport:
+class LogReport:
     """The figures of one log for each size, and of a second one to compare it with."""
 
-    settings: Settings
+    settings: BenchSettings
     nodes: int
     sync: list[str]  # modes found; more than one only in a mixed cluster
     protocol: str = ""
@@ -122,13 +122,13 @@ def _cells(result: Result) -> tuple[str, ...]:
     )
 
 
-def scenario_count(settings: Settings, target: Target) -> int:
+def scenario_count(settings: BenchSettings, target: Target) -> int:
     logs = 1 if settings.against is None else 2
     per_size = (len(settings.batches) + 5) * logs
     return per_size * len(settings.sizes) + (1 if target.up else 0)
 
 
-async def bench(settings: Settings, target: Target, progress: Progress) -> BenchReport:
+async def bench(settings: BenchSettings, target: Target, progress: Progress) -> LogReport:
     """Measure everything; what was started or created for it is removed afterwards."""
     if target.up is None:
         async with connected(target.address) as cluster:
@@ -139,11 +139,15 @@ async def bench(settings: Settings, target: Target, progress: Progress) -> Bench
 
 
 async def _measure(
-    settings: Settings, target: Target, cluster: Cluster, pids: dict[str, int], progress: Progress
-) -> BenchReport:
+    settings: BenchSettings,
+    target: Target,
+    cluster: Cluster,
+    pids: dict[str, int],
+    progress: Progress,
+) -> LogReport:
     status = await cluster.status()
     modes = sorted({str(node.sync_mode) for node in status.nodes if node.alive})
-    report = BenchReport(settings, len(status.nodes), modes)
+    report = LogReport(settings, len(status.nodes), modes)
     if pids:
         async with _log(cluster, settings, settings.protocol):
             progress("idle", settings.seconds)
@@ -170,7 +174,7 @@ Scenario: TypeAlias = Callable[["Log", Glsn], Awaitable[Result]]
 
 
 async def _measure_size(
-    logs: list[tuple[Log, list[Result]]], size: int, settings: Settings, progress: Progress
+    logs: list[tuple[Log, list[Result]]], size: int, settings: BenchSettings, progress: Progress
 ) -> None:
     """Measure each scenario on one log, then the other, so that other load affects both."""
     firsts = [await log.tail() + 1 for log, _ in logs]
@@ -180,7 +184,7 @@ async def _measure_size(
             results.append(await scenario(log, first))
 
 
-def _scenarios(size: int, settings: Settings) -> Iterator[tuple[str, Scenario]]:
+def _scenarios(size: int, settings: BenchSettings) -> Iterator[tuple[str, Scenario]]:
     s, callers = settings.seconds, settings.concurrency
     yield "append, one at a time", lambda log, _: append_one_at_a_time(log, size, s)
     yield "read, one at a time", lambda log, first: read_one_at_a_time(log, size, s, first)
@@ -199,7 +203,7 @@ def _many(size: int, seconds: float, batch: int) -> Scenario:
 
 
 @asynccontextmanager
-async def _log(cluster: Cluster, settings: Settings, protocol: str) -> AsyncIterator[Log]:
+async def _log(cluster: Cluster, settings: BenchSettings, protocol: str) -> AsyncIterator[Log]:
     if settings.log is not None:
         yield cluster.log(settings.log)
         return
@@ -212,7 +216,7 @@ async def _log(cluster: Cluster, settings: Settings, protocol: str) -> AsyncIter
 
 
 @asynccontextmanager
-async def _log_against(cluster: Cluster, settings: Settings) -> AsyncIterator[Log | None]:
+async def _log_against(cluster: Cluster, settings: BenchSettings) -> AsyncIterator[Log | None]:
     if settings.against is None:
         yield None
         return

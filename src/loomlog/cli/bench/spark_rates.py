@@ -112,14 +112,14 @@ async def measure(target: Target, rows: int, seconds: float, progress: Progress)
         )
         try:
             address = private.processes.address
-            place = _Place(spark, private.client, address, private.directory)
+            place = _SparkCluster(spark, private.client, address, private.directory)
             return await _measure(place, rows, seconds, progress)
         finally:
             await asyncio.to_thread(spark.stop)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _SparkCluster:
     spark: SparkSession
     cluster: Cluster
     address: str
@@ -129,7 +129,9 @@ class _Place:
         return self.spark.read.format("loomlog").options(cluster=self.address, log=log).load()
 
 
-async def _measure(place: _Place, rows: int, seconds: float, progress: Progress) -> SparkReport:
+async def _measure(
+    place: _SparkCluster, rows: int, seconds: float, progress: Progress
+) -> SparkReport:
     report = SparkReport(rows)
     log = await place.cluster.create_log("bench-rows", streams=STREAMS, replicas=NODES)
     progress(f"filling with {rows:,} rows", rows / 300_000)
@@ -163,7 +165,7 @@ async def _fill(log: Log, rows: int) -> None:
 # ---- a table
 
 
-def _group_bys(place: _Place, log: str, parquet: str, report: SparkReport) -> None:
+def _group_bys(place: _SparkCluster, log: str, parquet: str, report: SparkReport) -> None:
     sources = {
         "log": lambda: place.read(log),
         "parquet": lambda: place.spark.read.parquet(parquet),
@@ -190,14 +192,14 @@ def _group_by(source: Callable[[], DataFrame], rows: int) -> float:
 # ---- a stream
 
 
-def _copy(place: _Place, source: str, target: str) -> float:
+def _copy(place: _SparkCluster, source: str, target: str) -> float:
     begun = perf_counter()
     query = _stream(place, source, target, trigger=None)
     query.awaitTermination()
     return perf_counter() - begun
 
 
-def _stream(place: _Place, source: str, target: str, *, trigger: str | None) -> Any:
+def _stream(place: _SparkCluster, source: str, target: str, *, trigger: str | None) -> Any:
     frame = (
         place.spark.readStream.format("loomlog")
         .options(cluster=place.address, log=source, startingPosition="earliest")
@@ -214,7 +216,7 @@ def _stream(place: _Place, source: str, target: str, *, trigger: str | None) -> 
     return writing.trigger(processingTime=trigger).start()
 
 
-async def _ages(place: _Place, seconds: float, report: SparkReport) -> None:
+async def _ages(place: _SparkCluster, seconds: float, report: SparkReport) -> None:
     source = await place.cluster.create_log("bench-fresh", streams=STREAMS, replicas=NODES)
     target = await place.cluster.create_log("bench-arrived", streams=STREAMS, replicas=NODES)
     names = source.name, target.name

@@ -20,7 +20,7 @@ PACE_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class AppendSample:
     """One append."""
 
     started: float
@@ -35,7 +35,7 @@ class SteadyWriter:
         self._log = log
         self._value = os.urandom(RECORD_BYTES)
         self._under_way: dict[asyncio.Future[Any], float] = {}
-        self._samples: list[Sample] = []
+        self._samples: list[AppendSample] = []
 
     async def __aenter__(self) -> SteadyWriter:
         await self._log.append(self._value)
@@ -62,7 +62,7 @@ class SteadyWriter:
     def _ended(self, append: asyncio.Future[Any]) -> None:
         acknowledged = not append.cancelled() and append.exception() is None
         started = self._under_way.pop(append)
-        self._samples.append(Sample(started, perf_counter(), acknowledged))
+        self._samples.append(AppendSample(started, perf_counter(), acknowledged))
 
     async def all_ended(self, before: float) -> None:
         """Wait for the appends that began before that."""

@@ -37,7 +37,7 @@ PATIENCE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Takeover:
+class LostLeader:
     """A leader was lost; times in seconds."""
 
     how: str
@@ -48,11 +48,11 @@ class Takeover:
 
 @dataclass(slots=True)
 class TakeoverReport:
-    """What several metadata repositories cost, and what the loss of their leader did."""
+    """Appends with one and with several metadata repositories, and losses of their leader."""
 
     alone: dict[int, Result] = field(default_factory=dict)  # by the number of vmr
     together: dict[int, Result] = field(default_factory=dict)
-    takeovers: list[Takeover] = field(default_factory=list)
+    takeovers: list[LostLeader] = field(default_factory=list)
     rounds: RoundRate | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ async def _takeover(
     log: Log,
     how: str,
     lose: Callable[[PrivateCluster, int], Awaitable[None]],
-) -> Takeover:
+) -> LostLeader:
     leader = await _leader(private)
     async with SteadyWriter(log) as writer:
         await asyncio.sleep(1)
@@ -150,7 +150,7 @@ async def _takeover(
         await asyncio.sleep(AFTERWARDS_S)
         await writer.all_ended(before=perf_counter())
         end = perf_counter()
-    return Takeover(
+    return LostLeader(
         how=how,
         stall_s=writer.longest_gap_s(begun, end),
         longest_append_s=writer.longest_s(begun, end),

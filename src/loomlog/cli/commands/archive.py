@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loomlog.cli.console import changes
-from loomlog.cli.console.changes import Progress, bar
+from loomlog.cli.console.changes import WaitProgress, bar
 from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import (
@@ -29,9 +29,8 @@ from loomlog.errors import Corrupt, InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from loomlog import BlockingCluster
     from loomlog.archive.record import ArchiveInfo
-    from loomlog.spark.archive_job import Outcome, Report, RunTasks
+    from loomlog.spark.archive_job import ArchiveOutcome, Report, RunTasks
 
 app = typer.Typer(help="Move old entries of a log to Parquet files; readers see no difference.")
 
@@ -76,14 +75,18 @@ def run(
 
     if sum(given is not None for given in (until, older_than, keep)) > 1:
         raise typer.BadParameter("give one of --until, --older-than and --keep")
-    extent = Extent(until=until, keep=keep, older_than_s=_seconds(older_than))
+    age_s = None if older_than is None else _seconds(older_than)
     with connected_sync(cluster) as client, _reported() as report, _tasks(spark_master) as on:
+        if age_s is not None:
+            last = archive_job.older_than(client, log, age_s)
+        else:
+            last = until or max(0, client.log(log).tail() - (keep or 0))
         outcome = archive_job.run(
             client,
             cluster,
             log,
             to=to,
-            until=extent.last(client, log),
+            until=last,
             rows_per_file=rows_per_file,
             trim=trim,
             run_tasks=on,
@@ -177,30 +180,10 @@ def forget(
     say({"log": log, "location": location}, text, as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The part of a log to archive: at most one of these, or everything."""
-
-    until: int | None
-    keep: int | None
-    older_than_s: float | None
-
-    def last(self, cluster: BlockingCluster, log: str) -> int:
-        from loomlog.spark import archive_job
-
-        if self.until is not None:
-            return self.until
-        if self.older_than_s is not None:
-            return archive_job.older_than(cluster, log, self.older_than_s)
-        return max(0, cluster.log(log).tail() - (self.keep or 0))
-
-
-def _seconds(text: str | None) -> float | None:
+def _seconds(text: str) -> float:
     """Parse "7d" to 604800.0."""
     from loomlog.client.arguments import duration_s
 
-    if text is None:
-        return None
     try:
         return duration_s(text)
     except InvalidArgument as error:
@@ -215,7 +198,7 @@ def print_archives(archives: dict[str, ArchiveInfo]) -> None:
     console().print(shown)
 
 
-def _print_outcome(outcome: Outcome) -> None:
+def _print_outcome(outcome: ArchiveOutcome) -> None:
     print(
         f"archived {outcome.rows_written:,} entries of {outcome.log} in {outcome.files_written} "
         f"files; the archive at {outcome.location} has {outcome.first:,} to {outcome.through:,}"
@@ -234,7 +217,7 @@ def _reported() -> Iterator[Report]:
 
         def report(what: str, done: int, total: int) -> None:
             text = f"{what}: {done:,} of {total:,} rows" if total > 1 else what
-            show(Progress(finished=False, share=done / max(total, 1), text=text))
+            show(WaitProgress(finished=False, share=done / max(total, 1), text=text))
 
         yield report
 

@@ -17,15 +17,15 @@ from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
     from loomlog.cli.bench.private_cluster import Progress, Target
-    from loomlog.cli.bench.reports import Report
-    from loomlog.cli.bench.run import Settings
+    from loomlog.cli.bench.reports import BenchReport
+    from loomlog.cli.bench.run import BenchSettings
 
 
-class Job(NamedTuple):
+class Measurement(NamedTuple):
     """A measurement; it announces this many scenarios on its way."""
 
     scenarios: int
-    measure: Callable[[Progress], Coroutine[Any, Any, Report]]
+    measure: Callable[[Progress], Coroutine[Any, Any, BenchReport]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,31 +110,31 @@ class Instead:
         int, typer.Option(min=1, metavar="N", help="With --spark: rows of the log.")
     ] = 4_000_000
 
-    def jobs(self, settings: Settings, target: Target) -> dict[str, Job]:
+    def jobs(self, settings: BenchSettings, target: Target) -> dict[str, Measurement]:
         """Return what is to be measured instead, by option."""
         from loomlog.cli.bench import failover, many_logs, spark_rates, start, switches, takeovers
 
         seconds, protocol = settings.seconds, settings.protocol
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, Measurement] = {}
         if self.start_gigabytes is not None:
             measure = partial(start.measure, target, self.start_gigabytes)
-            jobs["--start-gigabytes"] = Job(start.SCENARIOS, measure)
+            jobs["--start-gigabytes"] = Measurement(start.SCENARIOS, measure)
         if self.failover:
             killed = partial(failover.measure, target, protocol, seconds, self.fill_megabytes)
-            jobs["--failover"] = Job(failover.SCENARIOS, killed)
+            jobs["--failover"] = Measurement(failover.SCENARIOS, killed)
         if self.takeover:
             lost = partial(takeovers.measure, target, seconds, self.round_streams)
-            jobs["--takeover"] = Job(takeovers.scenario_count(seconds), lost)
+            jobs["--takeover"] = Measurement(takeovers.scenario_count(seconds), lost)
         if self.switch:
             switched = partial(switches.measure, target, self.entries, seconds)
-            jobs["--switch"] = Job(switches.SCENARIOS, switched)
+            jobs["--switch"] = Measurement(switches.SCENARIOS, switched)
         if self.many_logs is not None:
             kept = settings.replicas, self.many_logs
             many = partial(many_logs.measure, target, protocol, *kept, seconds)
-            jobs["--many-logs"] = Job(many_logs.SCENARIOS, many)
+            jobs["--many-logs"] = Measurement(many_logs.SCENARIOS, many)
         if self.spark:
             rates = partial(spark_rates.measure, target, self.rows, seconds)
-            jobs["--spark"] = Job(spark_rates.SCENARIOS, rates)
+            jobs["--spark"] = Measurement(spark_rates.SCENARIOS, rates)
         return jobs
 
 
@@ -171,7 +171,7 @@ def bench(
     """Measure appends, subscriptions, latency and idle cost."""
     from loomlog.cli.bench import run
 
-    settings = run.Settings(
+    settings = run.BenchSettings(
         log=log,
         sizes=_numbers(sizes, "--sizes"),
         batches=_numbers(batch, "--batch"),
@@ -192,11 +192,11 @@ def bench(
         )
     if against is not None and log is not None:
         raise typer.BadParameter("only with fresh logs, not with --log", param_hint="--against")
-    whole = Job(run.scenario_count(settings, target), partial(run.bench, settings, target))
+    whole = Measurement(run.scenario_count(settings, target), partial(run.bench, settings, target))
     _run(next(iter(jobs.values()), whole), as_json=as_json)
 
 
-def _run(job: Job, *, as_json: bool) -> None:
+def _run(job: Measurement, *, as_json: bool) -> None:
     from loomlog.cli.bench.reports import progress_bar
 
     with progress_bar(job.scenarios) as progress:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loomlog.cli.console import changes
-from loomlog.cli.console.changes import Progress
+from loomlog.cli.console.changes import WaitProgress
 from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, Node, Yes
 from loomlog.cli.console.output import console, copied, node_conditions, node_table, print_json
@@ -138,18 +138,18 @@ def _cleanup_question(status: ClusterStatus, node: NodeId) -> str | None:
 # ---- waiting
 
 
-def _emptied(status: ClusterStatus, node: NodeId, before: int) -> Progress:
+def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
     """Return how many replicas have moved away; one that is being copied counts in part."""
     left = [stream for stream in _streams_on(status, node) if not stream.stays]
     if not left:
         kept = _node(status, node).replicas
         stays = f"nothing else comes; copies of {kept} segments that have ended stay there"
-        return Progress(True, 1.0, stays if kept else "empty")
+        return WaitProgress(True, 1.0, stays if kept else "empty")
     moving = [stream for stream in left if stream.joining is not None]
     moved = max(0, before - len(left)) + sum(copied(stream) for stream in moving)
     waiting = next((f": {stream.condition}" for stream in left if stream.condition), "")
     text = f"{len(left)} replicas left on node {node}{waiting}"
-    return Progress(False, moved / max(before, len(left)), text)
+    return WaitProgress(False, moved / max(before, len(left)), text)
 
 
 def _node(status: ClusterStatus, number: NodeId) -> NodeInfo:

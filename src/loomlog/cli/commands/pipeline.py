@@ -174,7 +174,7 @@ def backfill(
         if version is not None:
             derived = rerun.continued(client, pipeline, version)
         else:
-            extent = rerun.Extent(first, last, _utc(from_time), _utc(to_time))
+            extent = rerun.BackfillExtent(first, last, _utc(from_time), _utc(to_time))
             derived = rerun.backfill(client, pipeline, extent)
     _run(how, derived, once=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loomlog.cli.console import changes
-from loomlog.cli.console.changes import Look, Progress, until_finished
+from loomlog.cli.console.changes import Look, WaitProgress, until_finished
 from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Stream, Yes
 from loomlog.cli.console.output import console, copied, print_json, print_scrubs, stream_table
@@ -132,7 +132,7 @@ def scrub(stream: Stream, how: Invocation) -> None:
         if not how.as_json:
             changes.say_begun(change)
 
-        def look() -> Progress:
+        def look() -> WaitProgress:
             nonlocal change
             change = client.scrub_stream(stream, tell_only=True)
             return _scrubbed(change)
@@ -144,10 +144,10 @@ def scrub(stream: Stream, how: Invocation) -> None:
     _raise_what_remains(stream, change)
 
 
-def _scrubbed(change: Change) -> Progress:
+def _scrubbed(change: Change) -> WaitProgress:
     entries = sum(scrub.entries for scrub in change.scrubs)
     checked = sum(scrub.checked_entries for scrub in change.scrubs)
-    return Progress(
+    return WaitProgress(
         finished=all(scrub.finished or scrub.error for scrub in change.scrubs),
         share=checked / entries if entries else 1.0,
         text=f"{checked:,} of {entries:,} entries on {len(change.scrubs)} nodes",
@@ -185,11 +185,11 @@ def _settled(before: StreamInfo, changed: Arrived) -> Arrived:
 
 
 def _until(client: BlockingCluster, stream: StreamId, arrived: Arrived) -> Look:
-    def look() -> Progress:
+    def look() -> WaitProgress:
         now = _stream(client, stream)
         if arrived(now):
-            return Progress(True, 1.0, now.state)
-        return Progress(False, copied(now), now.condition or f"stream {stream} is {now.state}")
+            return WaitProgress(True, 1.0, now.state)
+        return WaitProgress(False, copied(now), now.condition or f"stream {stream} is {now.state}")
 
     return look
 

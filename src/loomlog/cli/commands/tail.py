@@ -80,14 +80,14 @@ async def tail(
         show, show_gap = _as_json, _print_gap_as_json
     async with connected(cluster) as client:
         source = client.log(log)
-        moving = _Moving(source.checkpoint(checkpoint) if checkpoint else None)
+        saver = _CheckpointSaver(source.checkpoint(checkpoint) if checkpoint else None)
         silence = Silence(source, follow=follow)
         async with silence.watched():
-            first = await _first(source, start, moving)
+            first = await _first(source, start, saver)
             silence.position = first - 1
             last, doubt = (None, None) if follow else await _last(client, log)
             wanted = _wanted(source, first, last, count_max, gaps=gaps)
-            async with moving.on(), aclosing(wanted) as entries:
+            async with saver.on(), aclosing(wanted) as entries:
                 async for entry in entries:
                     if isinstance(entry, Gap):
                         show_gap(entry)
@@ -95,7 +95,7 @@ async def tail(
                     else:
                         sys.stdout.write(show(entry) + "\n")
                         silence.position = entry.position
-                    moving.show(silence.position, at_once=follow)
+                    saver.show(silence.position, at_once=follow)
         if doubt is not None:
             raise Unavailable(f"{log} may have more entries: {doubt}")
 
@@ -109,12 +109,12 @@ async def _last(client: loomlog.Cluster, name: str) -> tuple[Glsn, LoomError | N
         return (reached[0], error) if reached else (0, error)
 
 
-async def _first(log: loomlog.Log, start: int | str | None, moving: _Moving) -> Glsn:
+async def _first(log: loomlog.Log, start: int | str | None, saver: _CheckpointSaver) -> Glsn:
     if start == "latest":
         return await log.tail() + 1
     if start == "earliest":
         return await log.earliest()
-    return await moving.first(log) if start is None else int(start)
+    return await saver.first(log) if start is None else int(start)
 
 
 class Silence:
@@ -171,7 +171,7 @@ class Silence:
             print(f"waiting for entries: {reason}", file=sys.stderr, flush=True)
 
 
-class _Moving:
+class _CheckpointSaver:
     """A checkpoint, if there is one, that follows what was shown. It moves on when that has left
     this process, so that nothing is missed: what was shown just before a crash is shown again."""
 

@@ -18,7 +18,7 @@ from loomlog.errors import LoomError
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
-    from loomlog.cli.processes.local_processes import Child, LocalProcesses, Plan
+    from loomlog.cli.processes.local_processes import Child, ClusterPlan, LocalProcesses
 
 
 Sync = Annotated[
@@ -69,11 +69,11 @@ async def up(
 ) -> None:
     """Run a whole cluster on this machine, until Ctrl-C."""
     from loomlog.cli.processes.local_metadata import metadata_found
-    from loomlog.cli.processes.local_processes import HTTP_PORT_DISTANCE, Plan, nodes_found
+    from loomlog.cli.processes.local_processes import HTTP_PORT_DISTANCE, ClusterPlan, nodes_found
 
     if http_port is None:
         http_port = port + HTTP_PORT_DISTANCE if 0 < port <= 65535 - HTTP_PORT_DISTANCE else 0
-    plan = Plan(
+    plan = ClusterPlan(
         directory=data,
         nodes=nodes or nodes_found(data) or 3,
         metadata=metadata or metadata_found(data) or 1,
@@ -88,7 +88,7 @@ async def up(
     await _run(plan, as_json=as_json)
 
 
-async def _run(plan: Plan, *, as_json: bool) -> None:
+async def _run(plan: ClusterPlan, *, as_json: bool) -> None:
     """Start the cluster, say so, and stay; SIGINT and SIGTERM stop it."""
     from loomlog.cli.processes.local_processes import LocalProcesses
 
@@ -122,7 +122,7 @@ def _say_held_back(processes: LocalProcesses) -> None:
             print(f"loom: {child.name} waits: {child.held_back}", file=sys.stderr)
 
 
-def _announce(processes: LocalProcesses, plan: Plan, *, as_json: bool) -> None:
+def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) -> None:
     if as_json:
         line = {"mr": processes.address, "http": processes.http, "pids": processes.pids}
         print(json.dumps(line), flush=True)

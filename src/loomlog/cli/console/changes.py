@@ -49,7 +49,7 @@ def confirm(question: Callable[[], str | None], *, yes: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WaitProgress:
     """The progress of an operation."""
 
     finished: bool
@@ -57,7 +57,7 @@ class Progress:
     text: str
 
 
-Look = Callable[[], Progress]
+Look = Callable[[], WaitProgress]
 
 
 def until_finished(look: Look, timeout_s: float | None) -> float:
@@ -79,15 +79,20 @@ def until_finished(look: Look, timeout_s: float | None) -> float:
 
 
 @contextmanager
-def bar(refresh_per_second: float = 10) -> Iterator[Callable[[Progress], None]]:
+def bar(refresh_per_second: float = 10) -> Iterator[Callable[[WaitProgress], None]]:
     """Show a progress bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as RichProgress
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     columns = (
         BarColumn(),
@@ -96,7 +101,7 @@ def bar(refresh_per_second: float = 10) -> Iterator[Callable[[Progress], None]]:
         TextColumn("{task.description}"),
     )
     screen, refresh = Console(stderr=True), refresh_per_second
-    with RichProgress(*columns, console=screen, transient=True, refresh_per_second=refresh) as rich:
+    with Progress(*columns, console=screen, transient=True, refresh_per_second=refresh) as rich:
         task = rich.add_task("", total=1.0)
         yield lambda progress: rich.update(
             task, completed=progress.share, description=escape(progress.text)

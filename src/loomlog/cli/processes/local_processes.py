@@ -41,7 +41,7 @@ HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     """The servers to start."""
 
     directory: Path
@@ -75,7 +75,7 @@ class Child:
 class LocalProcesses:
     """Some vmr and some vsn as children of this process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ClusterPlan) -> None:
         self.plan = plan
         self._spawned: list[asyncio.subprocess.Process] = []
         self._arguments: dict[str, list[str]] = {}
@@ -111,7 +111,7 @@ class LocalProcesses:
             raise
 
     async def _start_all(
-        self, kind: str, count: int, arguments: Callable[[Plan, int], list[str]]
+        self, kind: str, count: int, arguments: Callable[[ClusterPlan, int], list[str]]
     ) -> None:
         numbers = range(1, count + 1)
         starting = (self._start(f"{kind}-{n}", arguments(self.plan, n)) for n in numbers)
@@ -181,7 +181,7 @@ class LocalProcesses:
 
 
 @asynccontextmanager
-async def running(plan: Plan) -> AsyncIterator[LocalProcesses]:
+async def running(plan: ClusterPlan) -> AsyncIterator[LocalProcesses]:
     """Run a cluster until the end of the block."""
     processes = LocalProcesses(plan)
     await processes.start()
@@ -199,7 +199,7 @@ def nodes_found(directory: Path) -> int:
     return count
 
 
-def _prepare(plan: Plan) -> None:
+def _prepare(plan: ClusterPlan) -> None:
     vmrs = (f"vmr-{n}" for n in range(1, plan.metadata + 1))
     names = ["logs", *vmrs, *(f"vsn-{n}" for n in range(1, plan.nodes + 1))]
     for name in names:
@@ -213,7 +213,7 @@ def _prepare(plan: Plan) -> None:
             ) from None
 
 
-def _vmr_arguments(addresses: Addresses | None, plan: Plan, number: int) -> list[str]:
+def _vmr_arguments(addresses: Addresses | None, plan: ClusterPlan, number: int) -> list[str]:
     after = [] if plan.replace_after_s is None else ["--replace-after", str(plan.replace_after_s)]
     listen, several = f"{HOST}:{plan.port}", []
     if addresses is not None:
@@ -232,7 +232,7 @@ def _vmr_arguments(addresses: Addresses | None, plan: Plan, number: int) -> list
     ]
 
 
-def _vsn_arguments(metadata: str, plan: Plan, number: int) -> list[str]:
+def _vsn_arguments(metadata: str, plan: ClusterPlan, number: int) -> list[str]:
     location = f"rack={(number - 1) % plan.locations + 1}" if plan.locations else ""
     return [
         *("loomlog.cli.vsn", "start", "--cluster-id", CLUSTER_ID),

@@ -52,11 +52,15 @@ _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 
 
 class Format(StrEnum):
+    """The forms of log lines."""
+
     JSON = "json"
     TEXT = "text"
 
 
 class Level(StrEnum):
+    """The least severity that is logged."""
+
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
@@ -88,7 +92,9 @@ class ServerOptions:
 # ---- life
 
 
-class Server(Protocol):
+class RunnableServer(Protocol):
+    """A server that a process runs."""
+
     async def start(self) -> None:
         """Return once it serves; if it cannot, clean up and raise."""
 
@@ -96,7 +102,7 @@ class Server(Protocol):
 
 
 def serve(
-    server: Server,
+    server: RunnableServer,
     ready: Callable[[], dict[str, object]],
     failed: Callable[[], asyncio.Future[LoomError]] | None = None,
 ) -> None:
@@ -125,7 +131,7 @@ def end_with_parent() -> None:
 
 
 async def _serve(
-    server: Server,
+    server: RunnableServer,
     ready: Callable[[], dict[str, object]],
     failed: Callable[[], asyncio.Future[LoomError]] | None,
 ) -> None:

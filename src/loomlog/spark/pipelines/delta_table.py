@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loomlog.errors import LoomError
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.parquet_table import DataFile, write_files
+from loomlog.spark.pipelines.parquet_table import TableFile, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +42,7 @@ def delta(path: str | Path) -> DeltaOutput:
     return DeltaOutput(str(path))
 
 
-def commit_files(table: Path, unit: UnitId, files: list[DataFile]) -> None:
+def commit_files(table: Path, unit: UnitId, files: list[TableFile]) -> None:
     """Add the files in one transaction, unless that was done before."""
     import pyarrow.parquet as pq
 
@@ -64,7 +64,7 @@ def commit_files(table: Path, unit: UnitId, files: list[DataFile]) -> None:
     )
 
 
-def _add(table: Path, file: DataFile) -> Any:
+def _add(table: Path, file: TableFile) -> Any:
     from deltalake.transaction import AddAction
 
     changed_ms = int((table / file["path"]).stat().st_mtime * 1000)

@@ -88,7 +88,7 @@ def publish_files(table: Path, owner: str, number: int, files: list[str]) -> Non
     try:
         found = look(directory)
     except FileNotFoundError:  # folded concurrently: with this unit, or it is put below
-        found = Found()
+        found = Manifests()
     if number > found.units.get(owner, 0):
         _put(directory, f"{owner}-{number:08d}.unit", _lines({}, files))
     if len(found.manifests) + 1 >= max(FOLD_AT, found.folded // 10):
@@ -111,7 +111,7 @@ def fold(directory: Path) -> None:
 
 
 @dataclass(slots=True)
-class Found:
+class Manifests:
     """The contents of a directory of manifests."""
 
     snapshots: list[Path] = field(default_factory=list)  # only the newest counts
@@ -128,11 +128,11 @@ class Found:
             yield from _files(path)
 
 
-def look(directory: Path) -> Found:
+def look(directory: Path) -> Manifests:
     """Read a directory; raise FileNotFoundError if it is folded concurrently."""
     snapshots = _snapshots(directory)
     header: Any = _header(snapshots[-1]) if snapshots else {"units": {}, "folded": 0}
-    found = Found(snapshots, units=dict(header["units"]), folded=header["folded"])
+    found = Manifests(snapshots, units=dict(header["units"]), folded=header["folded"])
     for owner, number, path in sorted(map(_unit, directory.glob("*.unit"))):
         if number > found.units.get(owner, 0):
             found.manifests.append(path)
@@ -189,7 +189,7 @@ def _put(directory: Path, name: str, lines: Iterator[str]) -> bool:
 # ---- the files of a unit, under a name that nobody else has: also those of Delta tables
 
 
-class DataFile(TypedDict):
+class TableFile(TypedDict):
     """A file of the table; `path` is relative to it."""
 
     path: str
@@ -197,7 +197,7 @@ class DataFile(TypedDict):
     rows: int
 
 
-def write_files(frame: DataFrame, table: Path, unit: UnitId) -> list[DataFile]:
+def write_files(frame: DataFrame, table: Path, unit: UnitId) -> list[TableFile]:
     """Write the rows below `table`, durably."""
     # Not the 96-bit timestamps of old, which only Spark writes.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -225,6 +225,6 @@ def make_durable(path: Path) -> None:
         os.close(descriptor)
 
 
-def _described(table: Path, path: Path) -> DataFile:
+def _described(table: Path, path: Path) -> TableFile:
     rows = pq.read_metadata(path).num_rows
     return {"path": str(path.relative_to(table)), "bytes": path.stat().st_size, "rows": rows}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class BackfillExtent:
     """The range to process again; None: from the first, or to the current last entry."""
 
     first: Glsn | None = None
@@ -36,7 +36,7 @@ class Extent:
     to_time: datetime | None = None
 
 
-def backfill(cluster: BlockingCluster, pipeline: Pipeline, extent: Extent) -> Pipeline:
+def backfill(cluster: BlockingCluster, pipeline: Pipeline, extent: BackfillExtent) -> Pipeline:
     """Return a pipeline that processes `extent` into a new version of the output."""
     if len(pipeline.sources) > 1 and (extent.first or extent.last):
         raise InvalidArgument("positions are of one log, this pipeline has several: give times")
@@ -60,7 +60,7 @@ def continued(cluster: BlockingCluster, pipeline: Pipeline, version: int) -> Pip
     """Return the backfill into this version, to continue it."""
     found = ProgressStore(cluster, f"{pipeline.name}@{version}").load().definition
     from_time, to_time = (_time(found.get(name)) for name in ("from_time", "to_time"))
-    return _version(pipeline, version, Extent(from_time=from_time, to_time=to_time))
+    return _version(pipeline, version, BackfillExtent(from_time=from_time, to_time=to_time))
 
 
 def replays(cluster: BlockingCluster, pipeline: Pipeline) -> list[Pipeline]:
@@ -87,7 +87,7 @@ def replays(cluster: BlockingCluster, pipeline: Pipeline) -> list[Pipeline]:
     return found
 
 
-def _version(pipeline: Pipeline, version: int, extent: Extent) -> Pipeline:
+def _version(pipeline: Pipeline, version: int, extent: BackfillExtent) -> Pipeline:
     return replace(
         pipeline,
         name=f"{pipeline.name}@{version}",
@@ -101,11 +101,11 @@ def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _first(cluster: BlockingCluster, log: str, extent: Extent) -> Glsn:
+def _first(cluster: BlockingCluster, log: str, extent: BackfillExtent) -> Glsn:
     return cluster.log(log).earliest() if extent.first is None else extent.first
 
 
-def _last(cluster: BlockingCluster, log: str, extent: Extent) -> Glsn:
+def _last(cluster: BlockingCluster, log: str, extent: BackfillExtent) -> Glsn:
     tail = cluster.log(log).tail()
     if extent.last is not None and extent.last > tail:
         raise InvalidArgument(f"position {extent.last} of log {log!r} is not written yet: {tail}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from loomlog.errors import Corrupt
 from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.failures import PipelineError
-from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
+from loomlog.spark.pipelines.units import Progress, Unit, UnitRange, UnitState
 from loomlog.spark.pipelines.work import Work
 from loomlog.types import Glsn
 
@@ -33,13 +33,13 @@ class StatefulWork(Work):
     """The streaming query of one pipeline."""
 
     _failure: Exception | None = None
-    _checkpoint: Checkpoint
+    _checkpoint: SparkCheckpoint
 
     def start(self, *, once: bool) -> StreamingQuery:
         """Start the query, from its checkpoint if there is one."""
         progress = self._store.load()
         generation = progress.generation
-        self._checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint, generation)
+        self._checkpoint = SparkCheckpoint(self._spark, self._pipeline.checkpoint, generation)
         self._require_own(progress)
         frame = self._frames.streaming_result(dict(progress.positions), dict(progress.ends))
         writing = (
@@ -111,12 +111,12 @@ class StatefulWork(Work):
         if batch != known or found != ends:
             raise self._mismatch(found, progress)
 
-    def _ranges(self, progress: Progress, batch: int) -> dict[str, Range]:
+    def _ranges(self, progress: Progress, batch: int) -> dict[str, UnitRange]:
         ends = self._checkpoint.offsets(batch) or {}
         before = self._checkpoint.offsets(batch - 1) if batch else dict(progress.positions)
         if set(ends) != set(progress.positions) or before != dict(progress.positions):
             raise self._mismatch(before, progress)
-        return {log: Range(progress.positions[log] + 1, last) for log, last in ends.items()}
+        return {log: UnitRange(progress.positions[log] + 1, last) for log, last in ends.items()}
 
     def _mismatch(self, found: Mapping[str, Glsn] | None, progress: Progress) -> PipelineError:
         return PipelineError(
@@ -150,7 +150,7 @@ class StatefulWork(Work):
         return reduce(lambda one, other: one.union(other), found) if found else None
 
 
-class Checkpoint:
+class SparkCheckpoint:
     """Spark's checkpoint of a stateful pipeline, one directory for each generation of its state.
 
     It is read through Hadoop's file systems, as Spark does, so it may be on any storage.

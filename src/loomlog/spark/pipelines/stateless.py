@@ -14,7 +14,7 @@ from loomlog.errors import Busy
 from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.failures import Fault, fault_of, reason_of
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.units import Progress, Range, Unit, UnitState
+from loomlog.spark.pipelines.units import Progress, Unit, UnitRange, UnitState
 from loomlog.spark.pipelines.work import Work
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class StatelessWork(Work):
             return
         self._store.change(lambda now: units.decided(now, unit.number, staged))
 
-    def _stage(self, unit: UnitId, wanted: Range) -> dict[str, Any]:
+    def _stage(self, unit: UnitId, wanted: UnitRange) -> dict[str, Any]:
         """Stage a range; look for records that cannot be decoded only when there are any."""
         parsed = self._parsed(self._pipeline.log, wanted)
         if not self._lenient:

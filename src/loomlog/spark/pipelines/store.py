@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from loomlog.client.kv.registers import Versioned
 from loomlog.errors import Conflict, Corrupt, NotFound, VersionMismatch
 from loomlog.spark.pipelines import units
-from loomlog.spark.pipelines.units import Counters, Progress, Range, Unit, UnitState
+from loomlog.spark.pipelines.units import Counters, Progress, Unit, UnitRange, UnitState
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def decode(value: bytes) -> Progress:
         if fields.pop("format") != FORMAT:
             raise VersionMismatch("the pipeline's progress is of a newer loomlog: update this one")
         unit = fields.pop("unit")
-        pieces = tuple(Range(*piece) for piece in fields.pop("pieces"))
+        pieces = tuple(UnitRange(*piece) for piece in fields.pop("pieces"))
         counters = Counters(**fields.pop("counters"))
         return Progress(**fields, unit=unit and _unit(unit), pieces=pieces, counters=counters)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -117,7 +117,7 @@ def decode(value: bytes) -> Progress:
 
 
 def _unit(fields: dict[str, Any]) -> Unit:
-    ranges = {log: Range(*found) for log, found in fields.pop("ranges").items()}
+    ranges = {log: UnitRange(*found) for log, found in fields.pop("ranges").items()}
     return Unit(**fields | {"ranges": ranges, "state": UnitState(fields["state"])})
 
 

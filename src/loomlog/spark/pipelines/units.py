@@ -25,7 +25,7 @@ from loomlog.errors import Conflict, Fenced, InvalidArgument
 from loomlog.types import Glsn
 
 
-class Range(NamedTuple):
+class UnitRange(NamedTuple):
     """Positions `first` to `last`, both included; `last` is `first - 1` if there are none."""
 
     first: Glsn
@@ -49,7 +49,7 @@ class Unit:
     """The unit in progress."""
 
     number: int
-    ranges: Mapping[str, Range]  # by the name of the log
+    ranges: Mapping[str, UnitRange]  # by the name of the log
     state: UnitState = UnitState.CREATED
     failures: int = 0  # that may be its records' fault
     staged: Mapping[str, Any] | None = None  # what committing publishes
@@ -80,7 +80,7 @@ class Progress:
     ends: Mapping[str, Glsn] = field(default_factory=dict)  # by log: work ends there, if ever
     next_unit: int = 1
     unit: Unit | None = None
-    pieces: tuple[Range, ...] = ()  # of a unit that was halved, still to do, in order
+    pieces: tuple[UnitRange, ...] = ()  # of a unit that was halved, still to do, in order
     life: str = ""  # tells it from others of its name, before it or elsewhere
     epoch: int = 0  # of the runner that changed it last
     version: int = 1  # of the output
@@ -123,7 +123,9 @@ def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:
     return replace(progress, definition=dict(definition), anew=False, positions=positions)
 
 
-def created(progress: Progress, ranges: Mapping[str, Range], batch: int | None = None) -> Progress:
+def created(
+    progress: Progress, ranges: Mapping[str, UnitRange], batch: int | None = None
+) -> Progress:
     """Create a unit right after what is committed."""
     if progress.unit is not None:
         raise Conflict(f"unit {progress.unit.number} is still {progress.unit.state}")
@@ -197,7 +199,7 @@ def halved(progress: Progress, number: int) -> Progress:
         raise Conflict(f"unit {number} has no halves")
     ((log, whole),) = unit.ranges.items()
     middle = whole.first + whole.records // 2 - 1
-    first, second = Range(whole.first, middle), Range(middle + 1, whole.last)
+    first, second = UnitRange(whole.first, middle), UnitRange(middle + 1, whole.last)
     later = progress.pieces[1:]  # this unit is the first of them, if it was halved before
     counters = replace(progress.counters, splits=progress.counters.splits + 1)
     return replace(
@@ -261,13 +263,13 @@ def reset(progress: Progress, positions: Mapping[str, Glsn], *, same_output: boo
     )
 
 
-def next_range(progress: Progress, log: str, tail: Glsn, records_max: int) -> Range | None:
+def next_range(progress: Progress, log: str, tail: Glsn, records_max: int) -> UnitRange | None:
     """Return the range of the next unit; None if there is nothing to do."""
     if progress.pieces:
         return progress.pieces[0]
     first = progress.positions[log] + 1
     last = min(tail, first + records_max - 1, progress.ends.get(log, tail))
-    return Range(first, last) if first <= last else None
+    return UnitRange(first, last) if first <= last else None
 
 
 def _unit(progress: Progress, number: int, *states: UnitState) -> Unit:
@@ -279,7 +281,7 @@ def _unit(progress: Progress, number: int, *states: UnitState) -> Unit:
     return unit
 
 
-def _require_adjacent(progress: Progress, log: str, found: Range) -> None:
+def _require_adjacent(progress: Progress, log: str, found: UnitRange) -> None:
     if log not in progress.positions:
         raise InvalidArgument(f"the pipeline does not read log {log!r}")
     done = progress.positions[log]

@@ -18,7 +18,7 @@ from loomlog.spark.pipelines.failures import FunctionError, reason_of
 from loomlog.spark.pipelines.log_output import LogOutput
 from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
 from loomlog.spark.pipelines.store import ProgressStore
-from loomlog.spark.pipelines.units import Progress, Range, Unit
+from loomlog.spark.pipelines.units import Progress, Unit, UnitRange
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Work:
         after = self._store.change(lambda now: units.committed(now, unit.number, time.time(), lost))
         self._committed(unit, after)
 
-    def _parsed(self, log: str, wanted: Range) -> DataFrame:
+    def _parsed(self, log: str, wanted: UnitRange) -> DataFrame:
         return self._frames.parsed(log, self._frames.records(log, wanted))
 
     def _id(self, progress: Progress, unit: Unit) -> UnitId:
@@ -77,7 +77,7 @@ class Frames:
         self._pipeline = pipeline
         self._cluster = cluster
 
-    def records(self, log: str, wanted: Range) -> DataFrame:
+    def records(self, log: str, wanted: UnitRange) -> DataFrame:
         """Return the records of a range, as they are in the log."""
         tasks = min(self._spark.sparkContext.defaultParallelism, wanted.records // _ROWS_PER_TASK)
         options: dict[str, Any] = {

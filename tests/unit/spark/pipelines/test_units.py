@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loomlog.errors import Conflict, Corrupt, Fenced, InvalidArgument, VersionMismatch
 from loomlog.spark.pipelines import store, units
-from loomlog.spark.pipelines.units import Progress, Range, UnitState
+from loomlog.spark.pipelines.units import Progress, UnitRange, UnitState
 
 LOG = "events"
 
@@ -52,7 +52,7 @@ def test_what_is_decided_is_never_computed_again() -> None:
         lambda: units.running(progress, 1),
         lambda: units.decided(progress, 1, {"output": "b"}),
         lambda: units.failed(progress, 1, "late", counts=True),
-        lambda: units.created(progress, {LOG: Range(1, 4)}),
+        lambda: units.created(progress, {LOG: UnitRange(1, 4)}),
     ]
     for again in attempts:
         with pytest.raises(Conflict):
@@ -69,16 +69,16 @@ def test_what_was_lost_before_anybody_saw_it_is_computed_again() -> None:
 
 
 def test_a_unit_begins_where_the_last_one_ended() -> None:
-    for wrong in (Range(2, 4), Range(0, 4)):
+    for wrong in (UnitRange(2, 4), UnitRange(0, 4)):
         with pytest.raises(Conflict, match="committed up to 0"):
             units.created(fresh(), {LOG: wrong})
     with pytest.raises(InvalidArgument, match="does not read"):
-        units.created(fresh(), {"other": Range(1, 1)})
+        units.created(fresh(), {"other": UnitRange(1, 1)})
 
 
 def test_failures_that_count_lead_to_halves_and_to_a_record_that_is_alone() -> None:
     progress = begun(fresh())
-    for expected in (Range(1, 2), Range(1, 1)):
+    for expected in (UnitRange(1, 2), UnitRange(1, 1)):
         progress = units.failed(units.running(progress, 1), 1, "bad", counts=True)
         assert progress.unit is not None
         assert progress.unit.failures == 1
@@ -87,7 +87,7 @@ def test_failures_that_count_lead_to_halves_and_to_a_record_that_is_alone() -> N
         assert (progress.unit.ranges[LOG], progress.unit.failures) == (expected, 0)
     with pytest.raises(Conflict, match="no halves"):
         units.halved(progress, 1)
-    assert progress.pieces == (Range(1, 1), Range(2, 2), Range(3, 4))
+    assert progress.pieces == (UnitRange(1, 1), UnitRange(2, 2), UnitRange(3, 4))
 
 
 def test_a_failure_that_is_not_the_records_fault_does_not_count() -> None:
@@ -104,15 +104,15 @@ def test_a_runner_that_was_replaced_changes_nothing() -> None:
 
 
 def test_micro_batches_are_committed_once_also_those_without_records() -> None:
-    progress = units.created(fresh(), {LOG: Range(1, 3)}, batch=0)
+    progress = units.created(fresh(), {LOG: UnitRange(1, 3)}, batch=0)
     progress = units.decided(units.running(progress, 1), 1, {})
     progress = units.committed(progress, 1, now=1.0)
-    progress = units.created(progress, {LOG: Range(4, 3)}, batch=1)
+    progress = units.created(progress, {LOG: UnitRange(4, 3)}, batch=1)
     assert progress.unit is not None
     assert progress.unit.records == 0
     progress = units.committed(units.decided(units.running(progress, 2), 2, {}), 2, now=2.0)
     with pytest.raises(Conflict, match="micro-batch 1 is committed already"):
-        units.created(progress, {LOG: Range(4, 3)}, batch=1)
+        units.created(progress, {LOG: UnitRange(4, 3)}, batch=1)
 
 
 def test_a_reset_forgets_the_unit_and_writes_a_new_version() -> None:
@@ -142,7 +142,7 @@ def test_after_a_reset_it_may_be_defined_anew_and_is_known_as_it_was_until_then(
 
 def test_work_ends_at_its_end() -> None:
     progress = fresh(ends={LOG: 3})
-    assert units.next_range(progress, LOG, tail=10, records_max=5) == Range(1, 3)
+    assert units.next_range(progress, LOG, tail=10, records_max=5) == UnitRange(1, 3)
     assert not progress.at_end
     assert replace(progress, positions={LOG: 3}).at_end
     assert not fresh().at_end
