@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,12 @@ async def test_what_no_replica_has_is_lost_and_nothing_else(tmp_path: Path, head
         with pytest.raises(Corrupt):
             await collect(log, delivered)
         assert delivered == list(range(1, gap.first))
+        async with asyncio.timeout(5):
+            with pytest.raises(Corrupt, match=f"position {gap.first} of log 'l' cannot be read"):
+                await log.read(gap.first)
+            before = (await log.read(gap.first - 1)).timestamp
+            with pytest.raises(Corrupt):
+                await log.find_time(before + timedelta(microseconds=1))
         assert (await log.read(gap.first + 1)).value == b"%d" % gap.first
         assert f"LLSN {gap.first} to {gap.first} cannot be read" in await conditions(cluster)
         assert (await log.append(b"more")).position == COUNT + 1

@@ -43,13 +43,13 @@ class Retries:
         self.deadline_s = float("inf") if timeout_s is None else now_s + timeout_s
         self._rng = rng
         self._backoff = backoff
-        self._pauses = 0
+        self.pauses = 0  # so far
 
     async def pause(self) -> bool:
         """Wait before the next attempt. Return False at once if that would be too late."""
-        wait_s = self._backoff.delay_s(self._pauses, self._rng)
+        wait_s = self._backoff.delay_s(self.pauses, self._rng)
         if asyncio.get_running_loop().time() + wait_s >= self.deadline_s:
             return False
-        self._pauses += 1
+        self.pauses += 1
         await asyncio.sleep(wait_s)
         return True

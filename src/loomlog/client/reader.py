@@ -31,7 +31,8 @@ from loomlog.errors import (
 from loomlog.types import Entry, Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
-_PASSING: Final = (Retryable, Corrupt, DataLoss, NotFound)  # a retry may succeed
+_DAMAGE: Final = (Corrupt, DataLoss)  # a retry succeeds only if the metadata was old
+_PASSING: Final = (Retryable, *_DAMAGE, NotFound)  # a retry may succeed
 _PASSING_IN_SEARCH: Final = (Trimmed, *_PASSING)
 
 
@@ -112,9 +113,15 @@ class Reader:
             )
 
     async def _pause(self, retries: Retries, error: LoomError, position: Glsn) -> None:
+        """Wait before another attempt; raise the error if it comes too late or cannot help."""
+        if retries.pauses and isinstance(error, _DAMAGE):
+            raise type(error)(
+                f"position {position} of log {self._log.name!r} cannot be read: {error}; see "
+                "`loom status`"
+            ) from error
         if await retries.pause():
             return
-        kind = type(error) if isinstance(error, Corrupt | DataLoss | Unavailable) else Timeout
+        kind = type(error) if isinstance(error, (*_DAMAGE, Unavailable)) else Timeout
         raise kind(
             f"position {position} of log {self._log.name!r} could not be read within "
             f"{seconds(self._timeout_s)}, last: {error}; try again, and see `loom status`"
@@ -138,6 +145,8 @@ class TimeSearch:
             try:
                 return await self._find(log, timestamp_us, rows_from)
             except _PASSING_IN_SEARCH as error:
+                if retries.pauses and isinstance(error, _DAMAGE):
+                    raise
                 if not await retries.pause():
                     raise Unavailable(
                         f"log {self._log!r} could not be searched within "

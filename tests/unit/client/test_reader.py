@@ -88,3 +88,25 @@ async def test_a_read_gives_up_in_time() -> None:
         fake.read_faults.extend([refuse(errors.Unavailable("I lag"))] * 1000)
         with pytest.raises(errors.Unavailable, match="position 1 of log 'events'"):
             await log.read(1)
+
+
+async def test_an_entry_that_is_broken_on_every_replica_fails_at_once() -> None:
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        fake.add_log("events", streams=2)
+        log = cluster.log("events")
+        await log.append(b"x")
+        fake.read_faults.extend([refuse(errors.Corrupt("broken"))] * 1000)
+        with pytest.raises(errors.Corrupt, match=r"position 1 of log 'events' .*broken"):
+            await log.read(1)
+        assert fake.reads <= 2 * 4  # all replicas, and once more with the latest metadata
+
+
+async def test_an_entry_that_one_replica_may_still_have_is_waited_for() -> None:
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        fake.add_log("events")
+        log = cluster.log("events")
+        await log.append(b"x")
+        broken = refuse(errors.Corrupt("broken"))
+        absent = refuse(errors.Unavailable("I restart"))
+        fake.read_faults.extend([broken, absent, absent, broken] * 3)
+        assert (await log.read(1)).value == b"x"

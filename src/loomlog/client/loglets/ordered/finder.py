@@ -19,7 +19,8 @@ from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Retryable, Un
 from loomlog.types import Entry, Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
-_ELSEWHERE: Final = (Retryable, Corrupt, DataLoss)  # try another replica
+_DAMAGE: Final = (Corrupt, DataLoss)
+_ELSEWHERE: Final = (Retryable, *_DAMAGE)  # try another replica
 _GONE: Final = (*_ELSEWHERE, NotFound)  # NotFound: the replica has just left that node
 
 
@@ -38,48 +39,51 @@ class OrderedFinder:
     async def read(
         self, streams: Sequence[pb.LogStream], position: Glsn
     ) -> Entry | Referred | LoomError:
-        """Return the entry, or an error if a retry may succeed."""
+        """Return the entry, or an error if a retry may succeed. It is Corrupt or DataLoss only if
+        every replica of a stream answered so."""
         first = [s for s in streams if s.log_stream_id == self._last_hit]
         others = [s for s in streams if s.log_stream_id != self._last_hit]
-        doubt: LoomError | None = None
+        doubts: list[LoomError] = []
         for some in filter(None, (first, others)):
-            found, error = await self._ask_streams(some, position)
+            found, errors = await self._ask_streams(some, position)
             if found is not None:
                 return found
-            doubt = doubt or error
-        return doubt or NotFound(f"no stream of log {self._log!r} holds position {position}")
+            doubts += errors
+        if not doubts:
+            return NotFound(f"no stream of log {self._log!r} holds position {position}")
+        return _least_certain(doubts)
 
     async def _ask_streams(
         self, streams: Sequence[pb.LogStream], position: Glsn
-    ) -> tuple[Entry | Referred | None, LoomError | None]:
-        """Return the entry if a stream has it, and an error if a stream's answer is uncertain."""
+    ) -> tuple[Entry | Referred | None, list[LoomError]]:
+        """Return the entry if a stream has it, and the errors of streams that may have it."""
         answers = await asyncio.gather(
             *(self._ask_stream(stream, position) for stream in streams), return_exceptions=True
         )
-        doubt: LoomError | None = None
+        doubts: list[LoomError] = []
         for answer in answers:
             if isinstance(answer, Entry | Referred):
                 self._last_hit = _stream_of(answer)
-                return answer, None
+                return answer, []
             if isinstance(answer, _ELSEWHERE):
-                doubt = answer
+                doubts.append(answer)
             elif not isinstance(answer, NotFound):
                 raise answer
-        return None, doubt
+        return None, doubts
 
     async def _ask_stream(self, stream: pb.LogStream, position: Glsn) -> Entry | Referred:
         """Ask one replica after the other until one gives a definite answer."""
-        error = _no_replica(stream)
+        errors: list[LoomError] = []
         for address in self._addresses(stream):
             try:
                 return await self._ask(address, stream.log_stream_id, position)
-            except _ELSEWHERE as doubt:
-                error = doubt
+            except _ELSEWHERE as error:
+                errors.append(error)
         if stream.lost_from:
             raise NotFound(
                 f"stream {stream.log_stream_id} has lost entries and does not reach that position"
             )
-        raise error
+        raise _least_certain(errors or [_no_replica(stream)])
 
     async def _ask(self, address: str, stream: StreamId, position: Glsn) -> Entry | Referred:
         connection = await self._connections.connect(address)
@@ -96,13 +100,13 @@ class OrderedFinder:
 
     async def locate(self, stream: pb.LogStream, position: Glsn) -> Llsn:
         request = pb.Locate(log_stream_id=stream.log_stream_id, glsn=position)
-        error = _no_replica(stream)
+        errors: list[LoomError] = []
         for address in self._addresses(stream):
             try:
                 return int((await self._request(address, pb.Frame(locate=request))).located.llsn)
-            except _GONE as doubt:
-                error = doubt
-        raise error
+            except _GONE as error:
+                errors.append(error)
+        raise _least_certain(errors or [_no_replica(stream)])
 
     # ---- a time
 
@@ -131,17 +135,17 @@ class OrderedFinder:
         request = pb.FindTime(
             log_stream_id=stream.log_stream_id, timestamp_us=timestamp_us, first_glsn=first
         )
-        error = _no_replica(stream)
+        errors: list[LoomError] = []
         for address in self._addresses(stream):
             try:
                 found = (await self._request(address, pb.Frame(find_time=request))).found_time
-            except _GONE as doubt:
-                error = doubt
+            except _GONE as error:
+                errors.append(error)
                 continue
             if found.position or found.high_watermark >= last:
                 return int(found.position)
-            error = Unavailable(f"{address} does not know all positions up to {last} yet")
-        raise error
+            errors.append(Unavailable(f"{address} does not know all positions up to {last} yet"))
+        raise _least_certain(errors or [_no_replica(stream)])
 
     # ---- replicas
 
@@ -159,6 +163,11 @@ class OrderedFinder:
 
 def _no_replica(stream: pb.LogStream) -> LoomError:
     return Unavailable(f"stream {stream.log_stream_id} has no replica")
+
+
+def _least_certain(errors: Sequence[LoomError]) -> LoomError:
+    """Return an error that may pass, if there is one: a replica may have what others lost."""
+    return next((error for error in errors if not isinstance(error, _DAMAGE)), errors[-1])
 
 
 def _stream_of(found: Entry | Referred) -> StreamId:
