@@ -17,7 +17,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -94,12 +94,19 @@ class Loss(NamedTuple):
     after: Glsn  # everything the stream had above this position is lost
 
 
-def find_loss(stream: StreamRounds) -> Loss | None:
+def find_loss(stream: StreamRounds, without_commits: Collection[NodeId] = ()) -> Loss | None:
     """Return what was committed and none of the nodes has, or None. All nodes that had the stream
-    must have reported."""
+    must have reported. `without_commits`: these nodes lost the positions of their last entries."""
     nodes = [*stream.replicas, *([] if stream.joining is None else [stream.joining])]
     reports = [stream.reports[node] for node in nodes if node in stream.reports]
-    first = max((report.written_end for report in reports), default=1)
+    ends = (
+        stream.reports[node].uncommitted_llsn_offset
+        if node in without_commits
+        else stream.reports[node].written_end
+        for node in nodes
+        if node in stream.reports
+    )
+    first = max(ends, default=1)
     if first >= stream.committed_llsn_end:
         return None
     return Loss(first, max((report.high_watermark for report in reports), default=0))

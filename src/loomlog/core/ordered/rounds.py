@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -89,6 +90,15 @@ class StreamRounds:
         """Return what every replica would still know after a crash."""
         stored = (self.reports.get(node) for node in self.replicas)
         return min((r.stored_high_watermark if r else 0 for r in stored), default=0)
+
+
+class _Hole(NamedTuple):
+    """Entries of a stream whose rounds are forgotten; their positions are between two others."""
+
+    first: Llsn
+    end: Llsn
+    after: Glsn
+    high_watermark: Glsn
 
 
 class LogRounds:
@@ -250,15 +260,49 @@ class LogRounds:
                 return False
         return True
 
-    def lacks_forgotten(self, stream: StreamRounds, node: NodeId) -> bool:
-        """Return whether a replica lacks commits that are not kept any more."""
+    def lost_commits(self, stream: StreamRounds, node: NodeId) -> bool:
+        """Return whether a replica has entries without their commits, which are not kept any more:
+        it had stored those, too."""
         report = stream.reports.get(node)
-        if report is None or report.uncommitted_llsn_offset >= stream.committed_llsn_end:
+        if report is None or node not in stream.replicas or report.damaged:
             return False
-        parts = (_part_of(round_, stream.stream_id) for round_ in self._kept)
-        kept = [part.llsn for part in parts if part is not None and part.length]
-        first = kept[0] if kept else stream.committed_llsn_end
-        return report.uncommitted_llsn_offset < first
+        holes = self._holes(stream, report)
+        return bool(holes) and holes[0].first < report.written_end
+
+    def recall(self, stream: StreamRounds, node: NodeId, rounds: Iterable[Round]) -> None:
+        """Keep rounds again that a replica lacks although it had stored them, and send them once
+        more. `rounds` are those that are still known."""
+        known = {r.high_watermark: r for r in rounds if _gives(r, stream.stream_id)}
+        self._keep(known | {round_.high_watermark: round_ for round_ in self._kept})
+        report = stream.reports[node]
+        for hole in self._holes(stream, report):
+            # Nobody else can have had positions in between if the stream had as many entries.
+            length = min(hole.end, report.written_end) - hole.first
+            if length > 0 and hole.end - hole.first == hole.high_watermark - hole.after:
+                part = RoundPart(stream.stream_id, report.epoch, hole.first, hole.after + 1, length)
+                inferred = Round(self.log_id, hole.after, hole.after + length, (part,))
+                kept = {round_.high_watermark: round_ for round_ in self._kept}
+                self._keep({inferred.high_watermark: inferred} | kept)
+        stream.sent[node] = report.high_watermark
+
+    def _keep(self, rounds: Mapping[Glsn, Round]) -> None:
+        past = (high for high in sorted(rounds) if high <= self.high_watermark)
+        self._kept = deque(rounds[high] for high in past)
+
+    def _holes(self, stream: StreamRounds, report: Report) -> list[_Hole]:
+        """Return what a replica lacks and no round gives that is kept."""
+        holes = []
+        llsn, after = report.uncommitted_llsn_offset, report.high_watermark
+        for round_ in self._kept:
+            part = _part_of(round_, stream.stream_id)
+            if part is None or not part.length or part.llsn + part.length <= llsn:
+                continue
+            if part.llsn > llsn:
+                holes.append(_Hole(llsn, part.llsn, after, round_.prev_high_watermark))
+            llsn, after = part.llsn + part.length, round_.high_watermark
+        if llsn < stream.committed_llsn_end:
+            holes.append(_Hole(llsn, stream.committed_llsn_end, after, self.high_watermark))
+        return holes
 
     def needed(self) -> list[Round]:
         """Return the rounds that a restart needs, oldest first: a snapshot of this log."""
@@ -273,3 +317,8 @@ def _part_of(round_: Round, stream_id: StreamId) -> RoundPart | None:
         if part.stream_id == stream_id:
             return part
     return None
+
+
+def _gives(round_: Round, stream_id: StreamId) -> bool:
+    part = _part_of(round_, stream_id)
+    return part is not None and part.length > 0

@@ -65,10 +65,12 @@ class Committer:
         self._turn_scheduled = False
         self._bare_timer: asyncio.TimerHandle | None = None
         self._settling: dict[LogId, list[asyncio.Future[None]]] = {}
+        self._records: list[bytes] = []  # what the round log holds, at most one file
 
     def start(self) -> None:
         """Continue where the rounds of the logs added so far ended."""
-        for record in self._round_log.read():
+        self._records = list(self._round_log.read())
+        for record in self._records:
             round_ = Round.decode(record)
             log = self.logs.get(round_.log_id)
             if log is not None:
@@ -83,7 +85,9 @@ class Committer:
         self._ahead.clear()
 
     def _snapshot(self) -> Iterable[bytes]:
-        return [round_.encode() for log in self.logs.values() for round_ in log.needed()]
+        needed = [round_.encode() for log in self.logs.values() for round_ in log.needed()]
+        self._records = list(needed)
+        return needed
 
     # ---- logs
 
@@ -162,12 +166,22 @@ class Committer:
         stream = log.streams[report.stream_id]
         before = stream.reports.get(node)
         log.report(node, report)
+        if (before is None or report.resend) and log.lost_commits(stream, node):
+            self._recall(node, log, stream)
         if report.resend:
             self.tell(node, log, empty=True)
         if _matters(before, report, stream):
             self._changed(report.stream_id)
         self.look(log)
         self._heard(log.log_id)
+
+    def _recall(self, node: NodeId, log: LogRounds, stream: StreamRounds) -> None:
+        """Send a replica again what it had stored and lost: its commits were damaged."""
+        rounds = map(Round.decode, self._records)
+        log.recall(stream, node, (round_ for round_ in rounds if round_.log_id == log.log_id))
+        if log.lost_commits(stream, node):
+            logger.error("node %d lost commits of stream %d", node, stream.stream_id)
+        self.tell(node, log, empty=True)
 
     # ---- rounds that are lost
 
@@ -243,15 +257,17 @@ class Committer:
         round_ = log.next_round()
         if round_ is None:
             return
+        record = round_.encode()
         try:
-            self._round_log.append(self._epoch, round_.encode(), partial(self._done, log))
+            self._round_log.append(self._epoch, record, partial(self._done, log, record))
         except LoomError as error:
             self._failed(error)
 
-    def _done(self, log: LogRounds, error: BaseException | None) -> None:
+    def _done(self, log: LogRounds, record: bytes, error: BaseException | None) -> None:
         if error is not None:
             self._failed(error)
             return
+        self._records.append(record)
         if self.logs.get(log.log_id) is not log:  # deleted meanwhile
             return
         log.durable()

@@ -30,7 +30,14 @@ class Losses:
         log = self._committer.log_of(stream.stream_id)
         if log is not None and self._committer.lost_rounds(log.log_id):
             return None
-        return find_loss(stream)
+        return find_loss(stream, self.without_commits(stream))
+
+    def without_commits(self, stream: StreamRounds) -> list[NodeId]:
+        """Return the replicas that lost commits which nobody can send them again."""
+        log = self._committer.log_of(stream.stream_id)
+        if log is None or not stream.sealed:
+            return []
+        return [node for node in stream.replicas if log.lost_commits(stream, node)]
 
     def remains(self, stream: StreamRecord, loss: Loss) -> list[tuple[NodeId, Llsn]]:
         """Return nodes that left the stream and have something of what is lost: from its first LLSN
@@ -78,12 +85,7 @@ class StreamStatus:
         segment = log.segment_of(loglet)
         condition, lost = self._reconciler.condition(stream), self._losses.of(stream)
         if lost is not None:
-            condition = self._describe_loss(stream_id, lost)
-        elif nodes := self._lacking_commits(stream):
-            condition = (
-                f"{condition}; node {', '.join(map(str, nodes))} lost commits: restart the vmr, "
-                "which sends them again if its round log still has them"
-            )
+            condition = self._describe_loss(stream, lost)
         if stream.sealed and stream.wanted_running:
             condition = "; ".join(filter(None, (*self._refusals(stream), condition, advice)))
         return pb.LogStream(
@@ -113,24 +115,20 @@ class StreamStatus:
                 words.append(f"node {node} takes nothing: {complaints}")
         return words
 
-    def _describe_loss(self, stream_id: StreamId, lost: Loss) -> str:
+    def _describe_loss(self, stream: StreamRounds, lost: Loss) -> str:
         words = f"all that it had from LLSN {lost.first} on is lost"
         text = f"{words}, no replica has it any more: the log continues in other streams"
-        for node, end in self._losses.remains(self._catalog.streams[stream_id], lost):
+        if nodes := self._losses.without_commits(stream):
+            text += (
+                f"; node {', '.join(map(str, nodes))} has entries of it, but lost their positions: "
+                "`loom metadata rebuild` may find those, see docs/operations.md"
+            )
+        for node, end in self._losses.remains(self._catalog.streams[stream.stream_id], lost):
             text += (
                 f"; node {node} has LLSN {lost.first} to {end - 1} of it in an old replica, which "
                 "is not read: see docs/operations.md, Old replicas"
             )
         return text
-
-    def _lacking_commits(self, stream: StreamRounds) -> list[NodeId]:
-        """Return the replicas of a sealed stream that cannot be sent the commits that they lack, if
-        no replica has them."""
-        log = self._committer.log_of(stream.stream_id)
-        if log is None or not stream.sealed or not stream.reports:
-            return []
-        nodes = [node for node in stream.replicas if log.lacks_forgotten(stream, node)]
-        return nodes if len(nodes) == len(stream.replicas) else []
 
     def state(self, stream: StreamRounds) -> ReplicaState:
         """Return SEALED once every replica that can be reached is."""

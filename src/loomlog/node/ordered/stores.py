@@ -187,7 +187,7 @@ def _describe(store: StreamStore) -> str:
         return (
             f"stream {stream_id} at {store.path}: its commits behind LLSN "
             f"{context.uncommitted_begin - 1} are damaged; they come again from the vmr or from "
-            "another replica; if they do not, restart the vmr"
+            "another replica, if one of them has them"
         )
     if context.damaged:
         return (

@@ -195,15 +195,62 @@ def test_replicas_agree_whatever_order_things_happen_in(steps: list[tuple[str, i
     assert sorted(placed) == list(range(1, len(placed) + 1)) or len(placed) < rounds.high_watermark
 
 
-def test_a_replica_that_lacks_commits_which_are_not_kept_any_more() -> None:
-    log = LogRounds(9)
-    stream = log.add_stream(1, (1,), 1, sealed=False)
+def forgetful(streams: int) -> tuple[LogRounds, list[Round]]:
+    """Four rounds of one entry for each stream on node 1, of which the last is kept."""
+    log, all_rounds = LogRounds(9), []
+    for stream_id in range(1, streams + 1):
+        log.add_stream(stream_id, (1,), 1, sealed=False)
     for llsn in range(1, 5):
-        log.report(1, report(1, llsn + 1, offset=llsn, high=llsn - 1, stored=llsn - 1))
-        assert log.next_round() is not None
-        log.durable()
-        log.forget_stored()  # all but the last
-    for offset, lacks in ((2, True), (3, True), (4, False), (5, False)):
+        high = log.high_watermark
+        for stream_id in log.streams:
+            log.report(1, report(stream_id, llsn + 1, offset=llsn, high=high, stored=high))
+        all_rounds.append(run(log))
+        log.forget_stored()
+    return log, all_rounds
+
+
+def test_a_replica_that_lost_commits_which_are_not_kept_any_more() -> None:
+    log, _ = forgetful(1)
+    stream = log.streams[1]
+    for offset, lost in ((2, True), (3, True), (4, False), (5, False)):
         log.report(1, report(1, 5, offset=offset, high=offset - 1))
-        assert log.lacks_forgotten(stream, 1) is lacks
-    assert not log.lacks_forgotten(stream, 2)
+        assert log.lost_commits(stream, 1) is lost
+    log.report(1, report(1, 2, offset=2, high=1))  # its entries are missing, too: it is filled
+    assert not log.lost_commits(stream, 1)
+    assert not log.lost_commits(stream, 2)
+
+
+@pytest.mark.parametrize("known", [0, 1, 2, 4])
+def test_forgotten_rounds_that_are_still_known_are_sent_again(known: int) -> None:
+    """Of two streams; without them nobody can tell the positions of one from those of the other."""
+    log, all_rounds = forgetful(2)
+    stream = log.streams[2]
+    log.report(1, report(2, 5, offset=2, high=2))
+    assert log.commits_for(1, empty=True)
+    log.recall(stream, 1, all_rounds[:known])
+    assert log.lost_commits(stream, 1) is (known < 4)
+    if known == 4:
+        sent = [commit for stream_id, commit in log.commits_for(1, empty=True) if stream_id == 2]
+        assert [(c.prev_high_watermark, c.llsn, c.glsn) for c in sent] == [
+            (2, 2, 4),
+            (4, 3, 6),
+            (6, 4, 8),
+        ]
+        log.report(1, report(2, 5, offset=5, high=8, stored=8))
+        log.forget_stored()
+        assert log.needed() == all_rounds[-1:]
+
+
+@pytest.mark.parametrize(("end", "lengths"), [(5, [2, 1]), (4, [2]), (3, [1])])
+def test_positions_that_only_one_stream_can_have_had_follow_from_their_number(
+    end: int, lengths: list[int]
+) -> None:
+    """As far as the entries are there."""
+    log, _ = forgetful(1)
+    stream = log.streams[1]
+    log.report(1, report(1, end, offset=2, high=1))
+    log.recall(stream, 1, [])
+    sent = [commit for _, commit in log.commits_for(1, empty=False)]
+    assert [(c.glsn, c.length) for c in sent if c.llsn < end] == [
+        (2 + sum(lengths[:i]), length) for i, length in enumerate(lengths)
+    ]
