@@ -58,6 +58,7 @@ from loomlog.wire import loomlog_pb2 as pb
 NODE = 4
 LONG = st.integers(0, (1 << 64) - 1)
 SHORT = st.integers(0, (1 << 32) - 1)
+SIGNED = st.integers(-(1 << 63), (1 << 63) - 1)
 POSITION = st.integers(1, (1 << 62) - 1)
 COUNT = st.integers(1, REFERENCE_RECORDS_MAX)
 REPLICAS = st.builds(Replica, st.just(NODE), SHORT, SHORT, LONG)
@@ -87,8 +88,8 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Write, LONG, BLOCKS),
     st.builds(Read, LONG, LONG),
     st.builds(Before, LONG, LONG),
-    st.builds(List, LONG, LONG, st.integers(1, LIST_MAX)),
-    st.builds(Fetch, LONG, LONG, st.integers(1, chained.FETCH_BYTES_MAX)),
+    st.builds(List, LONG, LONG, st.integers(1, LIST_MAX), st.none() | SIGNED),
+    st.builds(Fetch, LONG, LONG, st.integers(1, chained.FETCH_BYTES_MAX), st.booleans()),
     st.builds(Check, LONG),
     st.builds(FindEnd, LONG),
     st.builds(Trim, LONG, LONG),
@@ -97,7 +98,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Remove),
 )
 SOURCES = st.builds(Replica, SHORT, SHORT, SHORT, LONG)
-PULLS = st.builds(Pull, LONG, SOURCES, LONG, st.integers(1, chained.FETCH_BYTES_MAX))
+PULLS = st.builds(Pull, LONG, SOURCES, LONG, st.integers(1, chained.FETCH_BYTES_MAX), st.booleans())
 
 ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Stored),
@@ -105,7 +106,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Found, BLOCKS),
     st.builds(Missing, LONG),
     st.builds(TrimmedTo, LONG),
-    st.builds(Listed, st.lists(st.builds(Extent, LONG, SHORT)), st.booleans()),
+    st.builds(Listed, st.lists(st.builds(Extent, LONG, SHORT)), st.booleans(), LONG),
     st.builds(Fetched, st.lists(BLOCKS, max_size=5), st.booleans()),
     st.builds(Pulled, LONG, LONG, st.booleans()),
     st.builds(SealedAt, LONG, LONG),
@@ -141,6 +142,23 @@ def test_an_answer_arrives_as_it_was_given(answer: Answer) -> None:
     message, payload = chained.answer_to_wire(answer)
     sent = pb.ChainAnswer.FromString(message.SerializeToString())
     assert chained.answer_from_wire(sent, joined(payload)) == answer
+
+
+def test_no_kind_is_left_out() -> None:
+    replica = Replica(NODE, 1, 0, 1)
+    requests = (
+        *(Write(1, junk(1, 1)), Read(1, 1), Before(1, 1), List(1, 1, 1), Fetch(1, 1, 1), Check(1)),
+        *(Trim(1, 1), Seal(1), Create(), Pull(1, replica, 1, 1), Remove(), FindEnd(1)),
+    )
+    sent = {chained.request_to_wire(replica, request)[0].kind for request in requests}
+    assert sent == set(pb.ChainRequest.Kind.values()) - {pb.ChainRequest.KIND_UNSPECIFIED}
+    answers: tuple[Answer, ...] = (
+        *(Stored(), Written(), Found(junk(1, 1)), Missing(1), TrimmedTo(1), Listed([], False)),
+        *(Fetched([], False), Pulled(1, 1, False), SealedAt(1, 1), Done(), EpochOver(1)),
+        *(Refused(""), Lost(), Beyond(1)),
+    )
+    given_back = {chained.answer_to_wire(answer)[0].kind for answer in answers}
+    assert given_back == set(pb.ChainAnswer.Kind.values())
 
 
 @given(

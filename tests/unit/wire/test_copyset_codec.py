@@ -8,21 +8,28 @@ from hypothesis import strategies as st
 
 from loomlog.batch import assign_llsn, assign_position, build
 from loomlog.core.copyset.messages import (
+    Acknowledged,
+    Activate,
     Amend,
     Clean,
+    Contradict,
     Delivered,
     Digest,
     Digested,
     Done,
     EpochEnd,
     EpochState,
+    EpochStoreRequest,
     FindBatch,
+    Finish,
     Forget,
     FoundBatch,
+    GetState,
     LogState,
     NodeAnswer,
     NodeRequest,
     NotHere,
+    Occupied,
     Preempted,
     Purge,
     Read,
@@ -30,6 +37,7 @@ from loomlog.core.copyset.messages import (
     Release,
     Seal,
     SealedAt,
+    SetClean,
     Store,
     Stored,
     Trim,
@@ -120,11 +128,12 @@ ANSWERS: st.SearchStrategy[NodeAnswer] = st.one_of(
     st.just(NotHere()),
     st.builds(FoundBatch, st.lists(LSN).map(tuple), st.booleans()),
     st.builds(Preempted, EPOCH),
+    st.builds(Occupied, LSN),
     st.builds(Refused, st.sampled_from(Trouble), st.text(max_size=9)),
     st.builds(
         SealedAt,
         *(EPOCH, LSN, st.lists(st.builds(EpochState, EPOCH, OFFSET, OFFSET), max_size=3)),
-        EPOCH,
+        *(EPOCH, LSN),
     ),
     st.builds(Digested, RECORDS, st.booleans(), LSN),
     st.builds(
@@ -191,6 +200,56 @@ def test_an_answer_that_is_cut_off_or_damaged_is_corrupt() -> None:
     payload[len(record.batch) // 2] ^= 1
     with pytest.raises(Corrupt):
         copyset.answer_from_wire(message, memoryview(payload))
+
+
+NODE = 4
+STORE_REQUESTS: st.SearchStrategy[EpochStoreRequest] = st.one_of(
+    st.builds(GetState, LOG),
+    st.builds(Activate, LOG, st.just(NODE), EPOCH),
+    st.builds(SetClean, LOG, EPOCH, ENDS),
+    st.builds(Finish, LOG, EPOCH, OFFSET),
+    st.builds(Contradict, LOG, EPOCH, SHORT, LSN),
+)
+
+
+@given(STORE_REQUESTS)
+def test_a_request_to_the_epoch_store_is_the_same_there(request: EpochStoreRequest) -> None:
+    message = copyset.store_request_to_wire(request)
+    assert copyset.store_request_from_wire(message, NODE) == request
+
+
+def test_a_node_takes_an_epoch_for_itself_only() -> None:
+    message = copyset.store_request_to_wire(Activate(1, 7, 5))
+    assert copyset.store_request_from_wire(message, NODE) == Activate(1, NODE, 5)
+
+
+def test_the_epoch_store_refuses_requests_of_a_newer_release() -> None:
+    with pytest.raises(InvalidArgument, match="takes no requests of kind"):
+        copyset.store_request_from_wire(pb.EpochStoreRequest(), NODE)
+
+
+def test_an_answer_of_a_newer_release_counts_as_none() -> None:
+    with pytest.raises(Corrupt, match="no answer of kind"):
+        copyset.answer_from_wire(pb.CopysetAnswer(), memoryview(b""))
+
+
+MEMBERS = st.lists(st.builds(Member, SHORT, st.text(max_size=9)), min_size=1, max_size=4)
+HISTORIES = st.lists(
+    st.builds(EpochMetadata, EPOCH, MEMBERS.map(tuple), SHORT), min_size=1, max_size=3
+)
+STATES = st.builds(
+    LogState,
+    *(EPOCH, SHORT, HISTORIES.map(tuple), EPOCH, LSN, st.booleans(), LSN),
+    st.lists(ENDS, max_size=2).map(tuple),
+    st.lists(st.builds(Acknowledged, EPOCH, OFFSET, st.booleans()), max_size=2).map(tuple),
+    st.integers(0, (1 << 64) - 1),
+)
+
+
+@given(LOG, STATES)
+def test_any_state_is_the_same_there(loglet: int, state: LogState) -> None:
+    message = copyset.state_to_wire(loglet, state, [])
+    assert copyset.state_from_wire(message) == (state, {})
 
 
 def test_a_state_and_its_nodes_are_the_same_there() -> None:

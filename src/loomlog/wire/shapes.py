@@ -1,0 +1,139 @@
+"""Maps classes of core/ to wire messages, field by field. Pure.
+
+A table names the wire field of each field of a class, in the order of their definition. Most values
+are the same on both sides; a `Field` says how another is converted. As in `dataclasses`, each class
+gets functions that are compiled once, because every append needs a few of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from operator import not_
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
+
+from loomlog.errors import InvalidArgument
+
+CoreT = TypeVar("CoreT")
+MessageT = TypeVar("MessageT", bound=Message)
+
+# Reads a field from its message and what came with it: the payload, or the node that sent it.
+FromWire: TypeAlias = Callable[[Any, Any], Any]
+
+
+class Field(NamedTuple):
+    """A field whose value differs on the wire."""
+
+    name: str
+    from_wire: FromWire
+    to_wire: Callable[[Any], Any] | None = None  # None: it differs in reading only
+
+
+class Parts(NamedTuple):
+    """A field of which some attributes are fields of the message: `names` from those to these."""
+
+    names: Mapping[str, str]
+    from_wire: FromWire
+
+
+WireField: TypeAlias = str | Field | Parts
+
+
+class Shape(Generic[CoreT, MessageT]):
+    """A class and the fields of its message.
+
+    `to_wire` also takes the values of the fields in `more`, which the class does not have. If there
+    are no fields at all, it always returns the same message, which must not be changed.
+    """
+
+    def __init__(
+        self,
+        cls: type[CoreT],
+        message: type[MessageT],
+        *fields: WireField,
+        more: tuple[str, ...] = (),
+        kind: int | None = None,
+    ) -> None:
+        known: dict[str, Any] = {"new_message": message, "new_value": cls}
+        kinds = [] if kind is None else [f"kind={kind}"]
+        written, read = [f"{name}={name}" for name in more], []
+        for name, field in zip(_field_names(cls), fields, strict=True):
+            if isinstance(field, str):
+                written.append(f"{field}=value.{name}")
+                read.append(f"message.{field}")
+                continue
+            known[f"read_{name}"] = field.from_wire
+            read.append(f"read_{name}(message, context)")
+            if isinstance(field, Parts):
+                written += [f"{wire}=value.{name}.{part}" for wire, part in field.names.items()]
+            elif field.to_wire is None:
+                written.append(f"{field.name}=value.{name}")
+            else:
+                known[f"convert_{name}"] = field.to_wire
+                written.append(f"{field.name}=convert_{name}(value.{name})")
+        new_message = f"new_message({', '.join(kinds + written)})"
+        new_value = f"new_value({', '.join(read)})"
+        if not written:
+            known["only_message"], new_message = eval(new_message, known), "only_message"
+        if not read:
+            known["only_value"], new_value = cls(), "only_value"
+        parameters = ", ".join(["value", *more])
+        self.to_wire: Callable[..., MessageT] = eval(f"lambda {parameters}: {new_message}", known)
+        self.from_wire: Callable[..., CoreT] = eval(
+            f"lambda message, context=None: {new_value}", known
+        )
+
+
+def _field_names(cls: type) -> tuple[str, ...]:
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    return cls._fields  # type: ignore[attr-defined, no-any-return]  # a NamedTuple
+
+
+Row: TypeAlias = tuple[type, *tuple[WireField, ...]]
+
+
+class Family(Generic[CoreT, MessageT]):
+    """The classes that share a wire message: functions by class, and by the message's `kind`."""
+
+    def __init__(
+        self, message: type[MessageT], rows: Mapping[int, Row], more: tuple[str, ...] = ()
+    ) -> None:
+        self.to_wire = _ByClass[MessageT](message.DESCRIPTOR.name)
+        self.from_wire: dict[int, Callable[..., CoreT]] = {}
+        for kind, (cls, *fields) in rows.items():
+            shape: Shape[CoreT, MessageT] = Shape(cls, message, *fields, more=more, kind=kind)
+            self.to_wire[cls], self.from_wire[kind] = shape.to_wire, shape.from_wire
+
+
+class _ByClass(dict[type, Callable[..., MessageT]]):
+    def __init__(self, message_name: str) -> None:
+        self._message_name = message_name
+
+    def __missing__(self, cls: type) -> Callable[..., MessageT]:
+        raise InvalidArgument(f"a {self._message_name} cannot carry {cls.__name__}")
+
+
+# ---- fields that several messages have
+
+
+def negated(name: str) -> Field:
+    """Return a flag that says the opposite on the wire."""
+    return Field(name, lambda message, _: not getattr(message, name), not_)
+
+
+def nested(name: str, shape: Shape[Any, Any]) -> Field:
+    """Return a field with a message of its own."""
+    return Field(name, lambda message, _: shape.from_wire(getattr(message, name)), shape.to_wire)
+
+
+def repeated(name: str, shape: Shape[Any, Any], collect: Callable[[Any], Any] = list) -> Field:
+    """Return a field with a message for each of its values."""
+    to_wire, from_wire = shape.to_wire, shape.from_wire
+    return Field(
+        name,
+        lambda message, _: collect(map(from_wire, getattr(message, name))),
+        lambda values: map(to_wire, values),
+    )
