@@ -170,6 +170,16 @@ class MemoryKeeper(ProtocolKeeper):
     def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
         return max(SHELVES[segment.loglet].tail, segment.start - 1)
 
+    async def find_time(
+        self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+    ) -> Glsn:
+        shelf = SHELVES[segment.loglet]
+        for batch in shelf.batches.values():
+            header = batches.read_header(batch)
+            if header.last_position >= first and header.max_timestamp_us >= timestamp_us:
+                return max(first, header.first_position)
+        return max(first, shelf.tail + 1)
+
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         nodes = [self._catalog.nodes[node] for node in self._nodes.all_reachable()]
         return [
