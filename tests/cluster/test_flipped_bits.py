@@ -162,16 +162,28 @@ async def test_a_damaged_commit_of_a_lone_replica_is_written_again(
         assert (await log.append(b"more")).position == COUNT + 1
 
 
-async def lose_commits(local: LocalCluster, directory: Path, *, known: bool) -> None:
-    """Erase the last commits of stream 1 while its node is stopped. The metadata repository has
-    forgotten the rounds; unless `known`, they are not in its round log any more either."""
-    await local.stop_node(1)
-    path = commit_file(directory, 1)
+def erase_commits(path: Path) -> None:
+    """Erase all records but the first 20."""
     data = bytearray(path.read_bytes())
     data[1024 + 64 * 20 :] = bytes(len(data) - 1024 - 64 * 20)
     path.write_bytes(data)
+
+
+async def lose_commits(local: LocalCluster, directory: Path, *, known: bool) -> None:
+    """Erase the last commits of stream 1 while its node is stopped. The metadata repository has
+    forgotten the rounds; unless `known`, they are not in its round log any more either."""
+    committer = committer_of(local)
+    [log] = committer.logs.values()
+
+    async def is_forgotten() -> bool:
+        log.forget_stored()
+        return not log._kept
+
+    await until(is_forgotten)
+    await local.stop_node(1)
+    erase_commits(commit_file(directory, 1))
     if not known:
-        committer_of(local)._records.clear()
+        committer._records.clear()
     await local.start_node(1)
 
 
@@ -218,3 +230,43 @@ async def test_entries_whose_positions_nobody_knows_are_lost(tmp_path: Path) -> 
                 await log.read(41)
         stream = (await log.describe()).streams[0]
         assert "node 1 has entries of it, but lost their positions" in stream.condition
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["nodes", "cluster"])
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_what_was_acknowledged_but_not_committed_on_disk_is_not_lost_silently(
+    tmp_path: Path, replicas: int, restart: bool
+) -> None:
+    """A replica cuts off damage above its last commit as a torn end. If a crash kept the commits
+    from the disk, these entries were acknowledged: the metadata repository knows that."""
+    local = LocalCluster(replicas, directory=tmp_path)
+    nodes = range(1, replicas + 1)
+
+    async def check(cluster: Cluster) -> None:
+        log = cluster.log("l")
+        async with asyncio.timeout(30):
+            found = [entry async for entry in log.subscribe(1, COUNT, gaps=True)]
+        read = [entry.position for entry in found if not isinstance(entry, Gap)]
+        assert found[len(read) :] == [Gap(len(read) + 1, COUNT, "dataloss")]
+        assert read == list(range(1, len(read) + 1))
+        assert len(read) > 40 + 20 * replicas - 5  # as much as the best replica has
+        with pytest.raises(DataLoss):
+            await log.read(COUNT)
+        assert (await log.append(b"more")).position > COUNT
+
+    async with local as cluster:
+        log = await cluster.create_log("l", replicas=replicas)
+        for number in range(COUNT):
+            await log.append(b"%d" % number)
+        for node in nodes:
+            await local.stop_node(node)
+        for node in nodes:
+            erase_commits(commit_file(tmp_path, node))
+            flip(data_file(tmp_path, node), 0.4 + 0.2 * node, header=False)
+        if not restart:
+            for node in nodes:
+                await local.start_node(node)
+            await check(cluster)
+    if restart:
+        async with LocalCluster(replicas, directory=tmp_path) as cluster:
+            await check(cluster)
