@@ -31,6 +31,7 @@ from loomlog.core.copyset.messages import (
     Delivered,
     Digest,
     Done,
+    EpochStoreRequest,
     FindBatch,
     Forget,
     GetState,
@@ -47,14 +48,14 @@ from loomlog.core.copyset.messages import (
     Trim,
 )
 from loomlog.core.copyset.nodeset import Trouble
-from loomlog.core.copyset.procedures import Purged, purge
+from loomlog.core.copyset.procedures import Answer, Exchange, Purged, purge
 from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
-from loomlog.core.copyset.storage import LogStanding, epoch_to_purge
+from loomlog.core.copyset.storage import LogStanding, epoch_to_purge, taken_epoch
+from loomlog.core.requests import Lost, drive
 from loomlog.errors import LoomError, Unavailable
-from loomlog.node.copyset.epoch_store import EpochStore
+from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.logs_volume import LogsVolume
 from loomlog.node.copyset.marks import MATTERS_US, Marks
-from loomlog.node.copyset.procedures import Asker
 from loomlog.node.disks import Disks
 from loomlog.node.long_poll import LongPolls
 from loomlog.node.workers import called_back
@@ -81,7 +82,7 @@ class Copies:
     """Opens what is on the disks when it is made; that blocks."""
 
     def __init__(
-        self, disks: Disks, epochs: EpochStore, now_us: Callable[[], int], spawn: Spawn
+        self, disks: Disks, epochs: EpochStoreClient, now_us: Callable[[], int], spawn: Spawn
     ) -> None:
         self._epochs = epochs
         self._spawn = spawn
@@ -99,6 +100,21 @@ class Copies:
     def standing(self, log: LogId) -> LogStanding:
         store = self.volume.store
         return store.standing(log) if store is not None else LogStanding()
+
+    def stamp_of(self, log: LogId) -> int:
+        """Return the creation stamp of the log: what was learned, or else what is stored."""
+        return self._epochs.stamps.get(log) or self.standing(log).stamp
+
+    def is_granted(self, log: LogId, epoch: Epoch) -> bool:
+        """Return whether the epoch is known to be granted, by the metadata repository or by what
+        is stored here."""
+        granted = self._epochs.granted
+        if epoch <= granted.get(log, 0):
+            return True
+        if epoch > taken_epoch(self.standing(log)):
+            return False
+        granted[log] = epoch
+        return True
 
     def forget(self, log: LogId) -> None:
         self._sealed.discard(log)
@@ -242,18 +258,19 @@ class CatchUp:
     """Catches up with logs that continued without this node: how epochs ended, and how far logs are
     released."""
 
-    def __init__(
-        self, me: NodeId, copies: Copies, asker: Asker, epochs: EpochStore, spawn: Spawn
-    ) -> None:
+    def __init__(self, me: NodeId, copies: Copies, epochs: EpochStoreClient, spawn: Spawn) -> None:
         self._me = me
         self._copies = copies
-        self._asker = asker
         self._epochs = epochs
         self._spawn = spawn
         self._missed: dict[LogId, Lsn] = {}  # released elsewhere, of logs that are caught up with
         self._look_at: dict[LogId, float] = {}  # when to ask again, by the loop's clock
 
     # ---- epochs that were recovered without this node
+
+    def release(self, release: Release, stamp: int) -> None:
+        """Take a release, which has no answer."""
+        self._copies.ask(release, stamp, partial(self.released, release))
 
     def released(self, release: Release, answer: NodeAnswer) -> None:
         """Called with the answer to every release. If an older epoch was recovered without this
@@ -273,7 +290,7 @@ class CatchUp:
         failures = 0
         try:
             while (epoch := self._epoch_to_purge(log)) is not None:
-                outcome = await self._asker.run(purge(log, epoch, self._me))
+                outcome = await drive(purge(log, epoch, self._me), self._answer)
                 if isinstance(outcome, Purged):
                     failures = 0
                     continue
@@ -284,6 +301,14 @@ class CatchUp:
             lsn = self._missed.pop(log, None)
         if lsn is not None:
             self._release_here(log, lsn)
+
+    async def _answer(self, asked: Exchange) -> list[Answer]:
+        """Answer a question of `purge`: it asks only the epoch store and this node."""
+        [(_, request)] = asked.asks
+        if isinstance(request, EpochStoreRequest):
+            return [await self._epochs.ask(request) or Lost()]
+        stamp = self._copies.stamp_of(request.log)
+        return [await called_back(partial(self._copies.ask, request, stamp))]
 
     def _release_here(self, log: LogId, lsn: Lsn) -> None:
         release = Release(log, lsn)

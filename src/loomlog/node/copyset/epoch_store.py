@@ -1,14 +1,15 @@
 """The epoch store, as a node sees it: requests to the metadata repository, over the connection that
-this node made to it."""
+this node made to it, and what is remembered of the answers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from loomlog.core.copyset.messages import EpochStoreRequest, GetState, LogState
+from loomlog.core.copyset.record import Epoch
 from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -32,14 +33,19 @@ class Known(NamedTuple):
     now_us: int = 0  # the time by most clocks; 0: not known
 
 
-class EpochStore:
-    """`learned` is called with every answer."""
+Request: TypeAlias = Callable[[EpochStoreRequest], Coroutine[Any, Any, Known]]
+
+
+class EpochStoreClient:
+    """`learned` is called with every state of the epoch store."""
 
     def __init__(self, ask: AskMetadata, learned: Callable[[Known], None]) -> None:
         self._ask = ask
         self._learned = learned
+        self.stamps: dict[LogId, int] = {}  # of the creation of logs
+        self.granted: dict[LogId, Epoch] = {}  # the highest epoch of each log
         self._known: dict[LogId, Known] = {}
-        self._asking: dict[LogId, asyncio.Task[Known]] = {}  # for a state that is not too old
+        self._asking: dict[tuple[LogId, Request], asyncio.Task[Known]] = {}
 
     async def ask(self, request: EpochStoreRequest) -> LogState | None:
         """Return the state afterwards; None: it is not known whether anything happened."""
@@ -51,6 +57,14 @@ class EpochStore:
 
     async def request(self, request: EpochStoreRequest) -> Known:
         """Return the answer; raises what the metadata repository answers, or Unavailable."""
+        known = await self._request(request)
+        before = self._known.get(known.log)
+        if before is None or before.asked_at <= known.asked_at:
+            self._known[known.log] = known
+        self.note(known)
+        return known
+
+    async def _request(self, request: EpochStoreRequest) -> Known:
         asked_at = asyncio.get_running_loop().time()
         try:
             answer = await self._ask(pb.Frame(epoch_store_request=store_request_to_wire(request)))
@@ -58,7 +72,7 @@ class EpochStore:
             raise Unavailable(f"the epoch store of loglet {request.log}: {error}") from None
         message = answer.copyset_state
         state, nodes = state_from_wire(message)
-        known = Known(
+        return Known(
             log=request.log,
             stream=message.log_stream_id,
             state=state,
@@ -67,35 +81,51 @@ class EpochStore:
             taken=message.taken,
             now_us=message.now_us,
         )
-        self._note(known)
-        self._learned(known)
-        return known
 
     async def get(self, log: LogId, max_age_s: float) -> Known:
         """Return the state, at most this old. Raises what `request` raises."""
         known = self._known.get(log)
         if known is not None and known.asked_at + max_age_s > asyncio.get_running_loop().time():
             return known
-        asking = self._asking.get(log)
-        if asking is None:
-            asking = asyncio.get_running_loop().create_task(self.request(GetState(log)))
-            self._asking[log] = asking
-            asking.add_done_callback(lambda _: self._asked(log))
-        return await asyncio.shield(asking)
+        return await self._get(log, self.request)
+
+    async def ask_granted(self, log: LogId) -> None:
+        """Learn which epoch of the log was granted last, and nothing else: any peer can make this
+        node ask. Raises what `request` raises."""
+        self._note_granted(await self._get(log, self._request))
+
+    async def _get(self, log: LogId, request: Request) -> Known:
+        """Ask for the state; concurrent callers wait for the same answer."""
+        key = (log, request)
+        if key not in self._asking:
+            asking = asyncio.get_running_loop().create_task(request(GetState(log)))
+            self._asking[key] = asking
+            asking.add_done_callback(lambda _: self._asked(key))
+        return await asyncio.shield(self._asking[key])
+
+    def _note_granted(self, known: Known) -> None:
+        self.granted[known.log] = max(known.state.epoch, self.granted.get(known.log, 0))
+
+    def note(self, known: Known) -> None:
+        """Take in a state that the metadata repository sent."""
+        self._note_granted(known)
+        self.stamps[known.log] = known.state.stamp
+        self._learned(known)
+
+    def expire(self, log: LogId) -> None:
+        """Ask again when the state is needed next."""
+        self._known.pop(log, None)
 
     def forget(self, log: LogId) -> None:
-        self._known.pop(log, None)
+        """Called when the log is deleted."""
+        for memory in (self._known, self.stamps, self.granted):
+            memory.pop(log, None)
 
     def stop(self) -> None:
         for asking in self._asking.values():
             asking.cancel()
 
-    def _asked(self, log: LogId) -> None:
-        asking = self._asking.pop(log)
+    def _asked(self, key: tuple[LogId, Request]) -> None:
+        asking = self._asking.pop(key)
         if not asking.cancelled():
             asking.exception()  # callers that still wait get it, too
-
-    def _note(self, known: Known) -> None:
-        before = self._known.get(known.log)
-        if before is None or before.asked_at <= known.asked_at:
-            self._known[known.log] = known

@@ -18,7 +18,7 @@ from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Rele
 from loomlog.core.copyset.nodeset import Trouble
 from loomlog.errors import LoomError, Retryable
 from loomlog.net.endpoints import connect
-from loomlog.types import LogId, NodeId
+from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
@@ -34,15 +34,9 @@ RETRY: Final = Backoff(0.05, 1.0)
 class Peers:
     """The other nodes. `connected` is called for each connection that is made."""
 
-    def __init__(
-        self,
-        codec: Codec,
-        connected: Callable[[NodeId], None],
-        stamp_of: Callable[[LogId], int],
-    ) -> None:
+    def __init__(self, codec: Codec, connected: Callable[[NodeId], None]) -> None:
         self._codec = codec
         self._connected = connected
-        self._stamp_of = stamp_of
         self._nodes: dict[NodeId, _Peer] = {}
 
     def learn(self, nodes: Iterable[KnownNode]) -> None:
@@ -52,12 +46,12 @@ class Peers:
             node = known.get(node_id)
             self._peer(node_id).learn(node.address if node else "", bool(node and node.alive))
 
-    def ask(self, node: NodeId, request: NodeRequest, done: OnAnswer) -> None:
+    def ask(self, node: NodeId, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
         """Call `done` with the answer, never before this returns; None: there is none."""
-        self._peer(node).ask(request, self._stamp_of(request.log), done)
+        self._peer(node).ask(request, stamp, done)
 
-    def release(self, node: NodeId, release: Release) -> None:
-        self._peer(node).release(release, self._stamp_of(release.log))
+    def release(self, node: NodeId, release: Release, stamp: int) -> None:
+        self._peer(node).release(release, stamp)
 
     def is_connected(self, node: NodeId) -> bool:
         return self._peer(node).connection is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import (
@@ -16,17 +16,18 @@ from loomlog.core.copyset.messages import (
     NodeAnswer,
     NodeRequest,
     Preempted,
+    Release,
 )
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
 from loomlog.core.requests import Lost, Outcome, drive
+from loomlog.node.copyset.copies import CatchUp, Copies
+from loomlog.node.copyset.epoch_store import EpochStoreClient
+from loomlog.node.copyset.peers import OnAnswer, Peers
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
-
-AskNode: TypeAlias = Callable[[NodeId, NodeRequest, Callable[[NodeAnswer | None], None]], None]
-AskStore: TypeAlias = Callable[[EpochStoreRequest], Awaitable[LogState | None]]
 
 ANSWER_S: Final = 3.0  # nodes that are silent for longer count as dead elsewhere, too
 RETRY: Final = Backoff(0.05, 0.5)
@@ -34,37 +35,60 @@ GRACE_S: Final = 0.05  # for the rest, when there are enough answers
 
 
 class Asker:
-    """Drives procedures: sends their requests to nodes and to the epoch store."""
+    """Sends requests to nodes, this one included, and to the epoch store."""
 
-    def __init__(self, ask_node: AskNode, ask_store: AskStore) -> None:
-        self._ask_node = ask_node
-        self._ask_store = ask_store
+    def __init__(
+        self,
+        me: NodeId,
+        copies: Copies,
+        catch_up: CatchUp,
+        peers: Peers,
+        epochs: EpochStoreClient,
+    ) -> None:
+        self._me = me
+        self._copies = copies
+        self._catch_up = catch_up
+        self._peers = peers
+        self._epochs = epochs
+        self._loop = asyncio.get_running_loop()
+
+    def ask(self, node: NodeId, request: NodeRequest, done: OnAnswer) -> None:
+        """Call `done` with the answer, never before this returns; None: there is none."""
+        stamp = self._copies.stamp_of(request.log)
+        if node == self._me:
+            self._copies.ask(request, stamp, partial(self._later, done))
+        else:
+            self._peers.ask(node, request, stamp, done)
+
+    def release(self, node: NodeId, release: Release) -> None:
+        stamp = self._copies.stamp_of(release.log)
+        if node == self._me:
+            self._catch_up.release(release, stamp)
+        else:
+            self._peers.release(node, release, stamp)
 
     async def run(self, steps: Steps[Outcome]) -> Outcome:
-        return await drive(steps, self._ask_all)
+        """Drive a procedure to its end."""
+        return await drive(steps, self._answer)
 
-    async def _ask_all(self, asked: Exchange) -> Sequence[Answer]:
+    def _later(self, done: OnAnswer, answer: NodeAnswer) -> None:
+        self._loop.call_soon(done, answer)
+
+    async def _answer(self, asked: Exchange) -> Sequence[Answer]:
         answers = _Answers(asked)
-        tasks = []
         for index, (target, request) in enumerate(asked.asks):
-            if isinstance(request, EpochStoreRequest):
-                tasks.append(self._store_task(request, partial(answers.came, index)))
-            else:
-                assert isinstance(target, int)
-                self._ask_node(target, request, partial(answers.came, index))
+            if isinstance(request, EpochStoreRequest):  # always alone
+                return [await self._ask_store(request)]
+            assert isinstance(target, int)
+            self.ask(target, request, partial(answers.came, index))
+        return await answers.wait()
+
+    async def _ask_store(self, request: EpochStoreRequest) -> LogState | Lost:
         try:
-            return await answers.wait()
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    def _store_task(
-        self, request: EpochStoreRequest, done: Callable[[LogState | None], None]
-    ) -> asyncio.Task[None]:
-        async def ask() -> None:
-            done(await self._ask_store(request))
-
-        return asyncio.get_running_loop().create_task(ask())
+            async with asyncio.timeout(ANSWER_S):
+                return await self._epochs.ask(request) or Lost()
+        except TimeoutError:
+            return Lost()
 
 
 class _Answers:
@@ -76,7 +100,7 @@ class _Answers:
         self._missing = len(asked.asks)
         self._changed = asyncio.Event()
 
-    def came(self, index: int, answer: NodeAnswer | LogState | None) -> None:
+    def came(self, index: int, answer: NodeAnswer | None) -> None:
         if self._answers[index] is None:
             self._answers[index] = answer if answer is not None else Lost()
             self._missing -= 1

@@ -39,10 +39,10 @@ from loomlog.core.copyset.nodeset import Chance, Exclusions
 from loomlog.core.copyset.procedures import Fenced, fence
 from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered
-from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, Stamps, State
+from loomlog.core.copyset.sequencer import Sequencer, Stamps, State
 from loomlog.errors import AppendUnknown, Busy, LoomError, Unavailable
-from loomlog.node.copyset.epoch_store import EpochStore, Known
-from loomlog.node.copyset.procedures import Asker, AskNode, insist, recover
+from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
+from loomlog.node.copyset.procedures import Asker, insist, recover
 from loomlog.node.ordered.appends import ProducerTable
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -112,13 +112,10 @@ class SequencerContext:
     """The parts of a node that its sequencers share."""
 
     me: NodeId
-    ask: AskNode
-    release: Callable[[NodeId, Release], None]
     asker: Asker
-    epochs: EpochStore
+    epochs: EpochStoreClient
     exclusions: Exclusions
     chance: Chance
-    settings: SequencerSettings
     now_us: Callable[[], int]
     spawn: Callable[[Coroutine[Any, Any, None]], object]
 
@@ -148,7 +145,6 @@ class RunningSequencer:
             {node for metadata in state.history for node in metadata.nodes},
             context.exclusions,
             context.chance,
-            context.settings,
         )
         self._stamps = Stamps(known.now_us, known.asked_at)
         self._nodes = state.metadata_of(state.epoch).nodes
@@ -268,11 +264,11 @@ class RunningSequencer:
         for effect in effects:
             match effect:
                 case Send(node, Release() as release):
-                    self._context.release(node, release)
+                    self._context.asker.release(node, release)
                 case Send(node, (Store() | Amend()) as request):
                     record = request.record
                     answered = partial(self._answered, node, record.first, record.wave)
-                    self._context.ask(node, request, answered)
+                    self._context.asker.ask(node, request, answered)
                 case Acknowledge(Append() as append, lsn):
                     del self._underway[lsn]
                     append.succeeded(lsn)

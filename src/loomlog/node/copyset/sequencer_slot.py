@@ -245,7 +245,7 @@ class SequencerSlot:
 
     def _over(self, open_ends: list[OpenEnd]) -> None:
         sequencer, self.sequencer = self.sequencer, None
-        self._context.epochs.forget(self._log)
+        self._context.epochs.expire(self._log)
         if sequencer is not None:
             sequencer.stop()
             self._newest = max(self._newest, sequencer.replaced_by)

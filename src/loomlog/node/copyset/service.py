@@ -1,34 +1,46 @@
-"""`copyset` on a storage node: its copies of logs, and the sequencers that run there."""
+"""`copyset` on a storage node: its copies of logs, and the sequencers that run there.
+
+Any peer may send requests to the copies. core/copyset/storage.py decides what a request may do,
+once it is certain that its epoch was granted. Only the metadata repository may trim and forget,
+over the connection that this node made to it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Release
+from loomlog.core.copyset.messages import (
+    Digest,
+    Forget,
+    NodeAnswer,
+    NodeRequest,
+    Read,
+    Release,
+)
 from loomlog.core.copyset.nodeset import Exclusions, ExclusionTimes
-from loomlog.core.copyset.record import Lsn, make, offset_of
+from loomlog.core.copyset.record import Epoch, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Recovered
-from loomlog.core.copyset.sequencer import SequencerSettings
-from loomlog.core.copyset.storage import newest_epoch
-from loomlog.errors import InvalidArgument, LoomError, Sealed, Unavailable
+from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
+from loomlog.errors import InvalidArgument, LoomError, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.copies import CatchUp, Copies, looked_up
-from loomlog.node.copyset.epoch_store import EpochStore, Known
-from loomlog.node.copyset.handler import CopysetHandler, Grants
+from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.peers import Peers
 from loomlog.node.copyset.procedures import Asker, recover
 from loomlog.node.copyset.sequencer import Append, RunningSequencer, SequencerContext
 from loomlog.node.copyset.sequencer_slot import SequencerSlot
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
+from loomlog.node.workers import called_back
+from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.copyset import state_from_wire
+from loomlog.wire.copyset import answer_to_wire, request_from_wire, state_from_wire
 from loomlog.wire.link import Connection, Frame, Route
 
 logger = logging.getLogger(__name__)
@@ -36,12 +48,14 @@ logger = logging.getLogger(__name__)
 TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
 FINISH_S: Final = 2.0  # for the metadata repository to note where epochs end, when a node stops
 REFRESH_S: Final = 1.0  # between questions which nodes are alive
+WAIT_S_MAX: Final = 30.0  # the longest that a read waits for more records
+_ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
 
 
 class CopysetService(NodeProtocol):
     """Serves the copies on this node, and hosts sequencers."""
 
-    def __init__(self, context: NodeContext, settings: SequencerSettings | None = None) -> None:
+    def __init__(self, context: NodeContext) -> None:
         self._me = context.node_id
         self._codec = context.codec
         self._disks = context.disks
@@ -53,44 +67,38 @@ class CopysetService(NodeProtocol):
         self._needless: set[tuple[LogId, int]] = set()  # of these: the log was deleted
         self._dead: set[NodeId] = set()  # as the metadata repository sees it
         self._exclusions = Exclusions(ExclusionTimes())
-        self._stamps: dict[LogId, int] = {}  # of logs that the metadata repository spoke of
         self._reported_tails: dict[LogId, Lsn] = {}
-        self._peers = Peers(context.codec, self._connected, self._stamp_of)
-        self._epochs = EpochStore(context.link.request, self._learned)
+        self._peers = Peers(context.codec, self._connected)
+        self._epochs = EpochStoreClient(context.link.request, self._learned)
         self._copies = Copies(context.disks, self._epochs, _now_us, self._spawn)
+        self._catch_up = CatchUp(self._me, self._copies, self._epochs, self._spawn)
+        self._asker = Asker(self._me, self._copies, self._catch_up, self._peers, self._epochs)
         self._copies_lost = self._copies.volume.is_lost  # and that was not reported yet
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
-        asker = Asker(self._ask, self._epochs.ask)
         self._context = SequencerContext(
             me=context.node_id,
-            ask=self._ask,
-            release=self._release,
-            asker=asker,
+            asker=self._asker,
             epochs=self._epochs,
             exclusions=self._exclusions,
             chance=context.random,
-            settings=settings or SequencerSettings(),
             now_us=_now_us,
             spawn=self._spawn,
         )
-        self._catch_up = CatchUp(self._me, self._copies, asker, self._epochs, self._spawn)
-        self._grants = Grants(self._copies, context.link.request)
-        self._handler = CopysetHandler(self._copies, self._grants, self._catch_up, self._forget)
 
     def routes(self) -> dict[str, Route]:
         return {
-            "copyset_request": self._handler.request,
+            "copyset_request": self._request,
             "copyset_append": self._append,
             "find_copyset_tail": self._find_tail,
-            "find_copyset_landmarks": self._handler.landmarks,
+            "find_copyset_landmarks": self._landmarks,
         }
 
     def orders(self) -> dict[str, Route]:
         return {
-            "copyset_request": self._handler.order,
+            "copyset_request": self._order,
             "recover_copyset": self._order_recovery,
             "find_copyset_tail": self._order_tail,
-            "find_copyset_landmarks": self._handler.landmarks,
+            "find_copyset_landmarks": self._landmarks,
         }
 
     def connection_closed(self, connection: Connection) -> None:
@@ -114,7 +122,6 @@ class CopysetService(NodeProtocol):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._epochs.stop()
-        self._grants.stop()
         self._peers.close()
         self._copies.stop()
 
@@ -201,6 +208,100 @@ class CopysetService(NodeProtocol):
                 self._spawn(self._refresh())
         return self._slots[log]
 
+    # ---- requests to the copies here
+
+    def _request(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        """Handle a request of any peer."""
+        kind = frame.copyset_request.kind
+        if kind in _ORDERS:
+            name = pb.CopysetRequest.Kind.Name(kind)
+            raise Unauthorized(f"{name} of a log is ordered by the metadata repository only")
+        request = request_from_wire(frame.copyset_request, payload)
+        epoch = claimed_epoch(request)
+        if epoch and not self._copies.is_granted(request.log, epoch):
+            return self._when_granted(connection, request, frame.copyset_request.stamp, epoch)
+        self._serve(connection, frame, request)
+        return None
+
+    async def _when_granted(
+        self, connection: Connection, request: NodeRequest, stamp: int, epoch: Epoch
+    ) -> Frame:
+        """Answer once the metadata repository has confirmed the epoch."""
+        await self._verify(request.log, epoch)
+        answer = await called_back(partial(self._ask, connection, request, stamp))
+        if isinstance(request, Release):
+            self._catch_up.released(request, answer)
+        message, _ = answer_to_wire(answer)
+        return pb.Frame(copyset_answer=message)
+
+    async def _verify(self, log: LogId, epoch: Epoch) -> None:
+        """Return if the epoch was granted; raise Unavailable if not, or if that is not known. Any
+        peer can send a request of any epoch, so the metadata repository is asked about one that is
+        not known here: once for each epoch of a log, and for each forged one."""
+        for _ in range(2):  # an answer that was on its way before may be too old
+            await self._epochs.ask_granted(log)
+            if self._copies.is_granted(log, epoch):
+                return
+        raise Unavailable(
+            f"epoch {epoch} of loglet {log} was never granted: the newest one is "
+            f"{self._epochs.granted.get(log, 0)}"
+        )
+
+    def _order(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        """Handle a request of the metadata repository, which may ask for everything."""
+        self._serve(connection, frame, request_from_wire(frame.copyset_request, payload))
+
+    def _serve(self, connection: Connection, frame: Frame, request: NodeRequest) -> None:
+        message = frame.copyset_request
+        if isinstance(request, Read):
+            self._catch_up.note_reader(request.log)
+            if message.wait_ms:
+                wait_s = min(message.wait_ms / 1000, WAIT_S_MAX)
+                done = partial(_answer, connection, frame.id)
+                self._copies.wait(connection, request, message.stamp, wait_s, done)
+                return
+        if isinstance(request, Forget) and self._is_known(request.log, message.stamp):
+            self._forget(request.log)
+        if isinstance(request, Release):
+            self._catch_up.release(request, message.stamp)
+        else:
+            self._ask(connection, request, message.stamp, partial(_answer, connection, frame.id))
+
+    def _ask(
+        self, connection: Connection, request: NodeRequest, stamp: int, done: Answered
+    ) -> None:
+        """Ask at once, or in its turn if the answer may be large."""
+        if not isinstance(request, Read | Digest):
+            self._copies.ask(request, stamp, done)
+            return
+
+        def looked(answer: NodeAnswer) -> None:
+            done(answer)
+            connection.turns.end()
+
+        connection.turns.take(partial(self._copies.ask, request, stamp, looked))
+
+    def _is_known(self, log: LogId, stamp: int) -> bool:
+        return self._copies.standing(log).stamp in (0, stamp)
+
+    async def _landmarks(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.find_copyset_landmarks
+        store = await self._copies.volume.opened()
+        if store is None:
+            raise Unavailable("the copies on this node cannot be opened: see its log")
+        log = order.loglet_id
+        released = store.standing(log).released  # first: all that it covers is looked at then
+        older, young = await looked_up(partial(store.ages, log, order.timestamp_us))
+        found = pb.CopysetLandmarks(
+            older=older,
+            young=young,
+            released=released,
+            underreplicated=self._copies.may_miss(log),
+        )
+        return pb.Frame(copyset_landmarks=found)
+
     # ---- orders of the metadata repository
 
     async def _order_recovery(
@@ -218,7 +319,7 @@ class CopysetService(NodeProtocol):
             asked_at=self._loop.time(),
             now_us=message.now_us,
         )
-        self._learned(known)
+        self._epochs.note(known)
         if state.closed:
             is_recovered = await self._recovered(known)
         else:
@@ -245,15 +346,15 @@ class CopysetService(NodeProtocol):
         ending = await recover(
             known.log,
             epoch,
-            self._context.asker,
-            self._context.now_us,
+            self._asker,
+            _now_us,
             lambda: (known.log, epoch) in self._needless,
         )
         if not isinstance(ending, Recovered):
             return False
         everybody = {node for metadata in known.state.history for node in metadata.nodes}
         for node in sorted(everybody):
-            self._release(node, Release(known.log, make(epoch, 0)))
+            self._asker.release(node, Release(known.log, make(epoch, 0)))
         return True
 
     def _forget(self, log: LogId) -> None:
@@ -262,30 +363,10 @@ class CopysetService(NodeProtocol):
         if slot is not None:
             slot.stop()
         self._needless.update(key for key in self._recoveries if key[0] == log)
-        self._stamps.pop(log, None)
-        for part in (self._epochs, self._copies, self._catch_up, self._grants):
+        for part in (self._epochs, self._copies, self._catch_up):
             part.forget(log)
 
     # ---- the other nodes
-
-    def _ask(
-        self, node: NodeId, request: NodeRequest, done: Callable[[NodeAnswer | None], None]
-    ) -> None:
-        if node == self._me:
-            self._copies.ask(request, self._stamp_of(request.log), partial(self._later, done))
-        else:
-            self._peers.ask(node, request, done)
-
-    def _later(self, done: Callable[[NodeAnswer | None], None], answer: NodeAnswer) -> None:
-        """Answer as a peer would: never before `_ask` returns."""
-        self._loop.call_soon(done, answer)
-
-    def _release(self, node: NodeId, release: Release) -> None:
-        if node == self._me:
-            done = partial(self._catch_up.released, release)
-            self._copies.ask(release, self._stamp_of(release.log), done)
-        else:
-            self._peers.release(node, release)
 
     def _connected(self, node: NodeId) -> None:
         self._exclusions.returned(node)
@@ -296,13 +377,7 @@ class CopysetService(NodeProtocol):
     def _sequencers(self) -> list[RunningSequencer]:
         return [slot.sequencer for slot in self._slots.values() if slot.sequencer is not None]
 
-    def _stamp_of(self, log: LogId) -> int:
-        """Return the creation stamp of the log: what was learned, or else what is stored."""
-        return self._stamps.get(log) or self._copies.standing(log).stamp
-
     def _learned(self, known: Known) -> None:
-        self._grants.learned(known.log, known.state.epoch)
-        self._stamps[known.log] = known.state.stamp
         others = [node for node in known.nodes.values() if node.node_id != self._me]
         self._peers.learn(others)
         before, self._dead = self._dead, {node.node_id for node in others if not node.alive}
@@ -339,7 +414,7 @@ class CopysetService(NodeProtocol):
         """Drop slots without use: any client may ask any node about any log."""
         for log in [log for log, slot in self._slots.items() if not slot.is_needed]:
             del self._slots[log]
-            self._epochs.forget(log)
+            self._epochs.expire(log)
 
     def _tidy(self) -> None:
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
@@ -354,6 +429,11 @@ class CopysetService(NodeProtocol):
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background work for copyset logs failed", exc_info=error)
+
+
+def _answer(connection: Connection, number: int, answer: NodeAnswer) -> None:
+    message, payload = answer_to_wire(answer)
+    connection.send(pb.Frame(id=number, reply=True, copyset_answer=message), payload)
 
 
 def _now_us() -> int:

@@ -31,9 +31,8 @@ from loomlog.errors import Unavailable
 from loomlog.limits import MIB
 from loomlog.net.turns import Turns
 from loomlog.node.copyset.copies import CatchUp, Copies
-from loomlog.node.copyset.epoch_store import EpochStore
+from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.logs_volume import find_logs
-from loomlog.node.copyset.procedures import Asker
 from loomlog.node.disks import Disks
 from loomlog.node.workers import called_back
 from loomlog.storage.disk import RealFiles
@@ -73,8 +72,7 @@ class TendedLogs(MemoryLogs):
 
 class RecordedCatchUp(CatchUp):
     def __init__(self, copies: Copies) -> None:
-        epochs = EpochStore(nobody, lambda known: None)
-        super().__init__(ME, copies, Asker(lambda *_: None, epochs.ask), epochs, lambda _: None)
+        super().__init__(ME, copies, EpochStoreClient(nobody, lambda known: None), lambda _: None)
         self.purges: list[tuple[int, Lsn]] = []
 
     def missed(self, log: int, lsn: Lsn) -> None:
@@ -93,7 +91,7 @@ class CopiesRig:
         )
         self._disks = Disks(settings, RealFiles(), open_store={"copyset": self._open_table})
         self._disks.open()
-        epochs = EpochStore(nobody, lambda known: None)
+        epochs = EpochStoreClient(nobody, lambda known: None)
         self.copies = Copies(self._disks, epochs, lambda: 7, lambda _: None)
         self.copies.joined({})
         self.catch_up = RecordedCatchUp(self.copies)

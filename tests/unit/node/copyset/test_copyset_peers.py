@@ -25,7 +25,7 @@ def nobody() -> str:
 
 async def answer(to: Peers) -> NodeAnswer | None:
     answered: asyncio.Future[NodeAnswer | None] = asyncio.get_running_loop().create_future()
-    to.ask(2, Seal(1, 1), answered.set_result)
+    to.ask(2, Seal(1, 1), 0, answered.set_result)
     async with asyncio.timeout(10):
         return await answered
 
@@ -35,7 +35,7 @@ async def test_between_two_attempts_to_connect_nobody_waits(
 ) -> None:
     """Else it would seem slow, and cost a wave."""
     monkeypatch.setattr(peers, "RETRY", Backoff(1000.0, 1000.0))
-    others = Peers(Codec("vsn"), lambda node: None, lambda log: 0)
+    others = Peers(Codec("vsn"), lambda node: None)
     others.learn([KnownNode(2, nobody, True, False)])
     assert await answer(others) is None
     assert await answer(others) is None
@@ -48,7 +48,7 @@ async def test_who_waits_is_told_of_what_nobody_expected_and_it_is_tried_again(
     async def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    others = Peers(Codec("vsn"), lambda node: None, lambda log: 0)
+    others = Peers(Codec("vsn"), lambda node: None)
     others.learn([KnownNode(2, nobody, True, False)])
     with monkeypatch.context() as broken:
         broken.setattr(peers, "connect", fail)
@@ -58,7 +58,7 @@ async def test_who_waits_is_told_of_what_nobody_expected_and_it_is_tried_again(
         server.setblocking(False)
         reached = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(server))
         others.learn([KnownNode(2, "{}:{}".format(*server.getsockname()), True, False)])
-        others.ask(2, Seal(1, 1), lambda _: None)
+        others.ask(2, Seal(1, 1), 0, lambda _: None)
         accepted, _ = await asyncio.wait_for(reached, 10)
         accepted.close()
     others.close()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from loomlog.core.copyset.log_state import first_state
-from loomlog.core.copyset.messages import FoundBatch, NodeAnswer, NodeRequest
+from loomlog.core.copyset.messages import FoundBatch, NodeRequest
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.copyset.procedures import look_back
 from loomlog.node.copyset import procedures as module
+from loomlog.node.copyset.peers import OnAnswer
 from loomlog.node.copyset.procedures import Asker
 from loomlog.types import NodeId
 
@@ -19,17 +20,19 @@ STATE = first_state([Member(node) for node in range(1, 5)], replication=3)  # tw
 NOTHING = FoundBatch((), certain=True)
 
 
+class PlayedNodes(Asker):
+    """All nodes without an answer are silent."""
+
+    def __init__(self, answers: Mapping[NodeId, FoundBatch]) -> None:
+        self._found = answers
+
+    def ask(self, node: NodeId, request: NodeRequest, done: OnAnswer) -> None:
+        if node in self._found:
+            asyncio.get_running_loop().call_soon(done, self._found[node])
+
+
 async def found(answers: Mapping[NodeId, FoundBatch]) -> FoundBatch | None:
-    """All other nodes are silent."""
-
-    def ask(node: NodeId, request: NodeRequest, done: Callable[[NodeAnswer | None], None]) -> None:
-        if node in answers:
-            asyncio.get_running_loop().call_soon(done, answers[node])
-
-    async def no_store(request: object) -> None:
-        raise AssertionError("the state is known already")
-
-    return await Asker(ask, no_store).run(look_back(1, 7, 3, STATE))
+    return await PlayedNodes(answers).run(look_back(1, 7, 3, STATE))
 
 
 async def test_nobody_waits_for_a_silent_node_when_enough_know() -> None:
