@@ -39,6 +39,7 @@ from loomlog.core.chained.reconfigure import (
     Goal,
     Reconfigured,
     create,
+    least_start,
     reconfigure,
 )
 from loomlog.core.chained.sequencer import Sequencer
@@ -329,10 +330,17 @@ class Repository(Party):
             if admission.retry_delay_s() is None:
                 return
 
+    def _stop(self, projection: Projection, goal: Goal) -> Glsn:
+        sequencer = self.sequencers.pop(projection.sequencer, None)
+        handed_out = 0 if sequencer is None else sequencer.end
+        return least_start(projection, goal, handed_out, self._records.record.trimmed)
+
     def _reconfigure(self, projection: Projection, goal: Goal) -> Steps[bool]:
         """Return whether it came into force."""
         name = next(self._records.births)
-        ending = yield from reconfigure(projection, goal, name)
+        ending = yield from reconfigure(
+            projection, goal, name, lambda: self._stop(projection, goal)
+        )
         match ending:
             case Reconfigured(new):
                 self.judge.in_force(new)

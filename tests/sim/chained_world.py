@@ -44,7 +44,7 @@ from loomlog.core.chained.reconfigure import Goal, pull
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.upkeep import Action, ChainsStanding, Join, NewEpoch, Wait, decide
 from loomlog.core.requests import Lost, Service
-from loomlog.types import Glsn, NodeId
+from loomlog.types import Glsn, LogId, NodeId
 
 STEPS = 800
 CALM_STEPS = 20_000  # within which all must be well when the faults are over
@@ -334,7 +334,7 @@ class ChainedWorld:
     def reachable(self, node: NodeId) -> bool:
         return self.nodes[node].up and (self.repositories[-1].name, node) not in self.blocked
 
-    def silent(self, node: NodeId) -> bool:
+    def silent(self, loglet: LogId, node: NodeId) -> bool:
         return not self.reachable(node)
 
     def replaced(self, node: NodeId) -> bool:
@@ -343,13 +343,12 @@ class ChainedWorld:
     def leaving(self, node: NodeId) -> bool:
         return False
 
-    def spare(self, chain: int) -> NodeId | None:
-        record = self.records.record
+    def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
         used = {replica.node_id for replica in record.projection.chains[chain]}
         spare = [node for node in self.nodes if node not in used and self.reachable(node)]
         return self.random.choice(spare) if spare else None
 
-    def fresh(self, chain: int) -> NodeId | None:
+    def fresh(self, record: ChainedRecord) -> NodeId | None:
         return None
 
     def _must_reconfigure(self) -> bool:

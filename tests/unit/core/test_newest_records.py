@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loomlog.core.chained.chain import Epochs, Replica, first_projection, newest_projection
+from loomlog.core.chained.chain import Replica, ReplicaEpochs, first_projection, newest_projection
 from loomlog.core.copyset.log_state import first_state, newest_state, take_epoch
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.history import Unknowable
@@ -46,13 +46,13 @@ def test_a_stream_that_is_not_known_is_as_the_nodes_say() -> None:
 PROJECTION = first_projection(7, [[1, 2, 3], [2, 3, 1]], birth=1, sequencer=1)
 
 
-def sealed(*, written: dict[str, int] | None = None, **epochs: int) -> dict[Replica, Epochs]:
+def sealed(*, written: dict[str, int] | None = None, **epochs: int) -> dict[Replica, ReplicaEpochs]:
     """n2c0b1=5: node 2, chain 0, birth 1 is sealed at 5. `written`: when they took a block last."""
     found = {}
     for name, epoch in epochs.items():
         node, _, rest = name[1:].partition("c")
         chain, _, birth = rest.partition("b")
-        found[Replica(int(node), 7, int(chain), int(birth))] = Epochs(
+        found[Replica(int(node), 7, int(chain), int(birth))] = ReplicaEpochs(
             epoch, (written or {}).get(name, 0)
         )
     return found

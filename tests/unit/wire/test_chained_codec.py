@@ -24,10 +24,10 @@ from loomlog.core.chained.messages import (
     Fetch,
     Fetched,
     FindEnd,
+    FindTicket,
     Forgotten,
     Found,
     HandedOut,
-    Holding,
     List,
     Listed,
     Missing,
@@ -163,7 +163,7 @@ def test_no_kind_is_left_out() -> None:
 
 @given(
     SHORT,
-    st.builds(Next, LONG, SHORT) | st.builds(Holding, LONG, LONG) | st.builds(FindEnd, LONG),
+    st.builds(Next, LONG, SHORT) | st.builds(FindTicket, LONG, LONG) | st.builds(FindEnd, LONG),
 )
 def test_a_request_to_the_sequencer_arrives_as_it_was_sent(loglet: int, request: Request) -> None:
     message = chained.sequencer_request_to_wire(loglet, request)

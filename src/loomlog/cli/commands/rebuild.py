@@ -22,7 +22,7 @@ from loomlog.errors import AlreadyExists, LoomError
 if TYPE_CHECKING:
     from loomlog.config import EtcdSettings
     from loomlog.metadata.registry import Findings, LogFinding
-    from loomlog.metadata.rollback.catch_up import CatchUp, Plan
+    from loomlog.metadata.rollback.catch_up import CatchUpPlan, MetadataCatchUp
     from loomlog.metadata.store.contract import MetaStore
     from loomlog.types import LogId, NodeId
 
@@ -217,7 +217,7 @@ async def catch_up_several(settings: EtcdSettings, how: How) -> None:
     _say_plan(plan, how, START_SEVERAL)
 
 
-async def _plan(catch_up: CatchUp, how: How) -> Plan:
+async def _plan(catch_up: MetadataCatchUp, how: How) -> CatchUpPlan:
     """Return what the metadata will become; raise if that is not certain."""
     plan = await catch_up.plan(
         without=how.without,
@@ -232,7 +232,7 @@ async def _plan(catch_up: CatchUp, how: How) -> Plan:
     return plan
 
 
-def _say_plan(plan: Plan, how: How, start: str = "") -> None:
+def _say_plan(plan: CatchUpPlan, how: How, start: str = "") -> None:
     """Print a plan; `start` is the command to run afterwards."""
     fields = {"notes": plan.notes, "reasons": plan.reasons, "up_to_date": bool(start)}
     end = [f"the metadata is up to date: {start}"] if start else []

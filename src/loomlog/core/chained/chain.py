@@ -174,7 +174,7 @@ def first_projection(
     return Projection(log_id, 1, first, first, chains, sequencer)
 
 
-class Epochs(NamedTuple):
+class ReplicaEpochs(NamedTuple):
     """The epochs that a replica of a chain reports."""
 
     sealed: int  # the epoch that it is sealed at
@@ -182,7 +182,7 @@ class Epochs(NamedTuple):
 
 
 def newest_projection(
-    projection: Projection, epochs: Mapping[Replica, Epochs]
+    projection: Projection, epochs: Mapping[Replica, ReplicaEpochs]
 ) -> Projection | Unknowable:
     """Return the projection to continue with, given all replicas on all nodes. Leaving replicas may
     have been sealed with the others. So a replica that was in `projection` and is sealed as high as
@@ -207,7 +207,7 @@ def newest_projection(
     return projection._replace(epoch=newest, chains=tuple(chains))
 
 
-def _is_whole(epochs: Epochs, highest: Epochs | None) -> bool:
+def _is_whole(epochs: ReplicaEpochs, highest: ReplicaEpochs | None) -> bool:
     if highest is None or epochs.sealed < highest.sealed:
         return False
     return epochs.written == epochs.sealed or highest.written < highest.sealed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from loomlog.core.chained.chain import Projection, Replica
+from loomlog.core.chained.chain import Projection, Replica, ReplicaEpochs, newest_projection
+from loomlog.core.history import Unknowable
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 
 
@@ -101,6 +103,13 @@ class ChainedRecord:
         dropping = tuple(r for r in self.dropping if r not in replicas)
         given_up = tuple(r for r in self.given_up if r not in replicas)
         return replace(self, dropping=dropping, given_up=given_up)
+
+    def restore(self, epochs: Mapping[Replica, ReplicaEpochs]) -> ChainedRecord | Unknowable:
+        """Return the record after a rollback, given all replicas on all nodes that are not void."""
+        newest = newest_projection(self.projection, epochs)
+        if isinstance(newest, Unknowable):
+            return newest
+        return replace(self, projection=newest, joining=(), dropping=(), given_up=())
 
     def abandon(self) -> ChainedRecord:
         """Mark all replicas for removal: the loglet belongs to no log any more."""

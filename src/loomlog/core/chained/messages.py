@@ -133,7 +133,7 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class FindTicket:
     """HandedOut, the ticket that covers the position; Forgotten; or Beyond: not handed out yet."""
 
     epoch: int
@@ -183,7 +183,7 @@ Request: TypeAlias = (
     | Copy
     | Remove
     | Next
-    | Holding
+    | FindTicket
     | FindEnd
     | Current
     | Renew

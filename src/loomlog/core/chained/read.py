@@ -31,10 +31,10 @@ from loomlog.core.chained.messages import (
     Check,
     Done,
     FindEnd,
+    FindTicket,
     Forgotten,
     Found,
     HandedOut,
-    Holding,
     Interrupted,
     List,
     Listed,
@@ -167,7 +167,7 @@ def _length(projection: Projection, address: Glsn) -> Steps[int | NotWritten | S
         return (yield from _length_of_old(projection, address))
     if projection.closed:
         return NotWritten()
-    [answer] = yield [Ask(Service.SEQUENCER, Holding(projection.epoch, address))]
+    [answer] = yield [Ask(Service.SEQUENCER, FindTicket(projection.epoch, address))]
     match answer:
         case HandedOut(ticket) if ticket.first == address:
             return ticket.count

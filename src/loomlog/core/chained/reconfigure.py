@@ -276,11 +276,11 @@ def reconfigure(
     projection: Projection,
     goal: Goal,
     sequencer: int,
-    handed_out: Callable[[], Glsn] = _nothing,
+    stop_sequencer: Callable[[], Glsn] = _nothing,
 ) -> Steps[Ending]:
     """Replace a projection that is in force. `sequencer` belongs to this attempt alone.
-    `handed_out` is where the old sequencer ended, if known, so that the end of the log does not
-    fall."""
+    `stop_sequencer` is called when nothing can be written in the old epoch any more, and returns
+    the `least_start` of the new one, so that the end of the log does not fall."""
     epoch = projection.epoch + 1
     newcomer = goal.newcomer
     replicas = [*projection.replicas, *([newcomer.replica] if newcomer else [])]
@@ -320,7 +320,7 @@ def reconfigure(
             if isinstance(end, Interrupted):
                 return end
             ends[fresh.chain] = min(end, ends[fresh.chain])
-    start = max(projection.start, handed_out(), *(seal.end for seal in seals.values()))
+    start = max(projection.start, stop_sequencer(), *(seal.end for seal in seals.values()))
     new = projection._replace(
         epoch=epoch,
         start=start,
@@ -330,6 +330,18 @@ def reconfigure(
         lost=_lost(projection, ends, start),
     )
     return (yield from _swap(projection, new))
+
+
+def least_start(projection: Projection, goal: Goal, handed_out: Glsn, trimmed: Glsn) -> Glsn:
+    """Return where the next epoch may start at the least: behind what was `handed_out` (0: another
+    term did that, and it is unknown), and behind the trim of the log, or its entries would be lost.
+    If a chain loses all its blocks, leave room for all that may have been handed out."""
+    if projection.closed:
+        return handed_out
+    lost = [r for r in goal.fresh if not goal.damaged.intersection(projection.chains[r.chain])]
+    if lost and projection.first and not handed_out:
+        handed_out = projection.start + HANDED_OUT_MAX
+    return max(handed_out, trimmed + 1)
 
 
 def _lost(projection: Projection, ends: Mapping[int, Glsn], start: Glsn) -> tuple[Glsn, ...]:

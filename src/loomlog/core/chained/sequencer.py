@@ -16,9 +16,9 @@ from loomlog.core.chained.messages import (
     Beyond,
     EpochOver,
     FindEnd,
+    FindTicket,
     Forgotten,
     HandedOut,
-    Holding,
     Next,
     Refused,
     Request,
@@ -58,13 +58,13 @@ class Sequencer:
             if request.epoch == self.epoch:
                 return HandedOut(self.next(request.count))
         match request:
-            case Holding(epoch, position) if epoch == self.epoch:
+            case FindTicket(epoch, position) if epoch == self.epoch:
                 return self._holding(position)
             case FindEnd(epoch) if epoch == self.epoch:
                 return Beyond(self.end)
-            case Next(epoch) | Holding(epoch) | FindEnd(epoch) if epoch < self.epoch:
+            case Next(epoch) | FindTicket(epoch) | FindEnd(epoch) if epoch < self.epoch:
                 return EpochOver(self.epoch)
-            case Next(epoch) | Holding(epoch) | FindEnd(epoch):
+            case Next(epoch) | FindTicket(epoch) | FindEnd(epoch):
                 return Refused(f"this is the sequencer of epoch {self.epoch}, not {epoch}")
         return Refused(f"a sequencer does not answer {type(request).__name__}")
 

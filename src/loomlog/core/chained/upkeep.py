@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from loomlog.core.chained.chain import Chain, Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.reconfigure import Goal
-from loomlog.types import Glsn, NodeId
+from loomlog.types import Glsn, LogId, NodeId
 
 
 class ChainsStanding(NamedTuple):
@@ -40,12 +40,12 @@ class ChainsStanding(NamedTuple):
 
 
 class Nodes(Protocol):
-    """The storage nodes, as one loglet sees them."""
+    """The storage nodes, as chained loglets see them."""
 
     def reachable(self, node: NodeId) -> bool:
         """Return whether it can be asked now."""
 
-    def silent(self, node: NodeId) -> bool:
+    def silent(self, loglet: LogId, node: NodeId) -> bool:
         """Return whether it was silent for long enough to be left out. A node that is neither
         reachable nor silent may be back in a moment."""
 
@@ -55,9 +55,10 @@ class Nodes(Protocol):
     def leaving(self, node: NodeId) -> bool:
         """Return whether it is drained."""
 
-    def spare(self, chain: int) -> NodeId | None: ...
+    def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
+        """Return a node that can take another replica of a chain."""
 
-    def fresh(self, chain: int) -> NodeId | None:
+    def fresh(self, record: ChainedRecord) -> NodeId | None:
         """Return a node where a chain that lost all its replicas can begin again."""
 
 
@@ -111,7 +112,7 @@ def decide(chains: ChainsStanding, nodes: Nodes) -> Action:
 
 def _who_is_missing(chains: ChainsStanding, nodes: Nodes) -> str:
     for replica in chains.projection.replicas:
-        if nodes.silent(replica.node_id):
+        if nodes.silent(replica.log_id, replica.node_id):
             return f"node {replica.node_id} is silent"
         if replica in chains.unfit:
             return f"node {replica.node_id} is there without its blocks"
@@ -121,7 +122,7 @@ def _who_is_missing(chains: ChainsStanding, nodes: Nodes) -> str:
 def _obstacle(chains: ChainsStanding, nodes: Nodes) -> Wait | None:
     """Return what an epoch must wait for: a replica of each chain, and nodes that are only late."""
     for replica in chains.projection.replicas:
-        if not (nodes.reachable(replica.node_id) or nodes.silent(replica.node_id)):
+        if not (nodes.reachable(replica.node_id) or nodes.silent(replica.log_id, replica.node_id)):
             return Wait(f"node {replica.node_id} is expected back in a moment")
     for index, chain in enumerate(chains.projection.chains):
         if _is_lost(chains, chain, nodes):
@@ -159,7 +160,7 @@ def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | 
     fresh = []
     for index, chain in enumerate(chains.projection.chains):
         if _is_lost(chains, chain, nodes):
-            if (node := nodes.fresh(index)) is None:
+            if (node := nodes.fresh(chains.record)) is None:
                 return Wait(f"chain {index} is lost, and there is no node where it can begin again")
             fresh.append((index, node))
     removed = frozenset(r.node_id for r in chains.lost if not nodes.reachable(r.node_id))
@@ -205,7 +206,7 @@ def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
         left = {r.node_id for r in chains.record.needless if r.chain == index}
         awaited = sorted(node for node in left if not nodes.replaced(node))
         if lacking > len(awaited):
-            if (node := nodes.spare(index)) is not None:
+            if (node := nodes.spare(chains.record, index)) is not None:
                 return Join(index, node)
             reason = "there is no spare node"
         elif lacking > 0:

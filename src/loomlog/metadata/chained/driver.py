@@ -41,13 +41,13 @@ class Driver:
         catalog: Catalog,
         records: ChainedCatalog,
         sequencers: Sequencers,
-        members: ConnectedNodes,
+        connected: ConnectedNodes,
         request_timeout_s: float,
     ) -> None:
         self._catalog = catalog
         self._records = records
         self._sequencers = sequencers
-        self._members = members
+        self._connected = connected
         self._request_timeout_s = request_timeout_s
 
     async def drive(self, loglet: LogId, steps: Steps[Outcome], bytes_per_s: int = 0) -> Outcome:
@@ -77,7 +77,7 @@ class Driver:
         needed = {replica.node_id}
         if isinstance(request, Pull):
             needed.add(request.source.node_id)
-        if not all(self._members.reachable(node) for node in needed):
+        if not all(self._connected.reachable(node) for node in needed):
             return Lost()
         try:
             async with asyncio.timeout(self._request_timeout_s):
@@ -94,7 +94,7 @@ class Driver:
         frame = pb.Frame(chain_request=message)
         while True:
             try:
-                answer, content = await self._members.exchange(
+                answer, content = await self._connected.exchange(
                     replica.node_id, frame, [payload], self._request_timeout_s
                 )
                 return answer_from_wire(answer.chain_answer, content)

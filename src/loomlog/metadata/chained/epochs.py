@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Interrupted
-from loomlog.core.chained.reconfigure import HANDED_OUT_MAX, Goal, Reconfigured, reconfigure
+from loomlog.core.chained.reconfigure import Goal, Reconfigured, least_start, reconfigure
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
@@ -103,8 +103,7 @@ class Epochs:
     async def _reconfigure(self, projection: Projection, goal: Goal) -> Projection:
         loglet = projection.log_id
         self.unfinished.add(loglet)
-        loses = any(not goal.damaged.intersection(projection.chains[r.chain]) for r in goal.fresh)
-        stop = partial(self._stop_sequencer, projection, loses=loses)
+        stop = partial(self._stop_sequencer, projection, goal)
         steps = reconfigure(projection, goal, self._sequencers.new_name(), stop)
         ending = await self.driver.drive(loglet, steps)
         if not isinstance(ending, Reconfigured):
@@ -113,18 +112,12 @@ class Epochs:
         self.unfinished.discard(loglet)
         return ending.projection
 
-    def _stop_sequencer(self, projection: Projection, *, loses: bool) -> Glsn:
-        """Return where the next epoch may start: never below the trim of the log, or its entries
-        would be lost. If a chain `loses` all its blocks, leave room for all positions that
-        another term may have handed out."""
-        end = self._sequencers.stop(projection.log_id)
-        if projection.closed:
-            return end
-        if loses and projection.first and not end:
-            end = projection.start + HANDED_OUT_MAX
+    def _stop_sequencer(self, projection: Projection, goal: Goal) -> Glsn:
+        """Hand out nothing more; return where the next epoch may start at the least."""
         record = self.records.get(projection.log_id)
         log = None if record is None else self.catalog.log_of(record)
-        return max(end, 1 if log is None else log.trimmed + 1)
+        handed_out = self._sequencers.stop(projection.log_id)
+        return least_start(projection, goal, handed_out, 0 if log is None else log.trimmed)
 
     def _alone(self, loglet: LogId) -> asyncio.Lock:
         return self._locks.setdefault(loglet, asyncio.Lock())

@@ -159,7 +159,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         self.upkeep.log_changed(log.log_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(TRIM_WAIT_S):
-                await self.upkeep.trimming.done(log.log_id)
+                await self.upkeep.trimmer.done(log.log_id)
 
     # ---- positions
 
@@ -288,7 +288,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return f": `loom log switch {log} --streams N` gives it another number of chains"
 
     async def clean_up(self, node: NodeId) -> Cleanup:
-        count = await self.upkeep.removal.clean_up(node)
+        count = await self.upkeep.remover.clean_up(node)
         return Cleanup(f"{count} replicas of chains that nobody knows" if count else "")
 
     def node_joined(self, node: NodeId) -> None:

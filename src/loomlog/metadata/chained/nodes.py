@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
-from loomlog.core.chained.upkeep import Nodes
 from loomlog.core.placement import Load, choose_spare
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
@@ -26,35 +25,32 @@ _Keys: TypeAlias = tuple[_Key, ...]
 class ChainNodes:
     """The storage nodes as chained loglets see them."""
 
-    def __init__(self, catalog: Catalog, members: ConnectedNodes, lost_nodes: LostNodes) -> None:
+    def __init__(self, catalog: Catalog, connected: ConnectedNodes, lost_nodes: LostNodes) -> None:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
-        self._members = members
+        self._connected = connected
         self._lost_nodes = lost_nodes
-        self.reachable = members.reachable
+        self.reachable = connected.reachable
         self._reported: set[tuple[LogId, NodeId]] = set()  # clients cannot reach them
         self._voids: dict[NodeId, tuple[_Keys, frozenset[_Key]]] = {}
         self._registered: dict[NodeId, set[Replica]] = {}
         self._unable: dict[tuple[LogId, NodeId], float] = {}  # until when
 
-    def of(self, record: ChainedRecord) -> Nodes:
-        return _NodesOfLoglet(self, record)
-
     # ---- reachable nodes
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
         """Return whether it was silent for long, or is disconnected and no client reaches it."""
-        if not self._members.alive(node):
+        if not self._connected.alive(node):
             return True
-        return self._members.was_lost(node) and (loglet, node) in self._reported
+        return self._connected.was_lost(node) and (loglet, node) in self._reported
 
     def refusing(self) -> dict[NodeId, str]:
         """Return the nodes that cannot take a replica because of their disks, and why."""
-        members = self._members
+        connected = self._connected
         return {
-            node: members.complaints(node)
-            for node in members.all_reachable()
-            if members.takes_nothing(node) or members.restrictions(node).chains_unserved
+            node: connected.complaints(node)
+            for node in connected.all_reachable()
+            if connected.takes_nothing(node) or connected.restrictions(node).chains_unserved
         }
 
     async def certain(self, projection: Projection) -> None:
@@ -87,7 +83,7 @@ class ChainNodes:
             self._registered.get(replica.node_id, set()).discard(replica)
 
     def replaced(self, node: NodeId) -> bool:
-        return self._members.reachable(node) or self._lost_nodes.lost(node)
+        return self._connected.reachable(node) or self._lost_nodes.lost(node)
 
     def lost_in_s(self, node: NodeId) -> float:
         return max(0.0, self._lost_nodes.lost_in_s(node))
@@ -98,7 +94,7 @@ class ChainNodes:
         node = self._catalog.nodes.get(replica.node_id)
         if node is None or node.removing:
             return node is not None
-        serves = not self._members.restrictions(replica.node_id).chains_unserved
+        serves = not self._connected.restrictions(replica.node_id).chains_unserved
         return serves and self.reachable(replica.node_id) and replica[1:] in self._void(node)
 
     def _void(self, node: NodeRecord) -> frozenset[_Key]:
@@ -133,7 +129,7 @@ class ChainNodes:
     def _choose(self, record: ChainedRecord, taken: Set[NodeId]) -> NodeId | None:
         fit = [
             node
-            for node in filter(self._members.takes_more, self._members.all_reachable())
+            for node in filter(self._connected.takes_more, self._connected.all_reachable())
             if node not in taken and not self.leaving(node) and self._able(record.loglet, node)
         ]
         staying = [n for n in taken if not self.leaving(n) and not self.silent(record.loglet, n)]
@@ -144,24 +140,6 @@ class ChainNodes:
         return self._unable.get((loglet, node), 0.0) <= self._loop.time()
 
     def _load(self, node: NodeId) -> Load:
-        member = self._members.get(node)
-        stored = member.stored_bytes_total if member else 0
+        found = self._connected.get(node)
+        stored = found.stored_bytes_total if found else 0
         return Load(has_remains=False, replicas=self._catalog.load_of[node], stored_bytes=stored)
-
-
-class _NodesOfLoglet:
-    def __init__(self, nodes: ChainNodes, record: ChainedRecord) -> None:
-        self._nodes = nodes
-        self._record = record
-        self.reachable = nodes.reachable
-        self.replaced = nodes.replaced
-        self.leaving = nodes.leaving
-
-    def silent(self, node: NodeId) -> bool:
-        return self._nodes.silent(self._record.loglet, node)
-
-    def spare(self, chain: int) -> NodeId | None:
-        return self._nodes.spare(self._record, chain)
-
-    def fresh(self, chain: int) -> NodeId | None:
-        return self._nodes.fresh(self._record)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar, Final
 
-from loomlog.core.chained.chain import Epochs, Projection, Replica, newest_projection
+from loomlog.core.chained.chain import Projection, Replica, ReplicaEpochs
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.history import Unknowable
 from loomlog.metadata.catalog.loglet_records import LogletRecords
@@ -72,13 +71,14 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
     protocol: ClassVar[str] = CHAINED
 
     def __init__(self) -> None:
-        self.chains: dict[LogId, dict[Replica, Epochs]] = {}
+        self.chains: dict[LogId, dict[Replica, ReplicaEpochs]] = {}
         super().__init__(PREFIX, ChainedRecord, self.chains)
 
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
         for ref in holdings.chain_replicas:
             replica = Replica(caller.node_id, ref.loglet_id, ref.chain, ref.birth)
-            self.chains.setdefault(ref.loglet_id, {})[replica] = Epochs(ref.epoch, ref.written)
+            epochs = ReplicaEpochs(ref.epoch, ref.written)
+            self.chains.setdefault(ref.loglet_id, {})[replica] = epochs
 
     def has_run(self, record: ChainedRecord) -> bool:
         return record.made
@@ -91,10 +91,8 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
                 for replica, each in self.chains.get(record.loglet, {}).items()
                 if (replica.log_id, replica.chain, replica.birth) not in void[replica.node_id]
             }
-            newest = newest_projection(record.projection, epochs)
-            if isinstance(newest, Unknowable):
-                draft.reasons.append(f"segment {record.loglet} (chained): {newest.why}")
-                continue
-            draft.changes[key] = replace(
-                record, projection=newest, joining=(), dropping=(), given_up=()
-            )
+            restored = record.restore(epochs)
+            if isinstance(restored, Unknowable):
+                draft.reasons.append(f"segment {record.loglet} (chained): {restored.why}")
+            else:
+                draft.changes[key] = restored

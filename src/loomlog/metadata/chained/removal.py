@@ -26,7 +26,7 @@ from loomlog.types import Glsn, LogId, NodeId
 logger = logging.getLogger(__name__)
 
 
-class Removal:
+class ChainRemover:
     """Removes replicas from nodes, and the records of loglets that are gone."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Removal:
         return [r for r, record in records.items() if record is None or r not in record.replicas]
 
 
-class Trimming:
+class ChainTrimmer:
     """Trims the loglets of logs that were trimmed, as soon as all replicas can be reached."""
 
     def __init__(self, epochs: Epochs, background: Background) -> None:

@@ -25,7 +25,7 @@ from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.newcomers import Newcomers
 from loomlog.metadata.chained.nodes import ChainNodes
 from loomlog.metadata.chained.records import ChainedCatalog
-from loomlog.metadata.chained.removal import Removal, Trimming
+from loomlog.metadata.chained.removal import ChainRemover, ChainTrimmer
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.nodes.placement import UNABLE_S
 from loomlog.metadata.protocol import KeeperContext
@@ -60,8 +60,8 @@ class Upkeep:
         self.newcomers = Newcomers(self.epochs, context.settings.sync_bytes_per_s)
         self._node_left = context.forget_if_removed
         self._repair = RetryLoop("upkeep of segment", self._repair_step, background)
-        self.removal = Removal(self.epochs, background, self._is_needless)
-        self.trimming = Trimming(self.epochs, background)
+        self.remover = ChainRemover(self.epochs, background, self._is_needless)
+        self.trimmer = ChainTrimmer(self.epochs, background)
         self._unfit: set[Replica] = set()
         self._damaged: set[Replica] = set()  # unfit, because blocks are not what was written
         self._joining: set[Replica] = set()  # by this leader
@@ -82,8 +82,8 @@ class Upkeep:
         record = self._chained.get(loglet)
         if record is not None:
             self._repair.wake(loglet)
-            self.removal.look(record)
-            self.trimming.look(record)
+            self.remover.look(record)
+            self.trimmer.look(record)
 
     def log_changed(self, log_id: LogId) -> None:
         for record in self._chained.of_log(log_id):
@@ -94,8 +94,8 @@ class Upkeep:
         for record in self._chained:
             if not isinstance(self.decide(record), upkeep.Wait):
                 self._repair.wake(record.loglet)
-            self.removal.look(record)
-            self.trimming.look(record)
+            self.remover.look(record)
+            self.trimmer.look(record)
         if not alive:
             delay_s = self._nodes.lost_in_s(node)
             self._timers.set(node, delay_s, partial(self.node_changed, node, alive=True))
@@ -103,7 +103,7 @@ class Upkeep:
     def node_joined(self, node: NodeId) -> None:
         """Check that a node that registered has what it should."""
         self._nodes.came_back(node)
-        self.removal.node_joined(node)
+        self.remover.node_joined(node)
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
         self._damaged.intersection_update(self._unfit)
         for record in filter(lambda record: record.made, self._chained.on_node(node)):
@@ -198,12 +198,12 @@ class Upkeep:
         standing = self._standing(record)
         if standing is None:
             return upkeep.Wait()
-        return upkeep.decide(standing, self._nodes.of(record))
+        return upkeep.decide(standing, self._nodes)
 
     def _is_needless(self, record: ChainedRecord, replica: Replica) -> bool:
         """Return whether a replica that is not used any more may be removed from its node."""
         standing = self._standing(record)
-        return standing is None or upkeep.is_needless(standing, replica, self._nodes.of(record))
+        return standing is None or upkeep.is_needless(standing, replica, self._nodes)
 
     def _standing(self, record: ChainedRecord) -> upkeep.ChainsStanding | None:
         """Return the state of a loglet; None if it is not made, or belongs to no log any more."""

@@ -22,7 +22,7 @@ from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
 from loomlog.metadata.copyset.recoveries import Recoveries
-from loomlog.metadata.copyset.removal import Removal, Trimming
+from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
 from loomlog.metadata.metrics import Metric, stream_sample, streams_of
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import Answer, KeeperContext, LogletKeeper, ReplicaSet, TakeReport
@@ -63,8 +63,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         )
         self._nodes = nodes
         self._recoveries = Recoveries(self.epochs, context.background)
-        self._trimming = Trimming(self.epochs, context.background)
-        self._removal = Removal(self.epochs, context.background)
+        self._trimmer = CopysetTrimmer(self.epochs, context.background)
+        self._remover = CopysetRemover(self.epochs, context.background)
 
     def start(self) -> None:
         for record in self.records:
@@ -75,8 +75,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def _wake(self, record: CopysetRecord) -> None:
         self._recoveries.look(record)
-        self._trimming.look(record)
-        self._removal.look(record)
+        self._trimmer.look(record)
+        self._remover.look(record)
 
     def check(self, settings: Settings) -> None:
         if settings.streams > 1:
@@ -154,13 +154,13 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     async def discard(self, log: LogRecord, loglet: LogId) -> None:
         record = self.records.get(loglet)
         if record is not None:
-            self._removal.look(record)
+            self._remover.look(record)
 
     async def trim(self, log: LogRecord) -> None:
         self.log_changed(log)
         with suppress(TimeoutError):
             async with asyncio.timeout(TRIM_WAIT_S):
-                await self._trimming.done(log.log_id)
+                await self._trimmer.done(log.log_id)
 
     # ---- positions
 
@@ -283,14 +283,14 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return [
             record.state.history[-1].nodes
             for record in self.records
-            if not record.state.closed and not self._removal.is_abandoned(record)
+            if not record.state.closed and not self._remover.is_abandoned(record)
         ]
 
     def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
         return [
             ReplicaSet(f"segment {record.loglet}", tuple(sorted(holders(record.state))))
             for record in self.records
-            if node in holders(record.state) and not self._removal.is_abandoned(record)
+            if node in holders(record.state) and not self._remover.is_abandoned(record)
         ]
 
     def kept_on(self, node: NodeId) -> list[str]:
@@ -298,7 +298,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             log.name: None
             for record in self.records
             if node in holders(record.state)
-            and not self._removal.is_abandoned(record)
+            and not self._remover.is_abandoned(record)
             and (log := self._catalog.log_of(record)) is not None
         }
         return sorted(names)
@@ -315,16 +315,16 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         ]
 
     def node_joined(self, node: NodeId) -> None:
-        self._trimming.node_joined(node)
+        self._trimmer.node_joined(node)
         for record in self.records:
             if node in record.holders:
-                self._removal.look(record)
+                self._remover.look(record)
         self._recoveries.node_joined(node)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
         self._recoveries.node_changed(node, alive=alive)
         for record in self.records:
-            self._removal.look(record)
+            self._remover.look(record)
 
     # ---- news from nodes
 

@@ -35,23 +35,23 @@ class CopysetNodes:
     def __init__(
         self,
         catalog: Catalog,
-        members: ConnectedNodes,
+        connected: ConnectedNodes,
         lost_nodes: LostNodes,
         request_timeout_s: float,
     ) -> None:
         self._catalog = catalog
-        self._members = members
+        self._connected = connected
         self._lost_nodes = lost_nodes
         self._request_timeout_s = request_timeout_s
         self._losses: dict[NodeId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
-        self.alive = members.alive
-        self.reachable = members.reachable
+        self.alive = connected.alive
+        self.reachable = connected.reachable
 
     def known(self) -> list[KnownNode]:
         """Return all nodes of the cluster, in the form sent to nodes and clients."""
         return [
-            KnownNode(node.node_id, node.address, self._members.alive(node.node_id), _leaves(node))
-            for _, node in sorted(self._catalog.nodes.items())
+            KnownNode(node_id, node.address, self.alive(node_id), _leaves(node))
+            for node_id, node in sorted(self._catalog.nodes.items())
         ]
 
     def usable(self) -> set[Member]:
@@ -81,33 +81,33 @@ class CopysetNodes:
         return self.leaves(node) or self._is_unusable(node)
 
     def _is_unusable(self, node: NodeId) -> bool:
-        return self._lost_nodes.lost(node) or self._members.restrictions(node).stores_no_copies
+        return self._lost_nodes.lost(node) or self._connected.restrictions(node).stores_no_copies
 
     def refusing(self, state: LogState) -> dict[NodeId, str]:
         """Return which nodes of a loglet take no new copies, and what is wrong with them."""
         return {
-            node: self._members.complaints(node)
+            node: self._connected.complaints(node)
             for node in self.alive_of(state)
-            if self._members.restrictions(node).refuses_copies
+            if self._connected.restrictions(node).refuses_copies
         }
 
     def failing(self, state: LogState) -> dict[NodeId, str]:
         """Return which of those cannot take part in a recovery either."""
         refusing = self.refusing(state).items()
-        return {n: why for n, why in refusing if self._members.restrictions(n).copies_fail}
+        return {n: why for n, why in refusing if self._connected.restrictions(n).copies_fail}
 
     def lost_in_s(self, node: NodeId) -> float:
         return max(0.0, self._lost_nodes.lost_in_s(node))
 
     def first_nodeset(self, loglet: LogId, settings: Settings) -> tuple[Member, ...]:
         """Choose among the nodes that are there and have room."""
-        there = {m for m in self.usable() if self._members.takes_more(m.node_id)}
+        there = {m for m in self.usable() if self._connected.takes_more(m.node_id)}
         return choose_nodeset(loglet, there, size_of(settings))
 
     def sequencer(self, loglet: LogId, avoided: Collection[NodeId] = ()) -> NodeId | None:
         """Return which reachable node is to sequence a loglet, if possible none of `avoided`. Nodes
         and clients make the same choice."""
-        there = [node for node in self._members.all_reachable() if node in self._catalog.nodes]
+        there = [node for node in self._connected.all_reachable() if node in self._catalog.nodes]
         staying = [node for node in there if not self.leaves(node)] or there
         others = [node for node in staying if node not in avoided] or staying
         return sequencer_of(loglet, dict.fromkeys(others, 1.0))
@@ -115,7 +115,7 @@ class CopysetNodes:
     def alive_of(self, state: LogState) -> list[NodeId]:
         """Return the nodes of all nodesets of a loglet that are alive."""
         nodes = {node for metadata in state.history for node in metadata.nodes}
-        return [node for node in sorted(nodes) if self._members.alive(node)]
+        return [node for node in sorted(nodes) if self._connected.alive(node)]
 
     # ---- orders and questions
 
@@ -130,7 +130,7 @@ class CopysetNodes:
     async def _is_done(self, node: NodeId, order: Trim | Forget, stamp: int) -> bool:
         message, _ = request_to_wire(order, stamp)
         try:
-            answer, payload = await self._members.exchange(
+            answer, payload = await self._connected.exchange(
                 node, pb.Frame(copyset_request=message), (), self._request_timeout_s
             )
             return isinstance(answer_from_wire(answer.copyset_answer, payload), Done | NotHere)
@@ -172,7 +172,7 @@ class CopysetNodes:
 
     async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
         try:
-            return await self._members.request(node, frame, self._request_timeout_s)
+            return await self._connected.request(node, frame, self._request_timeout_s)
         except NotLeader as error:  # about the loglet's sequencer, not the metadata's leader
             raise Unavailable(str(error)) from None
 

@@ -100,8 +100,8 @@ class Recoveries:
         )
         return reason_for_epoch(standing, self._nodes_of(record, segment))
 
-    def _nodes_of(self, record: CopysetRecord, segment: Segment) -> _NodesOfLoglet:
-        return _NodesOfLoglet(self._nodes, self._epochs, record, segment)
+    def _nodes_of(self, record: CopysetRecord, segment: Segment) -> _LogletNodes:
+        return _LogletNodes(self._nodes, self._epochs, record, segment)
 
     def _ends(self, record: CopysetRecord) -> bool:
         """Return whether its segment takes no more appends: a later one is active."""
@@ -174,7 +174,7 @@ class Recoveries:
         return node
 
 
-class _NodesOfLoglet:
+class _LogletNodes:
     """The nodes as core.copyset.upkeep asks about them, for one loglet."""
 
     def __init__(

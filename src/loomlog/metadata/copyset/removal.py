@@ -21,7 +21,7 @@ from loomlog.types import LogId, NodeId
 logger = logging.getLogger(__name__)
 
 
-class Removal:
+class CopysetRemover:
     """Deletes loglets that belong to no log any more, and then their records."""
 
     def __init__(self, epochs: EpochStore, background: Background) -> None:
@@ -66,7 +66,7 @@ class Removal:
         return await self._nodes.tell(there, Forget(record.loglet), record)
 
 
-class Trimming:
+class CopysetTrimmer:
     """Trims the loglets of logs that were trimmed, on all their nodes."""
 
     def __init__(self, epochs: EpochStore, background: Background) -> None:

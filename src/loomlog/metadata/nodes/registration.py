@@ -162,9 +162,9 @@ class Registration:
             return
         _compare("cluster secret", cluster.secret, request.cluster_secret, node, fingerprint)
         known = self._catalog.nodes.get(node)
-        is_member = known is not None and known.node_secret == request.node_secret
+        is_registered = known is not None and known.node_secret == request.node_secret
         # It may have joined after this copy was made.
-        self._gate.compare(node, request.known_run, is_member=is_member)
+        self._gate.compare(node, request.known_run, is_registered=is_registered)
         if known is None or known.removing:
             # A node that knows the secret was a member once: it was removed.
             raise Unauthorized(

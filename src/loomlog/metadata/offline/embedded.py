@@ -17,8 +17,8 @@ from loomlog.metadata.offline.transfer import Dump
 from loomlog.metadata.rounds.round_files import (
     FILE_BYTES,
     FileRoundLog,
-    Record,
     RoundFile,
+    StoredRound,
     creation,
     encode,
     sync_way_to,
@@ -64,7 +64,7 @@ def write_rounds(directory: str, records: Sequence[bytes], epoch: int) -> None:
     """Make the round log, whole or not at all. Opening it begins a later epoch. Blocks."""
     files, rounds = RealFiles(), rounds_in(directory)
     files.make_directory(rounds)
-    data = encode([Record(epoch, record) for record in records], 1)
+    data = encode([StoredRound(epoch, record) for record in records], 1)
     file = RoundFile.fresh(1, epoch, max(FILE_BYTES, 2 * len(data)))
     try:
         for step in creation(files, rounds, file, data):

@@ -40,7 +40,7 @@ LEASE_EPOCHS_ABOVE: Final = 1_000_000  # holders since the copy was made
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CatchUpPlan:
     """The metadata after the catch-up."""
 
     changes: dict[str, Record | None]
@@ -53,7 +53,7 @@ class Plan:
         return not self.reasons and self.rounds.certain
 
 
-class CatchUp:
+class MetadataCatchUp:
     """Plans and writes the update of restored metadata. Created by `catching_up`."""
 
     def __init__(
@@ -81,7 +81,7 @@ class CatchUp:
         deleted: Collection[str],
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
-    ) -> Plan:
+    ) -> CatchUpPlan:
         """Ask all nodes except those in `without`. `leave`: unknown loglets of unknown logs.
         `deleted`: logs that no node has, because they were deleted since."""
         wanted = [node for node in self.nodes if node not in without]
@@ -107,9 +107,9 @@ class CatchUp:
         rounds = await self._rebuild_rounds(changes, without)
         draft.seal_changed()
         reasons = [f"node {node} did not come: start its vsn, or give it up" for node in absent]
-        return Plan(changes, tuple(draft.notes), (*reasons, *draft.reasons), rounds)
+        return CatchUpPlan(changes, tuple(draft.notes), (*reasons, *draft.reasons), rounds)
 
-    async def write(self, plan: Plan) -> None:
+    async def write(self, plan: CatchUpPlan) -> None:
         """Write the plan, except for the rounds and the history."""
         callers = self._collector.callers.values()
         known = (caller.registration.known_run.revision for caller in callers)
@@ -122,7 +122,7 @@ class CatchUp:
             if key.startswith("register/"):
                 await self._put(key, item.value)
 
-    async def finish(self, plan: Plan) -> None:
+    async def finish(self, plan: CatchUpPlan) -> None:
         """Write the history: from then on a metadata repository may start."""
         record = plan.changes[HISTORY]
         assert record is not None
@@ -156,7 +156,7 @@ class CatchUp:
 
 
 @asynccontextmanager
-async def catching_up(store: MovableStore, listen: str) -> AsyncIterator[CatchUp]:
+async def catching_up(store: MovableStore, listen: str) -> AsyncIterator[MetadataCatchUp]:
     """Take the place of the metadata repository until the end of the block."""
     items = await store.list("")
     if "cluster" not in items:
@@ -165,6 +165,6 @@ async def catching_up(store: MovableStore, listen: str) -> AsyncIterator[CatchUp
     collector = Collector(cluster)
     await collector.start(listen)
     try:
-        yield CatchUp(store, items, collector)
+        yield MetadataCatchUp(store, items, collector)
     finally:
         await collector.close()

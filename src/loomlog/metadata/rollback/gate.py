@@ -167,7 +167,7 @@ class Gate:
     async def admit(self, node: NodeId, connection: Connection, known: pb.NoteRun) -> None:
         """Admit a node once it noted this run, as enough others did. No node notes a run before
         enough agree to it: metadata that went back in time leaves no trace."""
-        self.compare(node, known, is_member=True)
+        self.compare(node, known, is_registered=True)
         self._agreed.add(node)
         self._look()
         await _moment(self._confirmed, WAIT_S)
@@ -182,7 +182,7 @@ class Gate:
         await _moment(self._opened, WAIT_S)
         self.check()
 
-    def compare(self, node: NodeId, known: pb.NoteRun, *, is_member: bool) -> None:
+    def compare(self, node: NodeId, known: pb.NoteRun, *, is_registered: bool) -> None:
         """Shut the gate if a node of this cluster knows what this metadata lacks. A node that has
         noted this run proves nothing: if it has noted another one since, that is of a copy of this
         metadata. Nor does one that is not registered once most of those that are have agreed."""
@@ -191,7 +191,7 @@ class Gate:
         if not contradiction:
             return
         is_outvoted = self._opened.is_set() and bool(self._noted)
-        if node in self._noted or (is_outvoted and not is_member):
+        if node in self._noted or (is_outvoted and not is_registered):
             self._refuse(node, contradiction)
         self._contradicted(node, contradiction)
 

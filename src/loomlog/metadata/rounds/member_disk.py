@@ -22,8 +22,8 @@ from crc32c import crc32c
 from loomlog.core.quorum.member import NOBODY, Leader, MemberId, MemberState
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.metadata.rounds.round_files import (
-    Record,
     RoundFile,
+    StoredRound,
     clean,
     creation,
     encode,
@@ -143,7 +143,7 @@ class MemberDisk:
         current = self._current
         assert current is not None
         assert current.file is not None
-        data = encode([Record(epoch, record) for record in records], current.next_number)
+        data = encode([StoredRound(epoch, record) for record in records], current.next_number)
         file, at = current.file, current.end
         current.end += len(data)
         current.next_number += len(records)
@@ -153,7 +153,7 @@ class MemberDisk:
         """Begin a new file with these records and delete the old one."""
         epoch = state.file_epoch
         contents = [_BEGIN.pack(state.last_index, len(records)), *records]
-        data = encode([Record(epoch, content) for content in contents], 1)
+        data = encode([StoredRound(epoch, content) for content in contents], 1)
         old, old_numbers = self._current, self._numbers
         number = old_numbers[-1] + 1 if old_numbers else 1
         new = RoundFile.fresh(number, epoch, max(self._file_bytes, 2 * len(data)))

@@ -87,11 +87,11 @@ class QuorumRoundLog:
     def _connect(
         self, addresses: Mapping[MemberId, str], local: QuorumMember, connect: Connect
     ) -> None:
-        async def call_local() -> Caller:
-            return LocalCaller(local)
+        async def call_local() -> MemberConnection:
+            return LocalMember(local)
 
         for member, link in self._links.items():
-            way: Callable[[], Awaitable[Caller]] = call_local
+            way: Callable[[], Awaitable[MemberConnection]] = call_local
             if member != self._leader.member:
                 way = partial(connect, addresses[member], link)
             task = self._loop.create_task(link.run(way))
@@ -262,7 +262,7 @@ class QuorumRoundLog:
             done(error)
 
 
-class Caller(Protocol):
+class MemberConnection(Protocol):
     """A connection to a member, or the member in this process."""
 
     def call(self, frame: Frame, payload: Sequence[Buffer], on_reply: OnReply) -> object: ...
@@ -278,13 +278,13 @@ class MemberLink:
         self._member = member
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._caller: Caller | None = None
+        self._caller: MemberConnection | None = None
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._unanswered = 0
         self._trouble = ""  # as last logged
         self._heard_at = 0.0  # or the first of those without an answer was sent
 
-    async def run(self, connect: Callable[[], Awaitable[Caller]]) -> None:
+    async def run(self, connect: Callable[[], Awaitable[MemberConnection]]) -> None:
         """Keep it connected, until cancelled."""
         while True:
             try:
@@ -295,7 +295,7 @@ class MemberLink:
                 await self._serve(caller)
             await asyncio.sleep(CONNECT_AGAIN_S)
 
-    async def _serve(self, caller: Caller) -> None:
+    async def _serve(self, caller: MemberConnection) -> None:
         self._caller, self._unanswered = caller, 0
         self._over = self._loop.create_future()
         self._owner.connected(self._member)
@@ -361,7 +361,7 @@ class MemberLink:
             self.hang_up()
 
 
-class LocalCaller:
+class LocalMember:
     """The member of this process."""
 
     def __init__(self, member: QuorumMember) -> None:

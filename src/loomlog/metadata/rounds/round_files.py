@@ -43,17 +43,17 @@ _RECORD: Final = struct.Struct("<4sIIIQQ")  # magic, CRC of the rest, size, plac
 _CRC_FROM: Final = 8  # in a record
 
 
-class Record(NamedTuple):
+class StoredRound(NamedTuple):
     """A round as it is stored, and the epoch of the leader that wrote it."""
 
     epoch: int
     content: bytes
 
 
-class _Found(NamedTuple):
+class _FoundRound(NamedTuple):
     number: int
     place: int  # in the job that wrote it, from 0
-    record: Record
+    record: StoredRound
     end: int
 
 
@@ -66,7 +66,7 @@ class RoundFile:
         self.capacity = capacity
         self.end = ALIGNMENT
         self.next_number = 1
-        self.records: list[Record] = []
+        self.records: list[StoredRound] = []
         self.file: File | None = None
 
     @classmethod
@@ -147,7 +147,7 @@ def sync_way_to(files: Files, directory: str) -> None:
             return  # not ours, so it was there before
 
 
-def read_file(files: Files, directory: str, number: int) -> list[Record]:
+def read_file(files: Files, directory: str, number: int) -> list[StoredRound]:
     """Return the records in a file that may be being written, up to the first broken one."""
     path = _path(directory, number)
     file = files.open(path)
@@ -244,7 +244,7 @@ def _read_file_header(data: bytes, path: str, number: int) -> RoundFile:
     return RoundFile(number, epoch, capacity)
 
 
-def encode(records: Sequence[Record], first_number: int) -> bytes:
+def encode(records: Sequence[StoredRound], first_number: int) -> bytes:
     parts = []
     for place, (epoch, content) in enumerate(records):
         head = _RECORD.pack(_RECORD_MAGIC, 0, len(content), place, first_number + place, epoch)
@@ -254,7 +254,7 @@ def encode(records: Sequence[Record], first_number: int) -> bytes:
     return b"".join(parts)
 
 
-def _record_at(data: bytes, at: int) -> _Found | None:
+def _record_at(data: bytes, at: int) -> _FoundRound | None:
     if at + _RECORD.size > len(data):
         return None
     magic, crc, size, place, number, epoch = _RECORD.unpack_from(data, at)
@@ -264,14 +264,14 @@ def _record_at(data: bytes, at: int) -> _Found | None:
     if int(crc32c(data[at + _CRC_FROM : end])) != crc:
         return None
     content = data[at + _RECORD.size : end]
-    return _Found(number, place, Record(epoch, content), at + _aligned(end - at))
+    return _FoundRound(number, place, StoredRound(epoch, content), at + _aligned(end - at))
 
 
 # ---- the round log
 
 
-class _Waiting(NamedTuple):
-    record: Record
+class _QueuedRound(NamedTuple):
+    record: StoredRound
     done: Done
 
 
@@ -296,7 +296,7 @@ class FileRoundLog:
         self._current = opened
         self._epoch = opened.epoch + 1
         self._snapshot: Snapshot = tuple
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_QueuedRound] = []
         self._busy = False
         self._failure: BaseException | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -348,7 +348,7 @@ class FileRoundLog:
         if epoch < self._epoch:
             raise NotLeader(f"the round log is in epoch {self._epoch}: epoch {epoch} is over")
         self._epoch = epoch
-        self._waiting.append(_Waiting(Record(epoch, record), done))
+        self._waiting.append(_QueuedRound(StoredRound(epoch, record), done))
         if not self._busy:
             self._next_job()
 
@@ -371,7 +371,7 @@ class FileRoundLog:
         else:
             self._roll_job(batch, records)
 
-    def _append_job(self, batch: list[_Waiting], data: bytes) -> None:
+    def _append_job(self, batch: list[_QueuedRound], data: bytes) -> None:
         current = self._current
         assert current.file is not None
         file, at = current.file, current.end
@@ -384,9 +384,9 @@ class FileRoundLog:
 
         self._worker.run([lambda: file.write([data], at), file.sync], finished)
 
-    def _roll_job(self, batch: list[_Waiting], records: list[Record]) -> None:
+    def _roll_job(self, batch: list[_QueuedRound], records: list[StoredRound]) -> None:
         old = self._current
-        kept = [Record(self._epoch, content) for content in self._snapshot()]
+        kept = [StoredRound(self._epoch, content) for content in self._snapshot()]
         # The kept and the new records are one job: they become durable together.
         data = encode([*kept, *records], 1)
         new = RoundFile.fresh(old.number + 1, self._epoch, max(self._file_bytes, 2 * len(data)))
@@ -401,7 +401,7 @@ class FileRoundLog:
         steps += [old.close, lambda: remove_if_there(self._files, self._directory, [old.number])]
         self._worker.run(steps, finished)
 
-    def _finished(self, batch: list[_Waiting], error: BaseException | None) -> None:
+    def _finished(self, batch: list[_QueuedRound], error: BaseException | None) -> None:
         if error is not None:
             self._try_later(batch, error)
             return
@@ -414,7 +414,7 @@ class FileRoundLog:
         if self._waiting and self._failure is None:
             self._next_job()
 
-    def _try_later(self, batch: list[_Waiting], error: BaseException) -> None:
+    def _try_later(self, batch: list[_QueuedRound], error: BaseException) -> None:
         trouble = f"rounds cannot be written to {self._directory}, appends wait: {error}"
         if trouble != self.trouble:
             logger.error("%s", trouble)

@@ -11,10 +11,10 @@ from loomlog.core.chained.messages import (
     Beyond,
     EpochOver,
     FindEnd,
+    FindTicket,
     Forgotten,
     Found,
     HandedOut,
-    Holding,
     Interrupted,
     Next,
     NotWritten,
@@ -127,10 +127,10 @@ def test_a_sequencer_remembers_the_newest_tickets() -> None:
     sequencer = Sequencer(first_projection(1, [[1]], birth=1, sequencer=1), remembered=2)
     for _ in range(5):
         sequencer.next(2)
-    assert sequencer.answer(Holding(1, 4)) == Forgotten()
-    assert sequencer.answer(Holding(1, 6)) == HandedOut(Ticket(5, 2, 1))
-    assert sequencer.answer(Holding(1, 10)) == HandedOut(Ticket(9, 2, 1))
-    assert sequencer.answer(Holding(1, 11)) == Beyond(11)
+    assert sequencer.answer(FindTicket(1, 4)) == Forgotten()
+    assert sequencer.answer(FindTicket(1, 6)) == HandedOut(Ticket(5, 2, 1))
+    assert sequencer.answer(FindTicket(1, 10)) == HandedOut(Ticket(9, 2, 1))
+    assert sequencer.answer(FindTicket(1, 11)) == Beyond(11)
 
 
 def test_a_sequencer_answers_for_its_epoch_and_sane_requests_only() -> None:

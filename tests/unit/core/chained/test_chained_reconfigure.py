@@ -32,12 +32,14 @@ from loomlog.core.chained.read import (
     read_at,
 )
 from loomlog.core.chained.reconfigure import (
+    HANDED_OUT_MAX,
     Admission,
     Adopted,
     Goal,
     Newcomer,
     Reconfigured,
     create,
+    least_start,
     reconfigure,
 )
 from loomlog.core.chained.sequencer import Sequencer
@@ -495,3 +497,21 @@ def test_a_short_loss_ends_with_its_block() -> None:
     log.reconfigured(Goal(fresh=(lose(log),)))
     found = Found(junk(1, 2))
     assert log.run(find_end_of_loss(log.projection, found.block)) == 3
+
+
+def test_an_epoch_starts_behind_what_was_handed_out_and_trimmed() -> None:
+    projection = first_projection(1, [[1, 2]], birth=1, sequencer=1)
+    assert least_start(projection, Goal(), handed_out=7, trimmed=3) == 7
+    assert least_start(projection, Goal(), handed_out=0, trimmed=3) == 4
+    assert least_start(projection._replace(closed=True), Goal(), handed_out=0, trimmed=3) == 0
+
+
+def test_an_epoch_leaves_room_for_what_a_lost_chain_may_have_had() -> None:
+    projection = first_projection(1, [[1, 2]], birth=1, sequencer=1)
+    lost = Goal(fresh=(Replica(3, 1, 0, 9),))
+    assert least_start(projection, lost, handed_out=0, trimmed=0) == 1 + HANDED_OUT_MAX
+    assert least_start(projection, lost, handed_out=7, trimmed=0) == 7
+    damaged = lost._replace(damaged=frozenset(projection.chains[0][:1]))
+    assert least_start(projection, damaged, handed_out=0, trimmed=0) == 1
+    not_begun = projection._replace(first=0, start=0)
+    assert least_start(not_begun, lost, handed_out=0, trimmed=0) == 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from loomlog.core.chained.chain import Replica, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.upkeep import ChainsStanding, Join, NewEpoch, Wait, decide, is_needless
-from loomlog.types import NodeId
+from loomlog.types import LogId, NodeId
 
 
 class Nodes:
@@ -34,7 +34,7 @@ class Nodes:
     def reachable(self, node: NodeId) -> bool:
         return node not in self._silent and node not in self._late
 
-    def silent(self, node: NodeId) -> bool:
+    def silent(self, loglet: LogId, node: NodeId) -> bool:
         return node in self._silent
 
     def replaced(self, node: NodeId) -> bool:
@@ -43,10 +43,10 @@ class Nodes:
     def leaving(self, node: NodeId) -> bool:
         return node in self._leaving
 
-    def spare(self, chain: int) -> NodeId | None:
+    def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
         return self._spares.get(chain)
 
-    def fresh(self, chain: int) -> NodeId | None:
+    def fresh(self, record: ChainedRecord) -> NodeId | None:
         return self._fresh
 
 

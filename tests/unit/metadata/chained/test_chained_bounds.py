@@ -14,7 +14,7 @@ from small_cluster import QUICK, SmallCluster
 from loomlog.core.chained.messages import LIST_MAX, HandedOut, List, Next, TrimmedTo
 from loomlog.errors import InvalidArgument
 from loomlog.metadata.chained import keeper
-from loomlog.metadata.chained.removal import Trimming
+from loomlog.metadata.chained.removal import ChainTrimmer
 
 
 async def hand_out(cluster: SmallCluster, count: int) -> int:
@@ -53,10 +53,10 @@ async def test_nothing_is_appended_below_what_was_trimmed(
     """The last positions were handed out in an epoch that is over and never written, so no replica
     knows of them."""
 
-    async def never(self: Trimming, *args: Any) -> Any:
+    async def never(self: ChainTrimmer, *args: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Trimming, "_step", never)
+    monkeypatch.setattr(ChainTrimmer, "_step", never)
     monkeypatch.setattr(keeper, "TRIM_WAIT_S", 0.01)
     async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
         await cluster.create_chained()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from loomlog.core.chained.chain import Epochs, Replica, first_projection
+from loomlog.core.chained.chain import Replica, ReplicaEpochs, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.copyset.log_state import first_state, take_epoch
 from loomlog.core.copyset.nodeset import Member
@@ -67,7 +67,7 @@ def held() -> Held:
     found = Held()
     found.streams[1] = {1: stream(1, 3), 2: stream(2, 3)}
     found.log_of[1] = 1
-    found.chains[2] = dict.fromkeys(CHAINED.projection.replicas, Epochs(1, 1))
+    found.chains[2] = dict.fromkeys(CHAINED.projection.replicas, ReplicaEpochs(1, 1))
     found.copysets[3] = STATE.epoch
     return found
 
@@ -139,9 +139,9 @@ def test_a_stream_that_was_added_to_a_log_is_taken_in() -> None:
 def test_chains_and_copysets_go_on_above_their_epochs() -> None:
     found = held()
     found.chains[2] = {
-        Replica(1, 2, 0, 5): Epochs(4, 4),
-        Replica(2, 2, 0, 5): Epochs(2, 2),
-        Replica(3, 2, 0, 8): Epochs(4, 4),
+        Replica(1, 2, 0, 5): ReplicaEpochs(4, 4),
+        Replica(2, 2, 0, 5): ReplicaEpochs(2, 2),
+        Replica(3, 2, 0, 8): ReplicaEpochs(4, 4),
     }
     found.copysets[3] = 9
     made = draft(found)
