@@ -1,4 +1,4 @@
-"""What docs/design/logsdb.md weighs, measured on the disk of the folder given:
+"""Measure the alternatives of docs/design/logsdb.md on the disk of a folder:
 
 python tests/bench/measure_logsdb.py FOLDER [--partitions 20 200 700] [--seconds 3]
 """
@@ -110,7 +110,7 @@ def measure_partitions(kind: type[Families | Instances], path: Path, count: int)
 
 
 def longest_write_ms(made: Families | Instances) -> float:
-    """While another thread makes and drops partitions."""
+    """Measure writes while another thread makes and drops partitions."""
     table = made.open["p0"]
     waits: list[float] = []
     is_over = threading.Event()
@@ -130,7 +130,7 @@ def longest_write_ms(made: Families | Instances) -> float:
 
 
 def measure_commits(path: Path, seconds: float) -> None:
-    """64 records of 1 KiB to three places, durably."""
+    """Commit 64 records of 1 KiB to three places, durably."""
     names = ["one", "two", "three"]
     families, instances = Families(path / "families", []), Instances(path / "instances", [])
     for name in names:
@@ -234,7 +234,7 @@ async def measure_reads(running: Running, size: int) -> None:
 
 
 async def measure_many(path: Path, partitions: int) -> None:
-    """A log of `partitions` quarters of an hour."""
+    """Measure a log that spans `partitions` quarters of an hour."""
     running = Running(path)
     begun = []
     for number in range(partitions):

@@ -1,5 +1,6 @@
-"""What docs/adr/0017-lone-appends-stay-awake.md weighs: clients that append one by one, each a
-process with a log of its own, asleep while they wait and awake. On a cluster that runs:
+"""Measure the alternatives of docs/adr/0017-lone-appends-stay-awake.md: clients that append one
+by one, each a process with a log of its own, asleep while they wait and awake. On a
+running cluster:
 
 python tests/bench/measure_spinning.py 127.0.0.1:7400 [--clients 1 2 4 8] [--seconds 3]
 """
@@ -24,7 +25,7 @@ RECORD = bytes(128)
 
 
 class Measured(NamedTuple):
-    """By one client, or by several: the sum of what they appended, and else what is usual."""
+    """The figures of one client; of several the sum of their rates, and medians."""
 
     appends_per_s: float
     p50_ms: float
@@ -33,7 +34,7 @@ class Measured(NamedTuple):
 
 
 async def appends(address: str, log_name: str, spin_s: float, seconds: float) -> Measured:
-    """One after the other."""
+    """Append one after the other, and measure."""
     async with await loomlog.connect(address, spin_s=spin_s) as cluster:
         log = cluster.log(log_name)
         await log.append(RECORD)

@@ -21,7 +21,7 @@ from loomlog.testing import LocalCluster
 
 @contextmanager
 def local_cluster() -> Iterator[str]:
-    """Its address; blocking clients and other processes reach it over TCP."""
+    """Run a cluster that blocking clients and other processes reach over TCP; yield its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -51,7 +51,7 @@ class ArchiveRig:
         return cls(cluster, address, log, directory)
 
     def fill(self, count: int, batch: int = 7) -> None:
-        """Values b"1", b"2", …: each is its position if nobody else appends."""
+        """Append the values b"1", b"2", …: each is its position unless something else appends."""
         streams = [stream.id for stream in self.log.describe().streams]
         first = self.log.tail() + 1
         for turn, begin in enumerate(range(first, first + count, batch)):
@@ -75,5 +75,5 @@ class ArchiveRig:
 
     @property
     def files(self) -> list[Path]:
-        """All Parquet files, also those that are not part of the archive."""
+        """Return all Parquet files, also those that are not part of the archive."""
         return sorted(Path(urlparse(self.info.location).path).glob("*.parquet"))

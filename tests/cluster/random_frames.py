@@ -1,4 +1,4 @@
-"""Frames that nobody in his right mind would send: random fields, random payloads, flipped bits."""
+"""Senseless frames: random fields, random payloads, flipped bits."""
 
 from __future__ import annotations
 

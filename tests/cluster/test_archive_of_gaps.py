@@ -29,7 +29,7 @@ def cluster(address: str) -> Iterator[BlockingCluster]:
 
 
 def filled(cluster: BlockingCluster, name: str, protocols: list[str]) -> tuple[BlockingLog, int]:
-    """A log with 25 entries in a segment of each protocol, and the last position."""
+    """Make a log with 25 entries in a segment of each protocol; return it and its last position."""
     log = cluster.create_log(name, protocol=protocols[0], streams=1, replicas=2)
     last = 0
     for number, protocol in enumerate(protocols):

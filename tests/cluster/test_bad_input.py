@@ -43,7 +43,7 @@ class BadInputRig:
         return await connect(address, codec, Service(codec, {}))
 
     async def primary(self) -> tuple[Connection, int, int]:
-        """A connection to the primary of the log's stream, the stream and its epoch."""
+        """Connect to the primary of the log's stream; return the stream and its epoch, too."""
         stream = (await self.log.describe()).streams[0]
         return await self.raw(stream.replicas[0].address), stream.id, stream.epoch
 

@@ -126,7 +126,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[CatchUpRig]:
 
 
 async def fail_over(rig: CatchUpRig, cluster: loomlog.Cluster, node: int) -> None:
-    """A node is killed, the logs go on without it, and it comes back."""
+    """Kill a node, let the logs continue without it, and start it again."""
     rig.stop(f"vsn-{node}", signal.SIGKILL)
     await rig.append(cluster, f"without {node}")
     rig.start_node(node)

@@ -28,7 +28,8 @@ HOLE_S = 0.1
 async def chained(
     directory: Path, *, chains: int = 2, replicas: int = 2, failure_detection_s: float = 10.0
 ) -> AsyncIterator[tuple[LocalCluster, Cluster, Log]]:
-    """A place that was given is void in a new epoch, so no node is taken for dead without need."""
+    """Run a cluster that is slow to count nodes as dead: a new epoch voids positions that were
+    handed out."""
     local = LocalCluster(nodes=3, directory=directory, failure_detection_s=failure_detection_s)
     async with local as cluster, asyncio.timeout(60):
         await cluster.create_log("events", protocol="chained", streams=chains, replicas=replicas)
@@ -37,7 +38,7 @@ async def chained(
 
 
 async def leave_hole(log: Log, count: int = 1) -> Glsn:
-    """Be given a place and never write there."""
+    """Reserve a position and never write there."""
     stream = (await log.describe()).active_streams[0].id
     fixed = await reserve(chains_of(log), stream, count)
     return fixed.above + 1
@@ -132,7 +133,8 @@ async def test_a_hole_at_the_end_does_not_keep_a_reader(tmp_path: Path) -> None:
 
 
 async def test_a_writer_that_was_overtaken_appends_elsewhere(tmp_path: Path) -> None:
-    """Its place is filled while it is on its way: nothing is lost, nothing comes twice."""
+    """Its position is filled while the batch is in flight: nothing is lost, nothing is there
+    twice."""
     async with chained(tmp_path, chains=1) as (local, _, log):
         await log.append(b"before")
         hole = await leave_hole(log)
@@ -212,7 +214,7 @@ async def test_a_node_dies_under_appends(tmp_path: Path, victim: int) -> None:
 async def test_the_tail_does_not_fall_when_places_were_given_and_a_node_dies(
     tmp_path: Path,
 ) -> None:
-    """Else who subscribes from "latest" on might miss what is appended afterwards."""
+    """Otherwise a subscriber from "latest" on might miss later appends."""
     async with chained(tmp_path, chains=1, replicas=3, failure_detection_s=0.5) as (local, _, log):
         await log.append(b"before")
         await leave_hole(log, 10)
@@ -294,7 +296,7 @@ async def test_writers_and_readers_cross_switches_unaware(tmp_path: Path) -> Non
 
 
 async def check_places(log: Log, appended: dict[Glsn, bytes]) -> None:
-    """Every way to find an entry finds the same."""
+    """Check that every way to find an entry finds the same one."""
     info = await log.describe()
     for segment in info.segments:
         inside = [p for p in appended if p >= segment.start and p <= (segment.end or info.reached)]

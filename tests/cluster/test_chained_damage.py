@@ -29,7 +29,7 @@ def damage(chains: Path) -> None:
 
 
 async def chain_of(log: Log) -> list[int]:
-    """Its nodes, head first."""
+    """Return the nodes of the log's chain, head first."""
     [stream] = (await log.describe()).streams
     [nodes] = stream.chains
     return list(nodes)

@@ -50,7 +50,7 @@ async def use_ticket(log: Log, fixed: Fixed, value: bytes) -> None:
 
 
 async def test_who_is_a_little_late_is_not_waited_for_longer_than_it_takes(tmp_path: Path) -> None:
-    """A slow writer beside quick ones: what its followers have fetched ahead hides nothing."""
+    """A slow writer among fast ones: what followers have fetched ahead hides nothing."""
     async with one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (_, log):
         late = await take_ticket(log)
         await log.append(b"quick")
@@ -64,8 +64,8 @@ async def test_who_is_a_little_late_is_not_waited_for_longer_than_it_takes(tmp_p
 
 
 async def all_late(log: Log, entries: AsyncGenerator[Entry]) -> None:
-    """Every second block comes when its followers have fetched those behind it, and one of them has
-    been waiting for the first."""
+    """Write every second block after followers have fetched the later ones, while one of them waits
+    for the first."""
     late = []
     for _ in range(LATE):
         late.append(await take_ticket(log))
@@ -79,7 +79,7 @@ async def all_late(log: Log, entries: AsyncGenerator[Entry]) -> None:
 
 
 def questions_to_replicas(log: Log) -> list[str]:
-    """What the log's client asks from now on."""
+    """Return a list that collects the requests of the log's client from now on."""
     chains = chains_of(log)
     ask = chains.ask_replica
     asked: list[str] = []
@@ -93,7 +93,7 @@ def questions_to_replicas(log: Log) -> list[str]:
 
 
 async def test_late_blocks_are_fetched_together(tmp_path: Path) -> None:
-    """Or a follower would be slower than the writers, and fall behind forever."""
+    """Otherwise a follower would be slower than the writers, and never catch up."""
     async with (
         one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (_, log),
         aclosing(log.subscribe(1)) as entries,
@@ -141,7 +141,7 @@ async def test_a_hole_of_an_older_epoch_is_passed_while_more_and_more_comes(tmp_
 
 
 async def test_holes_that_lie_together_are_waited_for_once(tmp_path: Path) -> None:
-    """Whoever left one had as much time as who left the first."""
+    """The writers of all holes had as much time as the writer of the first."""
     async with one_chain(tmp_path, hole_timeout_s=1.0) as (_, log):
         for _ in range(20):
             await take_ticket(log)
@@ -152,7 +152,7 @@ async def test_holes_that_lie_together_are_waited_for_once(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("node", [1, 2])
 async def test_a_node_may_come_back_at_another_address(tmp_path: Path, node: int) -> None:
-    """No new epoch begins for that: nobody missed it."""
+    """It was not missed, so no new epoch begins."""
     async with (
         one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (local, log),
         aclosing(log.subscribe(1)) as entries,

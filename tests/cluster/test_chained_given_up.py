@@ -1,4 +1,4 @@
-"""What was given up of chained logs leaves nothing behind."""
+"""Appends to chained logs that were given up leave nothing behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_who_gave_up_waiting_for_a_place_is_not_given_one(tmp_path: Path) 
 
 
 async def test_an_append_that_was_refused_each_time_is_certainly_not_there(tmp_path: Path) -> None:
-    """Nobody can take the place of the only replica, whose disk failed."""
+    """No node can replace the only replica, whose disk failed."""
     local = LocalCluster(nodes=1, directory=tmp_path)
     async with local as cluster, asyncio.timeout(60):
         await cluster.create_log("events", protocol="chained", streams=1, replicas=1)
@@ -73,7 +73,7 @@ async def test_who_reads_is_told_at_once_that_the_client_was_closed(tmp_path: Pa
 
 
 def fail_disk(node: StorageNode) -> None:
-    """All that it is asked about chains is refused from now on."""
+    """Let the node refuse all requests about chains from now on."""
     (volume,) = chained_on(node)._volumes._volumes
     assert volume._store is not None
     volume._open_table = _cannot_open

@@ -1,4 +1,4 @@
-"""What operators do, on a cluster of real processes, while a log is in use."""
+"""Commands of operators, on a cluster of real processes, while a log is in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(data: Path) -> Iterator[Up]:
-    """Four nodes; a log has three replicas, so that there is a spare."""
+    """Run four nodes: a log has three replicas, so there is a spare."""
     with loom_up(data, "--nodes", "4", "--heartbeat-timeout", "1", "--sync", "none") as running:
         yield running
 
@@ -38,7 +38,7 @@ LINES = [f"line {n}" for n in range(2000)]
 
 
 def make_log(loom: Loom, name: str, streams: int = 1) -> dict[str, Any]:
-    """A log with entries; its only (or first) stream."""
+    """Make a log with entries and return its only (or first) stream."""
     made = loom.json("log", "create", name, "--streams", str(streams))
     loom.says("append", name, given="\n".join(LINES))
     stream: dict[str, Any] = made["streams"][0]
@@ -147,7 +147,7 @@ def test_a_flipped_byte_is_found_and_repaired(loom: Loom, data: Path) -> None:
 
 
 def flip_byte_of_data(node_directory: Path, stream: int) -> None:
-    """In the first value that is found on the disk."""
+    """Flip a byte of the first value that is found on the disk."""
     for path in sorted(node_directory.glob(f"**/lsid={stream}/**/*")):
         content = path.read_bytes() if path.is_file() else b""
         at = content.find(b"line 7line 8")
@@ -182,7 +182,7 @@ def test_a_node_is_drained_used_again_drained_and_removed(loom: Loom, up: Up) ->
 
 @contextmanager
 def started_again(data: Path, mr: str, number: int) -> Iterator[None]:
-    """A node on the data that it had."""
+    """Start a node on the data that it had."""
     command = program(
         *("vsn", "start", "--cluster-id", "local", "--storage-node-id", str(number)),
         *("--volumes", str(data / f"vsn-{number}"), "--mr", mr, "--listen", "127.0.0.1:0"),

@@ -19,7 +19,7 @@ from loomlog.types import SyncMode
 
 @asynccontextmanager
 async def servers(directory: Path) -> AsyncIterator[str]:
-    """The address of a cluster."""
+    """Run a cluster; yield its address."""
     async with AsyncExitStack() as stack:
         settings = MetadataSettings("test", str(directory / "vmr"), "127.0.0.1:0", http=None)
         repository = MetadataRepository(settings)

@@ -244,7 +244,7 @@ async def test_what_a_dead_sequencer_took_is_found_by_the_next_one(tmp_path: Pat
 
 
 async def lose_answer(cluster: ExactlyOnceServers, log: Log) -> asyncio.Future[object]:
-    """An append that the sequencer took; its answer is lost, and the sequencer dies."""
+    """Begin an append; its answer is lost, and the sequencer dies."""
     sequencer = await sequencer_of(log)
     proxy = cluster.proxies[sequencer]
     proxy.answers_pass = False

@@ -1,4 +1,4 @@
-"""What was given up of copyset logs leaves nothing behind."""
+"""Appends to copyset logs that were given up leave nothing behind."""
 
 from __future__ import annotations
 

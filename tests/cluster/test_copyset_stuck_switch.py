@@ -1,5 +1,5 @@
 """A copyset log that is being closed, for a switch, when too many of its nodes are away: nothing
-may be appended before its end is known. Everybody is told whom it waits for."""
+may be appended before its end is known. All errors and conditions name the nodes it waits for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def stuck(directory: Path) -> AsyncIterator[tuple[LocalCluster, Log, str]]:
-    """The cluster, the log as a client sees it, and whom it waits for, in words."""
+    """Yield the cluster, the log of a client, and the text that names the nodes it waits for."""
     local = LocalCluster(nodes=5, directory=directory, failure_detection_s=DETECTION_S)
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", protocol="copyset", replicas=2)

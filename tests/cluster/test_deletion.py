@@ -2,7 +2,7 @@
 
 A copy of the metadata repository's directory is put back after a log was created and written. For
 that metadata the numbers of the log are free; the nodes hold its data. That such metadata is found
-out and stopped (metadata/rollback/gate.py) is tested elsewhere: here nobody stops it.
+out and stopped (metadata/rollback/gate.py) is tested elsewhere: here nothing stops it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Act = Callable[[LocalCluster, Cluster, str], Awaitable[None]]
 
 
 def holdings(node: StorageNode) -> dict[str, int]:
-    """Everything with entries on the node, and how much of it there is."""
+    """Return everything with entries on the node, and its amount."""
     streams = {
         f"stream {held.driver.stream_id}": held.driver.store.last_llsn
         for held in ordered_on(node).held.values()
@@ -59,8 +59,8 @@ async def add_a_stream(servers: LocalCluster, cluster: Cluster, protocol: str) -
 
 
 async def lose_a_node(servers: LocalCluster, cluster: Cluster, protocol: str) -> None:
-    """An ordered log gets another stream; a chain gets a spare; of a copyset log another node
-    becomes the sequencer."""
+    """Kill a node: an ordered log gets another stream, a chain a spare, a copyset log another
+    sequencer."""
     (stream,) = (await cluster.log("a").describe()).streams
     lost = stream.replicas[0].node
     await servers.stop_node(lost)

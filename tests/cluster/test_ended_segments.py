@@ -26,8 +26,8 @@ async def local() -> AsyncIterator[LocalCluster]:
 
 
 async def two_streams(cluster: Cluster, local: LocalCluster) -> tuple[Log, StreamInfo]:
-    """A log whose first segment has a stream with a few old entries only; and that stream, which
-    a node has that does not know what came after."""
+    """Make a log whose first segment has a stream with only a few old entries, on a node that knows
+    nothing later; return the log and the stream."""
     log = await cluster.create_log("events", streams=2, replicas=1)
     quiet, busy = (await log.describe()).streams
     [replica] = quiet.replicas

@@ -197,7 +197,7 @@ async def test_a_primary_that_dies_after_the_commit(tmp_path: Path) -> None:
 
 
 async def test_a_primary_that_dies_before_it_has_the_append(tmp_path: Path) -> None:
-    """It is gone for certain once the stream is sealed, and goes to another stream."""
+    """Once the stream is sealed, the append is certainly lost and is sent to another stream."""
     async with servers(tmp_path, nodes=4) as cluster:
         client = await cluster.client()
         log = await client.create_log("events", streams=2, replicas=2)

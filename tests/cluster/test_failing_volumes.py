@@ -27,7 +27,7 @@ VOLUME_MIB = 24
 
 @pytest.fixture
 def small_volume(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The volume of node 1, or of another server: a file system of its own."""
+    """Mount a small file system as the volume of node 1, or of another server."""
     disk, path = tmp_path / "disk", tmp_path / getattr(request, "param", "vsn-1")
     disk.mkdir()
     path.mkdir()
@@ -98,7 +98,7 @@ async def read_all(log: Log) -> list[int]:
 
 
 async def serves_without(log: Log, node: int) -> bool:
-    """Whether the log has all its replicas, none of them on that node."""
+    """Return whether the log has all its replicas, none of them on that node."""
     info = await log.describe()
     if info.protocol == "copyset":
         return True

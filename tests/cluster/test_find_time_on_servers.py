@@ -1,4 +1,4 @@
-"""Where a time begins in a log, and whether there is anything at all."""
+"""`find_time` and `is_empty` of a log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def minutes(*after_noon: float) -> list[datetime]:
 
 
 async def by_hand(log: Log, moment: datetime) -> int:
-    """The same, by reading everything."""
+    """Return the position that `find_time` should find, by reading everything."""
     info = await log.describe()
     if info.head <= info.reached:
         async for entry in log.subscribe(info.head, info.reached):

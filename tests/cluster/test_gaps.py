@@ -31,7 +31,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def rig(address: str, tmp_path: Path) -> Iterator[ArchiveRig]:
-    """A log of three segments, with 40 positions in all."""
+    """Make a log of three segments, with 40 positions in all."""
     with loomlog.connect_sync(address, hole_timeout_s=0.05) as cluster:
         rig = ArchiveRig.make(cluster, address, tmp_path, streams=2)
         fill(rig, 1, 10)
@@ -47,13 +47,13 @@ def rig(address: str, tmp_path: Path) -> Iterator[ArchiveRig]:
 
 
 def fill(rig: ArchiveRig, first: Glsn, last: Glsn) -> None:
-    """Values are positions, written one by one."""
+    """Append entries one by one, whose values are their positions."""
     for position in range(first, last + 1):
         assert rig.log.append(b"%d" % position).position == position
 
 
 def leave_hole(rig: ArchiveRig, count: int) -> None:
-    """Somebody is given positions and never writes there."""
+    """Reserve positions that are never written."""
 
     async def take() -> None:
         async with await loomlog.connect(rig.address) as cluster:

@@ -221,7 +221,7 @@ async def test_only_one_that_runs_is_added_and_the_last_one_stays() -> None:
 
 
 async def members_are(cluster: Cluster, *numbers: int) -> None:
-    """All of them are there and have everything."""
+    """Wait until exactly these members are reachable and up to date."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Locations on a whole cluster: where replicas come to be, and where lost ones are made anew."""
+"""Locations on a whole cluster: where replicas are placed, and where lost ones are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers learn when so many disks are lost that acknowledged entries are gone."""
+"""Readers are told when lost disks had the only copies of acknowledged entries."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def replace(cluster: Cluster, node: int) -> None:
 
 
 async def written(processes: LocalProcesses, log: Log) -> tuple[list[Glsn], str, str]:
-    """10 entries on the sequencer's node and x, 20 more on that and y; all 30 are read."""
+    """Write 10 entries to the sequencer's node and x, and 20 more to that and y; read all 30."""
     await append(log, 0)
     await log.tail()
     s = await sequencer(log)
@@ -92,7 +92,7 @@ async def written(processes: LocalProcesses, log: Log) -> tuple[list[Glsn], str,
 
 
 async def told(log: Log, first: Glsn) -> list[Gap | bytes]:
-    """What a subscriber with gaps gets from the epoch of `first`."""
+    """Return what a subscriber with gaps gets from the epoch of `first`."""
     after = (await log.append(b"after")).position
     found = [item async for item in log.subscribe(first, after, gaps=True)]
     here = last_of(epoch_of(first))
@@ -104,7 +104,7 @@ async def told(log: Log, first: Glsn) -> list[Gap | bytes]:
 
 
 async def refused(log: Log, first: Glsn) -> str:
-    """What a plain subscriber is told."""
+    """Return the error that a plain subscriber gets."""
     with pytest.raises(DataLoss) as caught:
         async for _ in log.subscribe(first, await log.tail()):
             pass

@@ -1,4 +1,4 @@
-"""A log whose round log lost rounds says so: nobody is shown a shorter log."""
+"""A log whose round log lost rounds says so: no reader gets a shorter log."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ async def test_a_damaged_member_is_filled_from_the_others_and_counts_again(tmp_p
 
 
 async def test_while_a_record_is_damaged_no_vmr_leads(tmp_path: Path) -> None:
-    """Which logs there are is not known for certain: nothing may be decided, least of all what to
-    delete. Once the record is restored, the cluster goes on by itself."""
+    """It is not certain which logs exist, so nothing may be decided, least of all what to delete.
+    Once the record is restored, the cluster continues by itself."""
     local = LocalCluster(nodes=1, metadata=3, directory=tmp_path)
     async with local as cluster:
         log = await cluster.create_log("events", replicas=1)

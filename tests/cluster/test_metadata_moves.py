@@ -30,7 +30,7 @@ def etcd() -> Iterator[LocalEtcd]:
 
 @contextmanager
 def spawned(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A vmr or vsn until the end of the block."""
+    """Run a vmr or vsn until the end of the block."""
     command = [*program(name, "start"), "--cluster-id", "local", *arguments]
     process = subprocess.Popen(
         [*command, "--log-level", "error"],
@@ -108,7 +108,7 @@ class MetadataRig:
             yield
 
     def append(self, count: int) -> None:
-        """And everything that was ever appended is where it was."""
+        """Append, and check that every earlier entry is where it was."""
         if self._client is None:
             for node in self._nodes:
                 wait_ready(node)

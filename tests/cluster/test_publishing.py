@@ -33,7 +33,7 @@ DAY_S = 86_400
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:
-    """The values b"first", …"""
+    """Return rows with the values b"first", …"""
     numbers = range(first, first + count)
     return pa.record_batch(
         {
@@ -71,7 +71,7 @@ async def log(cluster: Cluster) -> Log:
 
 
 async def published(log: Log, count: int, *, batch: int = 100) -> Writer:
-    """A log with the values 1 to `count` in publications of `batch`."""
+    """Publish the values 1 to `count` in publications of `batch`."""
     writer = await log.writer("w")
     for number, first in enumerate(range(1, count + 1, batch), 1):
         await writer.publish(number, await log.stage(rows(first, batch)))
@@ -214,7 +214,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
 
 @pytest.mark.parametrize("step", [2, 3])
 async def test_what_was_decided_is_what_counts(log: Log, step: int) -> None:
-    """A replay may compute something else: nobody gets to see both, or a mixture."""
+    """A replay may compute other rows: no reader sees both, or a mixture."""
     dying = await log.writer("w")
     Dying(dying, step, after=False)
     with pytest.raises(Crash):
@@ -266,7 +266,7 @@ async def test_many_processes_that_are_the_same_writer_publish_each_number_once(
 
 
 async def test_a_zombie_that_wakes_up_late_adds_nothing(log: Log) -> None:
-    """It was about to append when others went on without it."""
+    """The process was about to append when others continued without it."""
     zombie = await log.writer("w")
     frozen, thawed = asyncio.Event(), asyncio.Event()
     loglet = own_loglet(zombie, "ordered")
@@ -291,7 +291,7 @@ async def test_a_zombie_that_wakes_up_late_adds_nothing(log: Log) -> None:
 async def test_a_zombie_adds_nothing_where_all_memory_of_it_is_gone(
     local: LocalCluster, log: Log
 ) -> None:
-    """What it was about to append was appended by another, trimmed, and forgotten."""
+    """Another process appended its publication, which was then trimmed and forgotten."""
     zombie = await log.writer("w")
     frozen, thawed = asyncio.Event(), asyncio.Event()
     loglet = own_loglet(zombie, "ordered")
@@ -328,7 +328,7 @@ async def test_no_trim_takes_a_reference_that_nobody_has_noted_yet(
 
 
 def forget_producers(local: LocalCluster) -> None:
-    """As replicas do that come in when the batches are trimmed."""
+    """Forget producers, like replicas that join after the batches were trimmed."""
     for node in local.nodes.values():
         for held in ordered_on(node).held.values():
             held.driver.producers = ProducerTable()
@@ -350,7 +350,7 @@ async def test_who_lost_the_lease_publishes_nothing(cluster: Cluster, log: Log) 
 
 
 async def left_intent(log: Log, staged: pa.RecordBatch, step: int = 2) -> int:
-    """A writer died with this decided, as its first; the stream to which it goes."""
+    """Let a writer die after its first decision; return the stream of the publication."""
     dying = await log.writer("w")
     Dying(dying, step, after=False)
     with pytest.raises(Crash):
@@ -391,7 +391,7 @@ async def test_what_was_decided_for_a_segment_that_has_ended_is_published_once(
 async def test_a_segment_may_go_while_a_reference_is_searched_in_it(
     local: LocalCluster, cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else carried it out, and all of its segment was trimmed then."""
+    """Another process published it, and its whole segment was trimmed."""
     await left_intent(log, rows(1, 10), step=3)
     open_stored_stream = log._parts.pieces.stored_stream
 
@@ -499,12 +499,12 @@ async def test_what_others_have_staged_and_not_published_is_kept(
 
 
 async def with_a_fast_clock(local: LocalCluster) -> Cluster:
-    """A client to which all others have been silent for days."""
+    """Connect a client to whose clock all others have been silent for days."""
     return await connect(local.address, clock=lambda: time.time() + 2 * DAY_S)
 
 
 async def publish_again(log: Log, writer: Writer, number: int, batch: pa.RecordBatch) -> None:
-    """After rows were refused that may be gone."""
+    """Stage and publish rows again after they were refused because they may be gone."""
     staged = await log.stage(batch)
     assert (await writer.publish(number, staged)).last
 
@@ -512,7 +512,7 @@ async def publish_again(log: Log, writer: Writer, number: int, batch: pa.RecordB
 async def test_whose_rows_may_be_gone_publishes_them_not(
     local: LocalCluster, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However wrong the clock is by which somebody took the writer for dead."""
+    """This holds even if the writer counts as dead because of a wrong clock."""
     await log.append(b"0")
     slow = await log.writer("slow")
     staged = await log.stage(rows(5000, 10))

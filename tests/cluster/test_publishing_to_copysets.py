@@ -47,7 +47,7 @@ async def values(log: Log) -> list[int]:
 
 
 async def end_epoch(local: LocalCluster, log: Log) -> None:
-    """By the loss of the node that sequences; it is there again soon."""
+    """End the epoch by killing the sequencing node, and start that again."""
     [stream] = (await log.describe()).active_streams
     assert stream.copyset is not None
     assert stream.copyset.sequencer is not None
@@ -97,7 +97,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
 async def test_a_process_that_slept_while_another_published_adds_nothing(
     local: LocalCluster, log: Log, epoch_ends: bool
 ) -> None:
-    """It wakes with the batch in its hand, past all questions."""
+    """It wakes up after its last check, just before it sends the batch."""
     zombie = await log.writer("w")
     asleep, awake = asyncio.Event(), asyncio.Event()
     sequencers = own_loglet(zombie, "copyset")._sequencers

@@ -27,7 +27,7 @@ async def create_logs(cluster: Cluster) -> list[Log]:
 
 
 async def say(address: str, words: bytes) -> None:
-    """Say it, and leave when all was taken or the server hung up."""
+    """Send all of it, and leave when it was accepted or the server hung up."""
     reader, writer = await asyncio.open_connection(*split_address(address))
     try:
         writer.write(words)

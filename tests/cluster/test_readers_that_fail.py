@@ -1,4 +1,4 @@
-"""A reader that dies of something that nobody expected ends what it reads for, with that error."""
+"""An unexpected error of a reader ends what it reads for, with that error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_it_ends_its_subscription(
 
 
 async def of_copysets(log: Log, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is made of an answer, and of the time that passed; a single read, too."""
+    """Let the handling of an answer, of a timer and of a single read fail."""
     with monkeypatch.context() as broken:
         broken.setattr(Reader, "woken", fail)
         await fails(log, "latest")

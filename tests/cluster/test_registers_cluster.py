@@ -16,7 +16,7 @@ from loomlog.testing import LocalCluster
 
 @asynccontextmanager
 async def behind_proxy(request_timeout_s: float = 10.0) -> AsyncIterator[tuple[Cluster, Proxy]]:
-    """A client whose answers can be swallowed."""
+    """Connect a client whose answers can be dropped."""
     servers = LocalCluster(nodes=0)
     async with servers, Proxy() as proxy:
         proxy.target = servers.address

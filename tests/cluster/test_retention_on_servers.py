@@ -126,7 +126,7 @@ async def test_an_idle_chained_log_becomes_empty_but_for_its_last_blocks() -> No
 
 
 async def is_recovered(log: Log) -> bool:
-    """Whether its first epoch is."""
+    """Return whether the first epoch is recovered."""
     found = (await log.describe()).streams[0].copyset
     return found is not None and found.last_clean >= 1
 
@@ -153,7 +153,7 @@ async def test_an_idle_copyset_log_becomes_empty_also_behind_the_end_of_an_epoch
 
 
 async def are_over(servers: LocalCluster) -> bool:
-    """Whether the partitions with copies of the log have ended."""
+    """Return whether the partitions with copies of the log have ended."""
     tables = [copyset_on(node)._copies.volume._table for node in servers.nodes.values()]
     found = [table for table in tables if isinstance(table, RocksLogs) and table.logs()]
     return bool(found) and not any(

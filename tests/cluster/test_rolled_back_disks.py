@@ -1,5 +1,5 @@
-"""Nodes that come back with an older copy of their data: what they forgot was there once, and
-nobody is told otherwise."""
+"""Nodes that come back with an older copy of their data: what they forgot counts as lost,
+never as absent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def roll_back(local: LocalCluster, directory: Path, log: Log, nodes: int) 
 
 
 async def seen(log: Log, positions: list[Glsn]) -> tuple[set[Glsn], set[Glsn]]:
-    """The positions that are delivered, and those that are told to be lost."""
+    """Return the positions that are delivered, and those that are reported as lost."""
     found: set[Glsn] = set()
     lost: set[Glsn] = set()
     async for item in log.subscribe(positions[0], positions[-1], gaps=True):
@@ -114,7 +114,7 @@ async def test_what_all_replicas_of_a_stream_forgot_is_lost(tmp_path: Path) -> N
 
 
 async def test_of_two_streams_one_is_lost(tmp_path: Path) -> None:
-    """What the other one has is delivered."""
+    """The entries of the other stream are delivered."""
     local = LocalCluster(3, directory=tmp_path, sync="none", failure_detection_s=2.5)
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", streams=2, replicas=1)
@@ -133,7 +133,7 @@ async def test_of_two_streams_one_is_lost(tmp_path: Path) -> None:
 
 
 async def told(log: Log, start: Glsn, stop: Glsn) -> str:
-    """What a plain subscriber is told."""
+    """Return the error that a plain subscriber gets."""
     with pytest.raises(DataLoss) as caught:
         async for _ in log.subscribe(start, stop):
             pass
@@ -167,7 +167,8 @@ async def empty(local: LocalCluster, directory: Path, cluster: Cluster, *nodes: 
 
 
 async def test_of_two_chains_one_is_lost(tmp_path: Path) -> None:
-    """What the other one has is delivered, the loss is the same forever, and the log goes on."""
+    """The entries of the other chain are delivered, the loss never changes, and appends
+    continue."""
     local = LocalCluster(3, directory=tmp_path, sync="none", failure_detection_s=2.5)
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", protocol="chained", streams=2, replicas=1)
@@ -206,7 +207,7 @@ async def test_a_chain_waits_for_the_node_that_may_have_it(tmp_path: Path) -> No
 
 
 async def test_a_chain_is_lost_though_nobody_knows_how_far_it_was(tmp_path: Path) -> None:
-    """The metadata repository was started anew, too: no position is given twice."""
+    """The metadata repository was restarted, too: no position is given twice."""
     local = LocalCluster(3, directory=tmp_path, sync="none", failure_detection_s=2.5)
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", protocol="chained", streams=1, replicas=1)

@@ -44,7 +44,7 @@ class Writer:
             number += 1
 
     async def more(self, count: int = 20) -> None:
-        """Wait for so many more appends."""
+        """Wait for `count` more appends."""
         target = len(self.acknowledged) + count
         async with asyncio.timeout(PATIENCE_S):
             while len(self.acknowledged) < target:
@@ -74,7 +74,7 @@ async def runs_on(client: Cluster, nodes: set[int], stream_id: int = 1) -> None:
 
 
 async def read_back(log: Log, acknowledged: dict[int, bytes]) -> None:
-    """Every acknowledged entry is at its place, once; positions have no holes."""
+    """Check that every acknowledged entry is at its position, once, and that there are no holes."""
     tail = await log.tail()
     found = {}
     async for entry in log.subscribe(start=1, stop=tail):

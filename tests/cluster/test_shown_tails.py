@@ -15,7 +15,7 @@ from loomlog.testing import LocalCluster
 
 
 async def shown(cluster: Cluster, name: str) -> int | None:
-    """In a list of all logs."""
+    """Return the tail as a list of all logs shows it."""
     return next(log.tail for log in await cluster.logs() if log.name == name)
 
 
@@ -57,7 +57,7 @@ async def test_who_begins_at_the_latest_misses_nothing_that_comes(tmp_path: Path
 
 
 async def begun(cluster: Cluster) -> None:
-    """The only subscription knows where it begins."""
+    """Wait until the only subscription knows where it begins."""
     async with asyncio.timeout(10):
         subscriptions = cluster._client.subscriptions
         while not any(s._next for s in subscriptions._open):  # noqa: ASYNC110 - nobody tells
@@ -65,7 +65,7 @@ async def begun(cluster: Cluster) -> None:
 
 
 def hand_out(local: LocalCluster, stream: StreamInfo, count: int) -> None:
-    """To somebody who never writes there."""
+    """Reserve positions that are never written."""
     assert local.metadata is not None
     assert local.metadata.term is not None
     keeper = local.metadata.term.keepers["chained"]

@@ -1,4 +1,4 @@
-"""Clients that ask and do not read the answers cost a server little, and nobody else."""
+"""Clients that ask and do not read the answers cost a server little, and other clients nothing."""
 
 from __future__ import annotations
 

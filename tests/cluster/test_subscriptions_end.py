@@ -1,4 +1,4 @@
-"""What happens to readers when what they read goes away."""
+"""Subscriptions end when what they read goes away."""
 
 from __future__ import annotations
 

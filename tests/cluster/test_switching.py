@@ -51,7 +51,7 @@ class Load:
             self.read[entry.position] = entry.value
 
     async def more(self, entries: int = 20) -> None:
-        """Until so many were acknowledged and read from now on."""
+        """Wait until this many more entries are acknowledged and read."""
         acknowledged, read = len(self.acknowledged), len(self.read)
         async with asyncio.timeout(30):
             while min(len(self.acknowledged) - acknowledged, len(self.read) - read) < entries:
@@ -64,7 +64,7 @@ class Load:
                 task.result()
 
     async def end(self) -> None:
-        """All is as it should be: every acknowledged entry was read once, where it was said."""
+        """Check that every acknowledged entry was read once, at its position."""
         self._stop = True
         await asyncio.gather(*self._tasks)
         async with asyncio.timeout(30):

@@ -39,7 +39,7 @@ async def append(log: Log, first: int, count: int) -> None:
 
 
 async def read_all(log: Log, count: int) -> list[int]:
-    """The numbers that were appended, in their order."""
+    """Return the numbers that were appended, in order."""
     numbers = []
     async with asyncio.timeout(PATIENCE_S):
         async for entry in log.subscribe(1):

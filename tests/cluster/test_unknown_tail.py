@@ -1,5 +1,5 @@
-"""A copyset log whose end nobody can tell, because a node is away without which it cannot be
-recovered: all that is stored is read, and nobody is told that there is nothing."""
+"""A copyset log whose end is unknown, because a node is away without which it cannot be recovered:
+all that is stored is read, and no reader is told that there is nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from loomlog.testing import LocalCluster
 
 @asynccontextmanager
 async def one_dead(directory: Path, protocol: str) -> AsyncIterator[tuple[LocalCluster, Log, int]]:
-    """Three nodes, three replicas, one entry; then a node dies that nobody can do without."""
+    """Run three nodes with a log of three replicas and one entry, then kill a node that recovery
+    needs."""
     local = LocalCluster(nodes=3, directory=directory, failure_detection_s=1.0)
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", protocol, replicas=3)

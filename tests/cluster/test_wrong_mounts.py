@@ -26,7 +26,7 @@ PROTOCOLS = ("ordered", "chained", "copyset")
 
 @contextmanager
 def running(data: Path) -> Iterator[Loom]:
-    """A cluster of two nodes; what `loom up` says on standard error goes to a file."""
+    """Run a cluster of two nodes; the standard error of `loom up` goes to a file."""
     command = program("loom", "up", "--port", "0", "--nodes", "2", "--data", str(data), "--json")
     with (
         (data / "stderr").open("w") as stderr,

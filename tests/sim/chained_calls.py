@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """An operation that somebody has under way."""
+    """An operation in progress."""
 
     def __init__(self, world: ChainedWorld, party: Party | Node, steps: Steps[None]) -> None:
         self.world = world
@@ -54,6 +54,6 @@ class Question:
     ask: ChainedAsk
 
     def answer(self, answer: Answer) -> None:
-        """To whoever asked, unless it went on without."""
+        """Deliver the answer, unless the caller continued without it."""
         if self.call.turn is self.turn:
             self.call.answered(self.index, answer)

@@ -1,4 +1,4 @@
-"""What must hold of a chained log, judged while a simulation runs."""
+"""The rules of a chained log, checked while a simulation runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Violation(Exception):  # noqa: N818 - it says what it is
 
 
 class Value(NamedTuple):
-    """A batch by who wrote it."""
+    """A batch, identified by its writer."""
 
     producer_id: int
     sequence: int
@@ -43,7 +43,7 @@ class Judge:
     # ---- what was seen
 
     def seen(self, block: Block) -> None:
-        """Somebody read it, or was told that it is written: so it is for everybody, forever."""
+        """Called when a block was read or reported as written: it must stay so for all readers."""
         for position in range(block.first, block.end):
             before, _ = self._decided.setdefault(position, (block, self.now()))
             if not before.is_same(block):
@@ -58,7 +58,8 @@ class Judge:
             raise Violation(f"{value} is at {self._places[value]} and at {block.first}")
 
     def appended(self, block: Block, floor: Glsn) -> None:
-        """`floor`: behind all that was acknowledged when the append began."""
+        """Called when an append is acknowledged; `floor` was the last acknowledged position at its
+        begin."""
         if block.first < floor:
             raise Violation(f"{block.first} was given to an append that began behind {floor}")
         if self.closed_at and block.first >= self.closed_at:
@@ -68,18 +69,18 @@ class Judge:
         self.acknowledged_end = max(self.acknowledged_end, block.end)
 
     def tried(self, block: Block) -> None:
-        """A new epoch may give a position to the same writer again."""
+        """Called when a writer tries a position; a new epoch may give it the same one again."""
         self._lost.discard((Value(block.producer_id, block.sequence), block.first))
 
     def lost(self, block: Block) -> None:
-        """Somebody was told that the block is not written there, and never will be."""
+        """Called when a block was reported as not written there, now and later."""
         value = Value(block.producer_id, block.sequence)
         self._lost.add((value, block.first))
         if self._places.get(value) == block.first:
             raise Violation(f"{block} was seen, and is said to be lost")
 
     def not_written(self, position: Glsn, since: int) -> None:
-        """Somebody who asked at the moment `since` was told that nothing is there."""
+        """Called when a request of the moment `since` found nothing there."""
         found = self._decided.get(position)
         if found is not None and found[1] <= since:
             raise Violation(f"{position} held {found[0]} and is said to be unwritten")
@@ -93,7 +94,7 @@ class Judge:
             raise Violation(f"the log is said to end at {end}; acknowledged was up to {floor}")
 
     def tail_found(self, tail: Glsn, floor: Glsn) -> None:
-        """`floor`: what was told of, or acknowledged, before it was asked for."""
+        """Called with a tail; `floor` was reported or acknowledged before the request."""
         if tail < floor:
             raise Violation(f"the tail is said to be {tail}; it was {floor}")
         self.tail = max(self.tail, tail)
@@ -112,7 +113,7 @@ class Judge:
     # ---- at the end
 
     def whole(self, blocks: Iterable[Block]) -> None:
-        """All blocks of the log, in order: nothing is missing, nothing is new."""
+        """Called with all blocks of the log, in order: none is missing, none is new."""
         found = {block.first: block for block in blocks}
         for block in found.values():
             self.seen(block)

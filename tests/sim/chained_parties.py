@@ -1,4 +1,4 @@
-"""Who takes part in a simulated chained log: nodes, clients, metadata repositories.
+"""The parties of a simulated chained log: nodes, clients, metadata repositories.
 
 What clients and metadata repositories do are generators, like the operations of the core that they
 are made of; the world delivers what they ask.
@@ -106,7 +106,8 @@ class Node:
         self._store.ask(replica, request, answered)
 
     def crash(self, random: Random) -> list[Answered]:
-        """Those who will never be answered. What was being written is stored, or not."""
+        """Crash, and return the requests that stay unanswered. A write in progress is stored, or
+        not."""
         self.up = False
         unanswered = self.unanswered
         self._forget()
@@ -179,7 +180,7 @@ class Client(Party):
         return answer.ticket if isinstance(answer, HandedOut) else None
 
     def _write(self, ticket: Ticket, block: Block) -> Steps[Appended | Overtaken | None]:
-        """Until it is known what became of it; None if that takes too long."""
+        """Write a block until its outcome is known; return None if that takes too long."""
         for _ in range(TRIES):
             assert self.projection is not None
             if ticket.epoch == self.projection.epoch:

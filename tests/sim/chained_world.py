@@ -74,7 +74,7 @@ class ChainedWorld:
 
     @property
     def projection(self) -> Projection:
-        """The one in force."""
+        """The current projection."""
         return self.records.record.projection
 
     def _number(self) -> int:
@@ -167,7 +167,7 @@ class ChainedWorld:
             node.ask(target, request, partial(self._answer, question))
 
     def _pull(self, node: Node, replica: Replica, request: Pull, question: Question) -> None:
-        """The node asks another one; what that is about may be over when it is answered."""
+        """Let the node ask another one; the reason may be gone when the answer arrives."""
         done = partial(self._answer, question)
         node.unanswered.append(done)
 
@@ -269,7 +269,7 @@ class ChainedWorld:
             unanswered(Lost())
 
     def _lose_disk(self, node: Node) -> None:
-        """Only if every chain keeps a replica whatever reconfigurations are under way."""
+        """Lose a disk if every chain keeps a replica, whatever reconfigurations are in progress."""
         if any(isinstance(call.party, Repository) for call in self.calls):
             return
         if any(isinstance(q.ask.request, Swap) for q in [*self.questions, *self.late]):
@@ -284,7 +284,7 @@ class ChainedWorld:
         return replica in self.nodes[replica.node_id].table.replicas()
 
     def _end_calls(self, party: Party | Node) -> None:
-        """It dies in the middle of what it does; what it sent may still arrive."""
+        """End the operations of a party that dies; what it sent may still arrive."""
         self.calls = [call for call in self.calls if call.party is not party]
 
     def _replace_client(self) -> None:
@@ -293,7 +293,7 @@ class ChainedWorld:
         self.clients[index] = self._new_client()
 
     def _replace_repository(self) -> None:
-        """A new one leads; the old one is gone, or does not know."""
+        """Let a new repository lead; the old one is gone, or does not know."""
         if len(self.repositories) > 1 or self.random.random() < 0.5:
             self._end_calls(self.repositories.pop(0))
         self.repositories.append(self._new_repository())
@@ -371,7 +371,8 @@ class ChainedWorld:
     # ---- the end
 
     def _check_replicas(self) -> None:
-        """What was acknowledged is on every replica in force that did not lose its disk."""
+        """Check that acknowledged blocks are on every current replica that did not lose its
+        disk."""
         for block in self.judge.acknowledged.values():
             for replica in self.projection.chain_of(block.first):
                 stored = self.nodes[replica.node_id].table.look(replica)
@@ -419,7 +420,7 @@ class ChainedWorld:
                     raise Violation(f"{position} cannot be read: {outcome}")
 
     def _compare_replicas(self, start: Glsn) -> None:
-        """The replicas of a chain are the same, but for what is trimmed only here or there."""
+        """Check that the replicas of a chain are equal, except for what only some have trimmed."""
         for chain in self.projection.chains:
             contents = []
             for replica in chain:

@@ -1,4 +1,4 @@
-"""What may happen to a simulated copyset log."""
+"""The faults of a simulated copyset log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFTEN: Final = (10, 6, 8, 2, 5, 5, 6, 3, 3, 4, 3, 2, 3, 2, 2, 3, 1)  # how often
 
 class Harm:
     def __init__(self, world: CopysetWorld) -> None:
-        """A seed has its own mixture."""
+        """Choose a mixture of faults, by the seed."""
         self._world = world
         self._often = [weight * world.random.choice((0, 1, 1, 4)) for weight in OFTEN]
         self._often[0] += 1
@@ -82,8 +82,8 @@ class Harm:
             node.roll_back(self._world.store.state.epoch)
 
     def _is_spare(self, node: Node) -> bool:
-        """Without it every nodeset keeps somebody who can be recovered from, and the newest one so
-        many that it can be written to."""
+        """Return whether, without the node, every nodeset can be recovered and the newest can be
+        written to."""
         here = {n for n, other in self._world.nodes.items() if other is not node and not other.gone}
         history = self._world.store.state.history
         is_anybody_left = all(here.intersection(metadata.nodes) for metadata in history)
@@ -97,7 +97,7 @@ class Harm:
             world.send(0, node, Trim(LOG, lsn), ignore)
 
     def _damage(self) -> None:
-        """Copies of recovered epochs cannot be read any more: a few, or all of the last records."""
+        """Make copies of recovered epochs unreadable: a few, or all of the last records."""
         world, random = self._world, self._world.random
         clean = world.store.state.last_clean
         records = [r for node in world.nodes.values() for r in node.records.all()]
@@ -116,7 +116,7 @@ class Harm:
             world.nodes[node].unreadable |= damaged
 
     def copy_again(self) -> None:
-        """What was on nodes that are gone goes to others, as far as it is recovered."""
+        """Copy the recovered records of nodes that are gone to others."""
         world = self._world
         for node in [node for node in world.nodes.values() if node.gone]:
             state, me = world.store.state, node.node_id
@@ -156,7 +156,7 @@ class Harm:
             world.crash(node)
 
     def strike(self, message: Message) -> None:
-        """Now and then who recovers dies in the midst of it: of what it writes, some arrived."""
+        """Sometimes kill a recovery after some of its writes have arrived."""
         world = self._world
         match message.request:
             case Store(record=record) | Amend(record=record) if not record.recovered:

@@ -1,4 +1,4 @@
-"""What must hold of a copyset log, judged while a simulation runs, with a look into all nodes.
+"""The rules of a copyset log, checked while a simulation runs, with a look into all nodes.
 
 - An acknowledged record was stored on all nodes of its newest wave, which span the racks.
 - Once acknowledged, it is read forever, as long as fewer than R nodes lose their disks.
@@ -102,7 +102,7 @@ class WriteJudge:
         demand(before is effect, f"append {append} ended twice: {before}, {effect}")
 
     def _give(self, record: Record) -> None:
-        """A sequencer gave its LSNs to a record."""
+        """Called when a sequencer assigns LSNs to a record."""
         other = self.given_out.setdefault(record.first, record)
         same = other.batch == record.batch or not record.batch  # an amendment has none
         if not same or other.count != record.count:
@@ -134,7 +134,7 @@ class WriteJudge:
         )
 
     def _is_good(self, epoch: Epoch, lng: Offset) -> bool:
-        """All up to it is stored."""
+        """Return whether all records up to it are stored."""
         good = self._good.get(epoch, 0)
         while good < lng and self._is_stored(lsn := make(epoch, good + 1)):
             good += self.given_out[lsn].count
@@ -148,7 +148,7 @@ class WriteJudge:
         self.highest_release = max(self.highest_release, lsn)
 
     def open_appends(self) -> list[int]:
-        """Those whose sequencer runs and has not told yet how they ended."""
+        """Return the appends without an outcome whose sequencer runs."""
         begun = self.begun.items()
         open_ = [append for append, _ in begun if append not in self.outcomes]
         return [append for append in open_ if self._world.is_alive(self.begun[append])]
@@ -156,7 +156,8 @@ class WriteJudge:
     # ---- nodes
 
     def took(self, node: Node, record: Record, before: Record | None, sealed: Epoch) -> None:
-        """A node says that it stored this. It had `before`, and was sealed up to `sealed`."""
+        """Called when a node has stored a record. It had `before`, and was sealed up to
+        `sealed`."""
         records = node.records
         after = records.by_first.get(record.first)
         name = f"node {node.node_id} took {lsn_words(record.first)}"
@@ -173,7 +174,7 @@ class WriteJudge:
         demand(not others, f"copies of node {node.node_id} overlap: {record}, {others}")
 
     def released(self, node: Node) -> None:
-        """A node was told what is released."""
+        """Called when a node has learned what is released."""
         records = node.records
         unclean = (copy.epoch for copy in records.all() if records.end_of(copy.epoch) is None)
         clean = epoch_of(records.standing.released) <= next(unclean, EPOCH_MAX)
@@ -182,8 +183,8 @@ class WriteJudge:
     # ---- at the end
 
     def check_single_copies(self, up: Collection[Node]) -> int:
-        """Records of which all copies are there are sent, although only one node sends each,
-        whichever node is away. Return how many were due."""
+        """Check that complete records are sent, although only one node sends each, whichever node
+        is away. Return how many were due."""
         released = min((node.records.standing.released for node in up), default=0)
         complete = self._complete({node.node_id: node for node in up})
         due = {lsn: set(r.copyset) for lsn, r in complete.items() if r.last <= released}
@@ -206,7 +207,7 @@ class WriteJudge:
         return len(expected)
 
     def _complete(self, nodes: dict[NodeId, Node]) -> dict[Lsn, Record]:
-        """Acknowledged records that are on all nodes of their copyset."""
+        """Return the acknowledged records that are on all nodes of their copyset."""
         found = {}
         for lsn in self.acknowledged:
             copies = {
@@ -245,7 +246,7 @@ class Judge(WriteJudge):
     # ---- reading: what anybody sees is so for everybody, forever
 
     def shown(self, shown: Deliver | Gap, expected: Lsn) -> None:
-        """A reader was shown this, and should have been shown what begins at `expected`."""
+        """Called when a reader gets something; it should begin at `expected`."""
         if shown.first != expected:
             raise Violation(f"{lsn_words(expected)} comes next, not {lsn_words(shown.first)}")
         if isinstance(shown, Gap):
@@ -293,7 +294,7 @@ class Judge(WriteJudge):
             raise Violation(f"{lsn_words(record.first)} shows {record} and {void}")
 
     def _gap(self, gap: Gap) -> None:
-        """A reader was told that there is nothing."""
+        """Called when a reader has found a gap."""
         self.gaps.append(gap)
         first, last, kind = gap.first, gap.last, gap.kind
         if kind is GapKind.TRIM:
@@ -320,7 +321,7 @@ class Judge(WriteJudge):
         self.lost.add(record.first)
 
     def _may_be_lost(self, gap: Gap, there: Collection[Lsn]) -> bool:
-        """It was, or nobody knows any more."""
+        """Return whether something in the gap was lost, or may have been."""
         if gap.last <= self.trimmed:
             return True
         lost = [self.given_out[lsn] for lsn in self.given_out.keys() - there]
@@ -332,7 +333,7 @@ class Judge(WriteJudge):
         return gap.last <= max(self.finished.get(epoch, gap.last), last_given)
 
     def there(self) -> set[Lsn]:
-        """Where the records begin of which somebody has a copy."""
+        """Return the first LSNs of records that have a copy."""
         nodes = [node for node in self._world.nodes.values() if not node.gone]
         return {record.first for node in nodes for record in node.readable()}
 
@@ -356,7 +357,7 @@ class Judge(WriteJudge):
         self._check_gaps(shown, looked)
 
     def _check_gaps(self, shown: list[Record], looked: dict[NodeId, Lsn]) -> None:
-        """Where an f-majority has nothing, nothing must have been."""
+        """Check that no record was lost where an f-majority has nothing."""
         state = self._world.store.state
         for epoch in range(1, state.epoch + 1):
             metadata = state.metadata_of(epoch)
@@ -373,7 +374,7 @@ class Judge(WriteJudge):
                     self._missed(lsn)
 
     def _missing(self, epoch: Epoch, there: list[tuple[int, int]]) -> list[Lsn]:
-        """LSNs that nobody shows, of those where there was something."""
+        """Return the LSNs that no node shows, up to the last one of the epoch."""
         last = self._lasts.get(epoch)
         highest = OFFSET_MAX if last is None else last
         missing, offset = [], 1
@@ -400,7 +401,7 @@ class Judge(WriteJudge):
                 raise Violation(f"{record} was acknowledged, and is not shown")
 
     def cleaned(self, end: EpochEnd) -> None:
-        """An epoch is recovered: from now on it is as it is."""
+        """Called when an epoch is recovered: from now on it does not change."""
         epoch, nodes = end.epoch, self._world.nodes.values()
         self._lasts[epoch] = end.last
         counting = [node.node_id for node in nodes if node.counts_in(epoch)]
@@ -413,7 +414,8 @@ class Judge(WriteJudge):
                         self.seen(record)
 
     def look_at_the_end(self) -> None:
-        """Everything is released and purged: all that is anywhere is shown, and is complete."""
+        """Check, when everything is released and purged, that all that is stored is shown and
+        complete."""
         self.peek()
         nodes = self._world.nodes.values()
         holders: dict[Void, set[NodeId]] = {}

@@ -1,4 +1,4 @@
-"""Who takes part in a simulated copyset log: nodes, the epoch store, hosts of sequencers, readers;
+"""The parties of a simulated copyset log: nodes, the epoch store, hosts of sequencers, readers;
 and the messages and procedures that they have under way."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def ignore(answer: Answer) -> None:
 
 
 def is_nothing(request: NodeRequest, answer: NodeAnswer) -> bool:
-    """A reader may as well wait."""
+    """Return whether the answer has nothing for a reader, which may as well wait."""
     match request, answer:
         case Read(first=first), Delivered(next_lsn=next_lsn):
             return next_lsn <= first
@@ -181,7 +181,7 @@ class Node:
         return [r for r in self.records.all() if r.first not in self.unreadable]
 
     def counts_in(self, epoch: Epoch) -> bool:
-        """What it does not have of the epoch it never had."""
+        """Return whether what the node lacks of the epoch was never there."""
         return not self.gone and epoch > self.lost_through
 
     def crash(self) -> None:
@@ -200,16 +200,16 @@ class Node:
         self._forget(newest)
 
     def keep_copy(self) -> None:
-        """Somebody copies its disk."""
+        """Copy its disk, for `roll_back`."""
         self._copy = deepcopy(self._disk)
 
     def roll_back(self, newest: Epoch) -> None:
-        """Its disk is what somebody copied once."""
+        """Replace its disk by the copy."""
         self._disk = deepcopy(self._copy)
         self._forget(newest)
 
     def _forget(self, newest: Epoch) -> None:
-        """It seals itself, because it does not know any more what it was sealed at."""
+        """Seal itself, because it has forgotten in which epoch it was sealed."""
         self.lost_through = newest
         self.released = 0
         self.unreadable.clear()
@@ -246,7 +246,7 @@ class EpochStore:
         return self.state
 
     def _history(self, gone: Collection[NodeId]) -> tuple[EpochMetadata, ...]:
-        """Now and then another nodeset."""
+        """Return a history that sometimes changes the nodeset."""
         history = self.state.history
         newest = history[-1]
         here = [member for member in self._members if member.node_id not in gone]
@@ -302,7 +302,7 @@ class Follower:
         return self._reader.finished
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Called when time has passed."""
         now = self._world.now
         authorities = self._world.authorities_for_readers()
         if authorities != self._authorities:

@@ -104,7 +104,7 @@ class CopysetWorld:
         return process in self._alive
 
     def authorities(self) -> dict[NodeId, Authority]:
-        """As far as nodes do not tell themselves."""
+        """Return the authorities of nodes that cannot report their own."""
         return {n: Authority.UNAVAILABLE for n, node in self.nodes.items() if node.gone}
 
     def authorities_for_readers(self) -> dict[NodeId, Authority]:
@@ -130,7 +130,7 @@ class CopysetWorld:
         self.judge.look_at_the_end()
 
     def _read_in_trouble(self) -> None:
-        """Readers begin when nodes are away that stay away for a while."""
+        """Start readers while nodes are away for some time."""
         self._harm.before_reading()
         self.replace_follower()
         self.replace_follower()
@@ -153,7 +153,7 @@ class CopysetWorld:
         raise Violation(f"not well although there are no faults: {self.store.state}")
 
     def _close(self) -> None:
-        """The log ends before an epoch that nothing is appended in."""
+        """Close the log before an epoch without appends."""
         self.activate()
         self.settle()
         self.store.state = replace(self.store.state, closed=True)
@@ -162,14 +162,15 @@ class CopysetWorld:
     # ---- parts of a run, in peace
 
     def write(self, appends: int) -> None:
-        """Until all is stored and released."""
+        """Append, and run until all is stored and released."""
         self.settle()
         for _ in range(appends):
             self._append()
             self.settle()
 
     def read_all(self, pace_s: float) -> float:
-        """How long a reader takes to read what is released, when every message takes so long."""
+        """Return how long a reader takes to read everything released if a message takes up to
+        `pace_s`."""
         began_s = self.now
         released = max(node.records.standing.released for node in self.nodes.values())
         self.followers = [Follower(self, self._new_process(), 1, released)]
@@ -205,7 +206,7 @@ class CopysetWorld:
             self._pass_time()
 
     def _pass_time(self) -> None:
-        """Until somebody has something to do."""
+        """Advance the time to the next alarm."""
         alarms = [follower.wakes_at for follower in self.followers]
         alarms += [host.sequencer.next_due for host in self.hosts]
         times = [time for time in alarms if time is not None and time > self.now]
@@ -247,7 +248,7 @@ class CopysetWorld:
             self._arrive(self.nodes[message.target], message)
 
     def _lose(self, message: Message) -> None:
-        """It may still arrive, when nobody waits for it any more."""
+        """Lose a message; it may still arrive when no sender waits for it any more."""
         message.done(Lost())
         if self.random.random() < 0.5:
             message.late, message.done = True, ignore
@@ -297,7 +298,7 @@ class CopysetWorld:
         return answer
 
     def _wake(self, node: Node) -> None:
-        """There is something for those who wait for it to release something."""
+        """Deliver the requests that wait for the node to release something."""
         self.messages += [m for m in self.waiting if m.target == node.node_id]
         self.waiting = [m for m in self.waiting if m.target != node.node_id]
 
@@ -356,7 +357,7 @@ class CopysetWorld:
         self._alive.discard(host.process)
 
     def finish(self, host: Host) -> None:
-        """It ends, and tells how far it has acknowledged."""
+        """End a sequencer, which reports how far it has acknowledged."""
         epoch, last = host.sequencer.epoch, offset_of(host.sequencer.last_acknowledged)
         self.kill(host)
         self.send(0, Service.METADATA, Finish(LOG, epoch, last), ignore)
@@ -499,7 +500,7 @@ class CopysetWorld:
                 self._purge(node)
 
     def _has_loss(self) -> bool:
-        """Who lost a disk does not count in the newest epoch: the next one is better."""
+        """Return whether a node of the newest epoch lost its disk and so does not count in it."""
         state = self.store.state
         nodes = [self.nodes[node] for node in state.metadata_of(state.epoch).nodes]
         return not all(node.counts_in(state.epoch) for node in nodes)

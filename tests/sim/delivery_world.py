@@ -76,7 +76,7 @@ class Timer:
 
 
 class ManualLoop:
-    """Only collects what is to be done."""
+    """An event loop that only collects its work."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -100,7 +100,7 @@ class ManualLoop:
 
 class ManualTask:
     def add_done_callback(self, done: Callable[..., object]) -> None:
-        """It is never looked at again."""
+        """Do nothing: the result is never used."""
 
 
 class Pause:
@@ -370,7 +370,7 @@ class DeliveryWorld:
     # ---- how it happens
 
     def learn(self, *, held: bool = False, rolled_back: bool = False) -> None:
-        """The client learns in which epochs the streams are."""
+        """Let the client learn the epochs of the streams."""
         log = pb.Log(segments=[pb.Segment(loglet_id=1, protocol=ORDERED)])
         for stream in self.streams:
             log.streams.add(
@@ -401,7 +401,7 @@ class DeliveryWorld:
         stream.end_epoch()
 
     def _ask(self, stream: ModelStream, resolver: Resolver) -> None:
-        """Any replica tells what became of batches of an epoch that is over."""
+        """Let a replica answer for the outcome of batches of an ended epoch."""
         for attempt in resolver._of_past_epochs():
             stored = [
                 position
@@ -468,12 +468,12 @@ class DeliveryWorld:
         self._end(all_settled=False)
 
     def _hold(self) -> None:
-        """An operator seals the streams: what is queued fails at once."""
+        """Let an operator seal the streams: queued batches fail at once."""
         self.learn(held=True)
         self._end(all_settled=False)
 
     def _roll_back(self) -> None:
-        """The log lost rounds: what is queued or was sent fails at once."""
+        """Let the log lose rounds: batches that are queued or in flight fail at once."""
         self.learn(rolled_back=True)
         for index, batch in enumerate(self.batches):
             if batch.progress.state in (table.QUEUED, table.SENT, table.DOUBTFUL):
@@ -481,7 +481,7 @@ class DeliveryWorld:
         self._end(all_settled=False)
 
     def _end(self, *, all_settled: bool = True) -> None:
-        """Nothing is decided any more, but what is on its way to servers may still arrive."""
+        """End the client; requests in flight may still arrive at servers."""
         self.over = True
         if all_settled and self.delivery._outstanding:
             raise Violation("a batch was left without an outcome")
@@ -520,7 +520,7 @@ class DeliveryWorld:
         self._check_books()
 
     def _check_order(self) -> None:
-        """Batches that were never refused stand in the order of their lane."""
+        """Check that batches that were never refused are in the order of their lane."""
         once = [i for i, batch in enumerate(self.batches) if not batch.progress.attempts]
         once = [index for index in once if index not in self._refused]
         for stream in self.streams:
@@ -635,7 +635,7 @@ class ModelCarrier(OrderedCarrier):
 
 
 class Recorded(dict[tuple[table.State, table.Event], tuple[table.State, table.Action]]):
-    """Rules that note which of them were used."""
+    """A table of rules that records which of them were used."""
 
     def __init__(self, rules: Rules, used: set[tuple[table.State, table.Event]]) -> None:
         super().__init__(rules)

@@ -1,4 +1,4 @@
-"""What a simulated quorum round log consists of: members with a disk, leaders, and channels."""
+"""The parts of a simulated quorum round log: members with a disk, leaders, and channels."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Member:
         request.channel.answers.append(answer)
 
     def crash(self, random: Random) -> None:
-        """What was being written is lost, or some of it is not."""
+        """Crash; a write in progress is lost, or a part of it is stored."""
         if self.job is not None:
             request, state, records, _ = self.job
             kept = random.random()
@@ -156,7 +156,7 @@ class LeaderProcess:
             self.flush()
 
     def notice_broken(self) -> bool:
-        """Whether there was one that broke."""
+        """Disconnect a broken connection; return whether there was one."""
         for member, channel in self.channels.items():
             if channel.broken:
                 self.disconnect(member)

@@ -108,7 +108,7 @@ class QuorumWorld:
             self._deliver()
 
     def _deliver(self) -> None:
-        """A message arrives, or a disk makes progress."""
+        """Deliver a message, or let a disk make progress."""
         random = self.random
         channels = [c for leader in self.leaders for c in leader.channels.values()]
         busy = [m for m in self.members.values() if m.up and (m.job or m.queue)]
@@ -136,7 +136,7 @@ class QuorumWorld:
         return (one in self._apart) == (other in self._apart)
 
     def _is_slow(self, chosen: Member | Channel) -> bool:
-        """Whether what might happen takes its time."""
+        """Return whether the next event takes its time."""
         if isinstance(chosen, Member):
             where = next(m for m, member in self.members.items() if member is chosen)
         else:
@@ -232,7 +232,7 @@ class QuorumWorld:
                 return
 
     def lead(self, member: MemberId) -> LeaderProcess:
-        """Somebody there got the next epoch."""
+        """Let this member lead in the next epoch."""
         self.epoch += 1
         leader = LeaderProcess(
             self, Leader(self.epoch, member, ""), self.configuration, self.file_bytes
@@ -241,7 +241,7 @@ class QuorumWorld:
         return leader
 
     def end(self, leader: LeaderProcess) -> None:
-        """It gives up, or its process is gone; what it sent may still arrive."""
+        """End a leader, which gives up or dies; what it sent may still arrive."""
         if leader in self.leaders:
             self.leaders.remove(leader)
             self.zombies += leader.channels.values()
@@ -255,7 +255,8 @@ class QuorumWorld:
         return leader is not None and known is not None and len(leader.values) > len(known)
 
     def _all_is_well(self) -> bool:
-        """The newest leader leads, has got something acknowledged, and all members follow."""
+        """Return whether the newest leader leads, got a record acknowledged, and all members
+        follow."""
         if not self._newest_has_appended():
             return False
         core = max(self.leaders, key=lambda leader: leader.identity.epoch).core

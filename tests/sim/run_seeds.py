@@ -131,7 +131,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _chunks(options: argparse.Namespace) -> Iterator[list[Choice]]:
-    """All seeds at once; or some at a time, at least once, until the time is over."""
+    """Yield all seeds at once; or some at a time, at least once, until the time is over."""
 
     def choices(first: int, count: int) -> list[Choice]:
         return [

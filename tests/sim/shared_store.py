@@ -56,7 +56,7 @@ class SharedStore(MemoryStore):
         return Copy(dict(self._items), self._version)
 
     def restore(self, copy: Copy) -> None:
-        """Go back in time; nobody may use it in this moment."""
+        """Restore a copy; no request may be in progress."""
         self._world.note("store", "restored", copy.version)
         self._items, self._version = dict(copy.items), copy.version
 

@@ -177,8 +177,8 @@ class SimCluster:
     async def connect(
         self, process: Process, name: str = "", **settings: Unpack[ClientOptions]
     ) -> Cluster:
-        """A client of the cluster; waits for the metadata repository if it must. Several in one
-        process need names: their producer ids come from it."""
+        """Connect a client; wait for the metadata repository if necessary. Several in one process
+        need names, from which their producer ids are made."""
         rng = Random(f"{self.sim.world.seed} {process.host.name}{name} {len(process.host.lives)}")
         settings["spin_s"] = 0.0  # a loop that does not sleep would stop the simulated time
         addresses = self.metadata_addresses

@@ -43,7 +43,7 @@ Patch = pytest.MonkeyPatch
 
 
 def notices(complaint: str, make: type[ChainedWorld] = ChainedWorld) -> bool:
-    """Whether the judge complains in these words (a pattern), with some seed."""
+    """Return whether the judge complains in these words (a pattern), with some seed."""
     for seed in range(SEEDS):
         try:
             make(seed).run()

@@ -36,7 +36,7 @@ def test_who_was_taken_for_dead_publishes_nothing_that_is_gone() -> None:
 
 
 def is_caught(workload: str, seed: int) -> bool:
-    """By this seed, as things are; else by one of the next."""
+    """Return whether this seed, or one of the next, shows the violation."""
     errors = (run(workload, seed + more) for more in range(TRIED_MAX))
     return any(error is not None and "s early" in error for error in errors)
 

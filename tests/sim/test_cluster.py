@@ -57,7 +57,7 @@ def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
 
 
 def is_found(faults: str, *, by: str = "", seeds: int = 60) -> bool:
-    """Whether a seed goes wrong, in a way that the word in `by` stands for."""
+    """Return whether a seed goes wrong, in the way that `by` names."""
     errors = (run_seed(Choice(seed, faults=faults)).error for seed in range(seeds))
     return any(error is not None and by in error for error in errors)
 
@@ -96,7 +96,7 @@ def test_uncommitted_entries_kept_over_a_seal_are_found(monkeypatch: pytest.Monk
 def test_waiting_appends_that_a_seal_does_not_refuse_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They would be answered with the positions of whatever is written there next."""
+    """Such appends would be answered with the positions of later ones."""
     monkeypatch.setattr(WaitingAppends, "refuse", lambda self, after_llsn, error: None)
     assert is_found("all", by="violations")
 

@@ -54,7 +54,7 @@ def test_when_r_nodes_are_gone_what_was_lost_shows_as_lost_and_nothing_else(chun
 
 
 def check_writes(worlds: list[CopysetWorld]) -> None:
-    """Appends ended in every way, and records got through in a later wave."""
+    """Check that appends ended in every way, and that records were stored in a later wave."""
     count = len(worlds)
     outcomes = Counter(type(end) for world in worlds for end in world.judge.outcomes.values())
     assert outcomes[Acknowledge] > 10 * count
@@ -72,7 +72,7 @@ def check_readers(worlds: list[CopysetWorld]) -> None:
 
 
 def test_a_node_that_is_away_costs_a_grace_and_no_more() -> None:
-    """Nobody has to notice that it is: whether its connection fails or it is just silent."""
+    """This holds whether its connection fails or it is only silent."""
     tried = 0
     for seed in range(100):
         world = CopysetWorld(seed)

@@ -29,7 +29,7 @@ Patch = pytest.MonkeyPatch
 
 
 def notices(complaint: str, *, disaster: bool = False) -> bool:
-    """Whether the judge complains in these words (a pattern), with some seed."""
+    """Return whether the judge complains in these words (a pattern), with some seed."""
     for seed in range(SEEDS):
         try:
             CopysetWorld(seed, disaster=disaster).run()
@@ -142,7 +142,7 @@ def test_records_are_not_completed(monkeypatch: Patch) -> None:
 
 
 def test_nodes_do_not_learn_that_an_epoch_is_clean(monkeypatch: Patch) -> None:
-    """Then they take their copies for leftovers."""
+    """Such nodes delete their copies as leftovers."""
     clean = EpochRecovery._clean
 
     def only_one(

@@ -27,7 +27,7 @@ Patch = pytest.MonkeyPatch
 
 
 def notices(complaint: str, *, disaster: bool = False, first: int = 0) -> bool:
-    """Whether the judge complains in these words (a pattern), with some seed."""
+    """Return whether the judge complains in these words (a pattern), with some seed."""
     for seed in range(first, first + SEEDS):
         try:
             CopysetWorld(seed, disaster=disaster).run()

@@ -23,7 +23,7 @@ Patch = pytest.MonkeyPatch
 
 
 def notices(complaint: str) -> bool:
-    """Whether the judge complains in these words (a pattern), with some seed."""
+    """Return whether the judge complains in these words (a pattern), with some seed."""
     for seed in range(SEEDS):
         try:
             CopysetWorld(seed).run()

@@ -92,7 +92,7 @@ async def test_a_table_with_a_wrong_rule_is_found(flaw: str) -> None:
 
 
 async def test_a_batch_that_forgets_its_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With retry="at-once" an earlier attempt may have appended it."""
+    """An earlier attempt may have appended the batch if retry="at-once"."""
     advance = Progress.advance
 
     def forgetful(self: Progress, event: Event, why: str = "") -> Action:
@@ -103,7 +103,7 @@ async def test_a_batch_that_forgets_its_loss_is_found(monkeypatch: pytest.Monkey
 
 
 async def test_a_resolver_that_asks_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the epoch lasts, a batch that is not there may still arrive."""
+    """A missing batch may still arrive as long as the epoch lasts."""
     monkeypatch.setattr(Resolver, "_of_past_epochs", lambda self: self._attempts())
     assert is_found(Shape())
 

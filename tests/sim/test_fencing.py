@@ -1,4 +1,4 @@
-"""What epochs are for, as stories: the schedules that break a cluster without them.
+"""Epochs, as stories: the schedules that break a cluster without them.
 
 Chance alone seldom brings these about: they need two things within a few milliseconds, in a stream
 where nothing else happens. So the schedule is written down, and chance only moves its parts. Each
@@ -91,7 +91,8 @@ class Stage:
         return stream
 
     async def all_is_well(self) -> None:
-        """The faults are over: the log runs, holds what it should, the same on every replica."""
+        """Check, after the faults, that the log runs and that every replica holds what it
+        should."""
         self.network.heal()
         for a in self.sim.hosts:
             for b in self.sim.hosts:
@@ -122,7 +123,7 @@ Story: TypeAlias = Callable[[Stage], Awaitable[None]]
 
 
 def told(story: Story, seed: int) -> str | None:
-    """What went wrong, if anything did."""
+    """Run a story; return what went wrong, if anything did."""
     with Simulation(seed) as sim:
         shape = Shape(
             NODES, 1, 1, StorageSettings(), 4096, failure_detection_s=0.4, heartbeat_s=0.1
@@ -154,8 +155,8 @@ def is_found(story: Story) -> bool:
 
 
 async def an_orphaned_primary(stage: Stage) -> None:
-    """It is replaced and does not know, and sends what a client sends it to its backups, which
-    have another primary by now."""
+    """A primary that does not know that it was replaced passes a client's append to its backups,
+    which have another primary now."""
     unaware = await stage.set_up(streams=1, replicas=3)
     await stage.append(unaware, b"before")
     primary = (await stage.stream(unaware)).replicas[0].node
@@ -174,7 +175,7 @@ async def an_orphaned_primary(stage: Stage) -> None:
 
 
 async def a_replica_that_missed_an_epoch(stage: Stage) -> None:
-    """It has entries that were never committed, and comes back where others are in their place.
+    """A replica returns with entries that were never committed, where others are in their place.
 
     No rule is taken away for this one: that `Replica.seal` keeps nothing of an earlier epoch is
     what the copy does again before it begins, so either alone would do.
@@ -192,8 +193,8 @@ async def a_replica_that_missed_an_epoch(stage: Stage) -> None:
 
 
 async def an_append_of_an_epoch_that_is_over(stage: Stage) -> None:
-    """Its answer is lost while it is under way to a backup: the client asks what became of it, and
-    whoever answers believes that it knows all appends of that epoch."""
+    """The answer is lost while the append is on its way to a backup. The client asks for the
+    outcome, and the replica that answers believes that it knows all appends of that epoch."""
     client = await stage.set_up(streams=2, replicas=2)
     await stage.append(client, b"before", stream=1)
     operator = await stage.connect()
@@ -209,7 +210,7 @@ async def an_append_of_an_epoch_that_is_over(stage: Stage) -> None:
 
 
 async def a_primary_that_comes_back_as_a_newcomer(stage: Stage) -> None:
-    """A client still waits there, for an entry whose place another one has by now."""
+    """A client still waits there for an entry whose position another one has now."""
     unaware = await stage.set_up(streams=1, replicas=2)
     await stage.append(unaware, b"before")
     primary = (await stage.stream(unaware)).replicas[0].node

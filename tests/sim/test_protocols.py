@@ -51,7 +51,7 @@ def test_rows_are_published_to_every_protocol_under_faults(protocol: str, chunk:
 
 
 def test_a_publication_that_forgets_its_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any epoch takes it then, and one of them knows nothing of what another has."""
+    """Without it any epoch accepts the publication, without knowing what another has accepted."""
 
     async def anywhere(self: FixedAppend, fixed: Fixed, batch: bytearray, confirm: Any) -> int:
         return await append(self, fixed._replace(place=0), batch, confirm)

@@ -1,4 +1,4 @@
-"""What the rules of the quorum round log are for, as stories, and the log without each of them.
+"""The rules of the quorum round log, as stories, and the log without each of them.
 
 A story is a schedule that breaks a log without its rule. It ends well as it is, and goes wrong when
 the rule is taken away. That a takeover asks a majority, and that a member refuses an older epoch,
@@ -31,7 +31,7 @@ class Stage(QuorumWorld):
         self._held: set[tuple[int, MemberId]] = set()  # epoch of the leader, member
 
     def led_by(self, member: MemberId, *followers: MemberId) -> LeaderProcess:
-        """The next leader, connected to itself and these."""
+        """Return the next leader, connected to itself and these members."""
         leader = self.lead(member)
         for other in (member, *followers):
             leader.connect(other)
@@ -39,7 +39,7 @@ class Stage(QuorumWorld):
         return leader
 
     def hold(self, leader: LeaderProcess, member: MemberId) -> None:
-        """What is sent from now on arrives later."""
+        """Hold back what the leader sends to the member from now on."""
         self._held.add((leader.identity.epoch, member))
 
     def release(self, leader: LeaderProcess, member: MemberId) -> None:
@@ -47,7 +47,7 @@ class Stage(QuorumWorld):
         self.settle()
 
     def append(self, leader: LeaderProcess) -> None:
-        """It may become acknowledged, or not."""
+        """Append a value, which may or may not be acknowledged."""
         self.last_value += 1
         leader.append(self.last_value)
         self.settle()
@@ -88,7 +88,7 @@ class Stage(QuorumWorld):
         return [channel for leader in self.leaders for channel in leader.channels.values()]
 
     def deliver_late(self) -> None:
-        """What connections that were given up had under way."""
+        """Deliver what was in flight on connections that were given up."""
         for channel in self.zombies:
             while channel.requests:
                 self._arrive(channel)
@@ -105,7 +105,7 @@ Story: TypeAlias = Callable[[Stage], None]
 
 
 def a_long_tail_of_an_old_leader(stage: Stage) -> None:
-    """What nobody acknowledged is long, what was acknowledged later is short."""
+    """An old leader left many unacknowledged records; later acknowledged ones are few."""
     old = stage.led_by(1, 2, 3)
     stage.append(old)
     old.disconnect(2)
@@ -152,7 +152,7 @@ def an_installation_that_comes_late(stage: Stage) -> None:
 
 
 def _to_the_first_installation(stage: Stage, channel: Channel) -> None:
-    """The seal is answered, the installation that follows is under way."""
+    """Run until the seal is answered and the installation that follows is in flight."""
     stage._arrive(channel)
     member = stage.members[channel.member]
     member.begin_job()

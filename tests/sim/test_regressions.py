@@ -1,4 +1,4 @@
-"""What the simulation found, kept: the seed, and what it was.
+"""Bugs that the simulation found: the seed of each, and its cause.
 
 A seed means the same run only until the workload changes; so each bug that can be told in a few
 lines is told again below, without chance.
@@ -78,7 +78,7 @@ def sim() -> Iterator[Simulation]:
 
 
 def lives(sim: Simulation, life: object, count: int) -> None:
-    """A program that runs to its end on one host, with a power loss after each life."""
+    """Run a program to its end on one host, with a power loss after each life."""
     host = sim.host("host")
     for _ in range(count):
         process = host.start(life)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def test_a_removed_replica_does_not_come_back(seed: int) -> None:
 def test_bytes_for_a_process_that_dies_as_they_arrive_come_back_as_a_reset(
     sim: Simulation,
 ) -> None:
-    """The simulator's own bug behind seed 77: they vanished, and nobody ever heard of it."""
+    """A bug of the simulator behind seed 77: the bytes vanished, and the sender never noticed."""
 
     async def server(process: Process) -> None:
         async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -212,8 +212,8 @@ class _Nobody:
 
 
 def test_a_subscription_skips_what_is_trimmed_below_its_position(sim: Simulation) -> None:
-    """As at a replica that lags: it begins with LLSN 3, is asked for position 5, and 4 is trimmed
-    before it comes to send."""
+    """The replica lags: it begins with LLSN 3 and is asked for position 5; 4 is trimmed before it
+    sends."""
     shape = Shape(1, 1, 1, StorageSettings(), 4096, failure_detection_s=1.0, heartbeat_s=0.25)
     servers = SimCluster(sim, shape)
     servers.start()

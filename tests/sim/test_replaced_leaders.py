@@ -1,5 +1,5 @@
-"""What a leader of the metadata repositories can still do when it was replaced and does not know
-it: nothing. Each story ends well, and goes wrong when the rule that it is about is taken away.
+"""A leader of the metadata repositories that was replaced and does not know it can do nothing. Each
+story ends well, and goes wrong when the rule that it is about is taken away.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Stage:
         return self.servers.leader
 
     def cut_off(self, leader: str) -> None:
-        """From the other metadata repositories and all nodes, not from clients and the store."""
+        """Cut the leader off from the other metadata repositories and all nodes, but not from
+        clients and the store."""
         for name in self.servers.servers:
             if name != leader:
                 self.network.partition(leader, name)
@@ -85,7 +86,7 @@ class Stage:
             await asyncio.sleep(0.02)
 
     async def has(self, name: str, cluster: Cluster) -> bool:
-        """Makes the log unless it is there."""
+        """Make the log if it does not exist."""
         try:
             await cluster.create_log(name, replicas=1)
             return True
@@ -109,7 +110,7 @@ Story: TypeAlias = Callable[[Stage], Awaitable[None]]
 
 
 def told(story: Story, seed: int) -> str | None:
-    """What went wrong, if anything did."""
+    """Run a story; return what went wrong, if anything did."""
     with Simulation(seed) as sim:
 
         async def main(process: Process) -> None:
@@ -127,7 +128,7 @@ def told(story: Story, seed: int) -> str | None:
 
 
 async def it_is_asked_where_the_log_ends(stage: Stage) -> None:
-    """By one who knows no other: no answer, or a true one."""
+    """A client that knows no other leader gets no answer, or a true one."""
     writer = await stage.set_up()
     old = stage.leader
     unaware = await connect(f"{old}:{METADATA_PORT}", request_timeout_s=1.0)
@@ -143,7 +144,7 @@ async def it_is_asked_where_the_log_ends(stage: Stage) -> None:
 
 
 async def it_changes_metadata(stage: Stage) -> None:
-    """It was just about to, and was stopped for a moment before it wrote."""
+    """The leader was stopped for a moment, just before it wrote."""
     await stage.set_up()
     old = stage.leader
     stage.cut_off(old)
@@ -155,7 +156,7 @@ async def it_changes_metadata(stage: Stage) -> None:
 
 
 async def it_wakes_up(stage: Stage) -> None:
-    """Stopped for long, it finds out, follows, and leads again when it is its turn."""
+    """A leader that was stopped for long finds out, follows, and leads again in its turn."""
     cluster = await stage.set_up()
     old = stage.leader
     stage.sim.host(old).pause(5 * SILENCE_S)
@@ -171,7 +172,8 @@ async def it_wakes_up(stage: Stage) -> None:
 
 
 async def nodes_could_not_be_told(stage: Stage) -> None:
-    """It is cut off from the others, not from the nodes, which they do not reach for a while."""
+    """The old leader is cut off from the other members, not from the nodes, which those do not
+    reach for a while."""
     cluster = await stage.set_up()
     old = stage.leader
     others = [name for name in stage.servers.metadata_names if name != old]
@@ -188,7 +190,8 @@ async def nodes_could_not_be_told(stage: Stage) -> None:
 
 
 async def the_store_is_away(stage: Stage) -> None:
-    """The leader goes on with appends; a takeover waits for the store, and heals by itself."""
+    """The leader continues to serve appends; a takeover waits for the store, then succeeds by
+    itself."""
     cluster = await stage.set_up()
     old = stage.leader
     stage.servers.store.leave()
@@ -210,7 +213,7 @@ async def the_store_is_away(stage: Stage) -> None:
 
 
 async def the_store_leaves_in_the_middle_of_a_change(stage: Stage) -> None:
-    """What was begun is taken back or finished: the name can be used."""
+    """The change is undone or finished: the name can be used."""
     cluster = await stage.set_up()
     stage.servers.store.slow_down(100.0)
     change = asyncio.ensure_future(cluster.create_log("more", streams=3, replicas=1))
@@ -261,7 +264,7 @@ def test_a_leader_that_answers_without_asking_the_others_is_found(
 
 
 def test_what_works_beside_a_leader_ends_it_when_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nobody would know, and nodes that are away would never be told who leads."""
+    """Otherwise absent nodes would never learn which vmr leads."""
 
     async def fail(*_: object) -> None:
         raise ZeroDivisionError("beside it")

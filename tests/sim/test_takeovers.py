@@ -51,7 +51,7 @@ def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
 
 
 def test_a_leader_that_trusts_a_lagging_minority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes over with what one member has, and decides with what one member has stored."""
+    """It takes over with the records of one member, and decides with one member's answer."""
 
     def anybody(self: Configuration, agreeing: Collection[MemberId]) -> bool:
         return bool(agreeing)

@@ -53,7 +53,7 @@ def test_a_log_outlives_its_switches(chunk: int) -> None:
 
 
 def believe_in_any_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks whether a segment without a recorded end was sealed."""
+    """Let readers trust a segment without a recorded end, although it may be sealed."""
 
     def holder(layout: Layout, position: Glsn) -> UseSteps[Segment]:
         segment = layout.segment_of(position)
@@ -65,7 +65,7 @@ def believe_in_any_segment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def never_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment is looked at beyond its recorded end."""
+    """Let readers look at a segment beyond its recorded end."""
     covers = Segment.covers
 
     def beyond(self: Segment, position: Glsn) -> bool:

@@ -44,7 +44,7 @@ class Append(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What stands there, or None."""
+    """Read the entry at a position; the answer is None if there is none."""
 
     segment: Segment
     position: Glsn
@@ -66,9 +66,10 @@ class NotBegun(NamedTuple):
 
 
 def append(values: Sequence[Any], known: Layout | None = None) -> UseSteps[Glsn]:
-    """Append to the active segment, whichever that is by then; the position of the first.
+    """Append to the segment that is active by then, and return the position of the first value.
 
-    AppendUnknown if the answer was lost. Sealed if somebody sealed the log without a successor."""
+    Raise AppendUnknown if the answer was lost, and Sealed if the log was sealed without a
+    successor."""
     layout = known or (yield from certainly(GetLayout()))
     while True:
         answer = yield Append(layout.active, values)
@@ -88,7 +89,7 @@ def append(values: Sequence[Any], known: Layout | None = None) -> UseSteps[Glsn]
 
 
 def read(position: Glsn, known: Layout | None = None) -> UseSteps[Any]:
-    """What stands at a position. Trimmed, NotYetWritten or NotFound (a gap) if nothing does."""
+    """Return the entry at a position; raise Trimmed, NotYetWritten or NotFound (a gap)."""
     layout = known or (yield from certainly(GetLayout()))
     segment = yield from _holder(layout, position)
     found = yield from certainly(Read(segment, position))
@@ -100,7 +101,7 @@ def read(position: Glsn, known: Layout | None = None) -> UseSteps[Any]:
 
 
 def _holder(layout: Layout, position: Glsn) -> UseSteps[Segment]:
-    """The segment of a position that is decided: what is found there counts."""
+    """Return the segment of a position that is decided: what is found there counts."""
     segment = layout.segment_of(position)
     if segment.end is not None:
         return segment
@@ -115,7 +116,7 @@ def _holder(layout: Layout, position: Glsn) -> UseSteps[Segment]:
 
 
 def tail() -> UseSteps[Glsn]:
-    """The last position of the log."""
+    """Return the last position of the log."""
     layout: Layout = yield from certainly(GetLayout())
     while True:
         last: Tail = yield from certainly(GetTail(layout.active))

@@ -58,7 +58,7 @@ class Loglet:
         self.sealed = False
 
     def write(self, values: Sequence[int]) -> Glsn | NotBegun | IsSealed:
-        """The first half of an append; nobody looks whether the loglet is sealed."""
+        """Do the first half of an append, which does not check whether the loglet is sealed."""
         if self.start is None:
             return IsSealed() if self.sealed else NotBegun()
         first = max(self.tail, *self.written, 0) + 1
@@ -66,7 +66,7 @@ class Loglet:
         return first
 
     def count(self, first: Glsn, values: Sequence[int]) -> Glsn | IsSealed:
-        """The other half."""
+        """Do the second half of an append."""
         last = first + len(values) - 1
         if last > self.tail and self.sealed:
             return IsSealed()
@@ -74,7 +74,7 @@ class Loglet:
         return first
 
     def seal(self, random: Random) -> Glsn:
-        """What is written and does not count yet counts, or never will."""
+        """Seal the loglet: what is written and does not count yet counts now, or never."""
         if not self.sealed:
             self.sealed = True
             self.tail = random.choice([self.tail, max(self.tail, *self.written, 0)])
@@ -268,7 +268,7 @@ class VirtualLogWorld:
         self._go_on(party, None)
 
     def _known(self) -> Layout | None:
-        """What a client believes, perhaps since long."""
+        """Return the layout that a client knows, perhaps an old one."""
         return self.random.choice([None, self.random.choice(self._stale), self._stale[-1]])
 
     def append(self) -> None:
@@ -339,7 +339,7 @@ class VirtualLogWorld:
                 raise Violation(f"{next_} follows {one}")
 
     def _check_all(self) -> None:
-        """All is calm: the log is what was acknowledged, and still takes appends."""
+        """Check, after the faults, that the log has what was acknowledged and takes appends."""
         self._stale = [self.layout]
         self.append()
         while self.parties:

@@ -26,7 +26,7 @@ WORKER_START = str(Path(__file__).with_name("worker_start"))
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_start() -> Iterator[None]:
-    """For every Spark that a test starts, also in another process."""
+    """Let every Spark that a test starts, also in another process, start quickly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", QUICK_JVM)
         patch.setenv("PYTHONPATH", WORKER_START, prepend=os.pathsep)
@@ -35,7 +35,7 @@ def _quick_start() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """As a user makes it: nothing of loomlog is registered by hand."""
+    """Make a session as a user does: loomlog is not registered explicitly."""
     require_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # what an activated venv does
     builder = SparkSession.builder.master("local[2]").appName("loomlog tests")
@@ -56,7 +56,8 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster_address() -> Iterator[str]:
-    """A cluster of four nodes on an event loop in a thread: Spark's workers reach it over TCP."""
+    """Run a cluster of four nodes on an event loop in a thread: Spark's workers reach it over
+    TCP."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -45,7 +45,7 @@ Found = TypeVar("Found")
 async def until(
     look: Callable[[], Awaitable[Found | None]], what: str, *drivers: SparkDriver
 ) -> Found:
-    """The first thing that is found; a cluster that is not reached just now has nothing."""
+    """Return the first thing that is found; an unreachable cluster has nothing."""
     try:
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -82,7 +82,7 @@ class SparkDriver:
 
     @property
     def said(self) -> str:
-        """In this life."""
+        """Return what the current process has printed."""
         if not self._output.exists():
             return ""
         return self._output.read_bytes()[self._said_before :].decode(errors="replace")
@@ -102,18 +102,18 @@ class SparkDriver:
         return _workers(self._below())
 
     async def wait(self) -> int:
-        """Until it ends; how it did."""
+        """Wait until it ends, and return its exit code."""
         assert self._process is not None
         async with asyncio.timeout(WAIT_S):
             return await self._process.wait()
 
     async def stop(self) -> int:
-        """SIGTERM, as an operator does it."""
+        """Send SIGTERM, as an operator does."""
         self.python().terminate()
         return await self.wait()
 
     def freeze(self) -> None:
-        """All of it, from the top: nobody is left to notice."""
+        """Suspend all its processes, parents first, so that none notices."""
         self._family = [self.python(), *self._below()]
         for process in self._family:
             process.suspend()
@@ -123,7 +123,7 @@ class SparkDriver:
             process.resume()
 
     async def clear(self) -> None:
-        """Nothing of it is left."""
+        """Kill what is left of it."""
         if self._process is None:
             return
         if self.running:
@@ -156,7 +156,7 @@ class StandaloneSpark:
         return list(_named(self._below(), "CoarseGrainedExecutorBackend"))
 
     def workers(self) -> list[psutil.Process]:
-        """The Python processes of tasks."""
+        """Return the Python processes of tasks."""
         return _workers(self._below())
 
     async def __aenter__(self) -> StandaloneSpark:
@@ -233,7 +233,7 @@ class Numbers:
 def pipeline_run(
     definitions: Path, name: str, cluster: str, directory: Path, site: str = "here", **options: str
 ) -> SparkDriver:
-    """`loom pipeline run`, as a process."""
+    """Run `loom pipeline run` as a process."""
     command = [sys.executable, "-m", "loomlog.cli.loom", "pipeline", "run", str(definitions)]
     command += ["--name", name, "--cluster", cluster, "--site", site]
     for option, value in options.items():
@@ -247,7 +247,7 @@ async def progress_of(cluster: loomlog.Cluster, pipeline: str) -> Progress | Non
 
 
 async def numbers_in(log: loomlog.Log) -> list[int]:
-    """All of them, in the order of the log."""
+    """Return all numbers, in the order of the log."""
     tail = await log.tail()
     if not tail:
         return []
@@ -256,7 +256,7 @@ async def numbers_in(log: loomlog.Log) -> list[int]:
 
 @asynccontextmanager
 async def cleared(*drivers: SparkDriver) -> AsyncIterator[None]:
-    """In the end none of them runs."""
+    """Kill the drivers that still run at the end of the block."""
     try:
         yield
     finally:
@@ -265,7 +265,7 @@ async def cleared(*drivers: SparkDriver) -> AsyncIterator[None]:
 
 
 def kill(process: psutil.Process) -> bool:
-    """SIGKILL; whether it was still there."""
+    """Send SIGKILL; return whether the process still existed."""
     try:
         os.kill(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -274,7 +274,7 @@ def kill(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    """For a server that must be found again after a restart."""
+    """Return a port for a server that must be found again after a restart."""
     with socket.create_server((HOST, 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -287,7 +287,7 @@ def _named(processes: list[psutil.Process], text: str) -> Iterator[psutil.Proces
 
 
 def _workers(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Daemons fork a worker for each task."""
+    """Return the workers, which daemons fork for each task."""
     daemons = {process.pid for process in _named(processes, "pyspark.daemon")}
     found = []
     for process in processes:

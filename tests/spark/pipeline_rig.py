@@ -1,4 +1,4 @@
-"""What the tests of pipelines share: a source log, runs, and what came out."""
+"""The rig of pipeline tests: a source log, runs, and what came out."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class PipelineRig(SparkRig):
 
     @property
     def name(self) -> str:
-        """For the pipeline: as unique as the log's."""
+        """The name of the pipeline, as unique as the log's."""
         return f"p-{self.log.name}"
 
     def append(self, records: Iterable[Any], batch: int = 10) -> None:
-        """Records as JSON (bytes as they are), in batches dealt to the streams in turn."""
+        """Append records as JSON (bytes as they are), in batches for each stream in turn."""
         values = [r if isinstance(r, bytes) else json.dumps(r).encode() for r in records]
         streams = self.streams
         for turn, at in enumerate(range(0, len(values), batch)):
             self.log.append_many(values[at : at + batch], stream=streams[turn % len(streams)])
 
     def run(self, pipeline: Pipeline, told: list[Unit] | None = None) -> Progress:
-        """All that is there now; committed units are added to `told`."""
+        """Process all that is there now; add committed units to `told`."""
         units: list[Unit] = [] if told is None else told
         listener = Listener(committed=lambda unit, progress: units.append(unit))
         return Runner(pipeline, self.address, self.spark, listener=listener).run(once=True)
@@ -45,21 +45,21 @@ class PipelineRig(SparkRig):
         return ProgressStore(self.cluster, name or self.name).load()
 
     def values(self, log: str) -> list[Any]:  # type: ignore[override]
-        """What is in another log, as JSON, in its order."""
+        """Return the values of another log, decoded from JSON, in order."""
         found = self.cluster.log(log)
         tail = found.tail()
         entries = found.subscribe(1, tail) if tail else ()
         return [json.loads(entry.value) for entry in entries]
 
     def total(self, log: str, field: str) -> int:
-        """The sum of a field in another log; 0 as long as there is none."""
+        """Return the sum of a field in another log; 0 as long as there is none."""
         try:
             return sum(row[field] for row in self.values(log))
         except NotFound:
             return 0
 
     def letters(self) -> list[dict[str, Any]]:
-        """The dead letters of the pipeline, with the values as they were."""
+        """Return the dead letters of the pipeline, with their original values."""
         found = self.values(f"{self.name}.dead-letters")
         return [letter | {"value": base64.b64decode(letter["value"])} for letter in found]
 
@@ -82,7 +82,7 @@ class BackgroundRunner:
         self.join()
 
     def join(self) -> BaseException | None:
-        """Why it ended."""
+        """Wait for its end and return the error, if any."""
         self._thread.join(60)
         assert not self._thread.is_alive()
         return self.error
@@ -97,7 +97,7 @@ class BackgroundRunner:
         return self.wait_until(done)
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
-        """Until it holds after some news, or it takes too long."""
+        """Wait until the condition holds; return False if that takes too long."""
         with self._news:
             return bool(self._news.wait_for(condition, timeout=60))
 

@@ -1,4 +1,4 @@
-"""What the tests of the source share: a log, a way to fill it, and ways to read it with Spark."""
+"""The rig of tests of the source: a log, a way to fill it, and ways to read it with Spark."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SparkRig:
         return [stream.id for stream in self.log.describe().streams]
 
     def fill(self, count: int, batch: int = 10, first: int = 1) -> None:
-        """Values b"1", b"2", … in batches, dealt to the streams in turn; each at its position, if
-        `first` is the next one."""
+        """Append the values b"1", b"2", … in batches for each stream in turn; each is its position
+        if `first` is the next one."""
         streams = self.streams
         for turn, begin in enumerate(range(first, first + count, batch)):
             numbers = range(begin, min(begin + batch, first + count))
@@ -49,7 +49,7 @@ class SparkRig:
         return sorted(int(row.value) for row in frame.select("value").collect())
 
     def run_available(self, output: Path, **options: Any) -> Any:
-        """A streaming query of what there is now, into Parquet; the query when it has ended."""
+        """Run a streaming query of what there is now into Parquet; return it when it has ended."""
         query = (
             self.stream(**options)
             .writeStream.format("parquet")

@@ -25,7 +25,7 @@ Archive = Callable[..., ArchiveOutcome]
 
 @pytest.fixture
 def archive(rig: SparkRig, tmp_path: Path) -> Archive:
-    """Archives and trims the rig's log, with the tasks in this process unless told otherwise."""
+    """Archive and trim the rig's log, by default with the tasks in this process."""
 
     def run(until: int, **options: Any) -> ArchiveOutcome:
         given = {"rows_per_file": 40, "trim": True} | options

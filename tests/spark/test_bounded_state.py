@@ -1,5 +1,5 @@
-"""What a pipeline keeps per unit is folded: neither its registers nor the memory that a commit
-takes grow with the number of units. No Spark is needed to see that."""
+"""A pipeline folds what it records about units: neither its registers nor the memory of a commit
+grow with the number of units. No Spark is needed to see that."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_registers_of_a_pipeline_stay_small(
 
 
 def register_sizes(cluster: loomlog.BlockingCluster, pipeline: str, output: str) -> list[int]:
-    """Of its progress, and of the writer of its output."""
+    """Return the sizes of the registers for its progress and for the writer of its output."""
     found = cluster.registers(register_name(pipeline)) | cluster.registers(writers_prefix(output))
     assert len(found) == 2
     return [len(register.value) for register in found.values()]

@@ -98,7 +98,7 @@ class Carnage:
         self.killed: Counter[str] = Counter()
 
     async def go(self) -> None:
-        """All kills, in an order of chance."""
+        """Make all kills, in random order."""
         for name in self._drivers:
             await self._in_the_midst([name], *UnitState)
         begin = time.monotonic()
@@ -128,7 +128,7 @@ class Carnage:
     # ---- the kinds of kills
 
     async def _kill_driver(self) -> bool:
-        """The Python process, or the JVM below it: either is the driver's end."""
+        """Kill the Python process or the JVM below it: either ends the driver."""
         name = await self._in_the_midst(list(self._drivers), *UnitState)
         driver = self._drivers[name]
         python, jvm = driver.python(), driver.jvm()
@@ -172,7 +172,8 @@ class Carnage:
     # ---- when
 
     async def _in_the_midst(self, names: Sequence[str], *states: UnitState) -> str:
-        """One of them that went on since it was hit last; its next unit is in such a state."""
+        """Return a pipeline that made progress since its last fault and whose unit is in one of
+        these states."""
         state = self._random.choice(states)
 
         async def ready() -> str | None:
@@ -194,7 +195,7 @@ class Carnage:
         return progress is None or (progress.unit is not None and progress.unit.state is state)
 
     async def _revive(self) -> None:
-        """A query that lost the cluster for too long ends; whoever runs it starts it again."""
+        """Restart queries that ended because they lost the cluster for too long."""
         if not self._drivers["sink"].running:
             await self._drivers["sink"].start()
         for name in PIPELINES:
@@ -202,7 +203,7 @@ class Carnage:
             assert driver.running, f"{name} ended by itself: {driver.said[-2000:]}"
 
     async def _intact(self) -> None:
-        """Every stream runs, on all its nodes: there may be another loss."""
+        """Return whether every stream runs on all its nodes, so that another may be lost."""
 
         async def intact() -> bool:
             status = await self._cluster.status()
@@ -214,7 +215,7 @@ class Carnage:
         await until(intact, "the cluster is whole again")
 
     async def _position(self, name: str) -> int:
-        """How far it is: the position in the source, of which all outputs are copies."""
+        """Return its position in the source, of which all outputs are copies."""
         if name in PIPELINES:
             progress = await progress_of(self._cluster, name)
             return 0 if progress is None else progress.positions[SOURCE]

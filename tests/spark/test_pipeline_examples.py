@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 
 @pytest.fixture
 def here(pipelines: PipelineRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineRig:
-    """As if started in an empty directory."""
+    """Run examples in an empty directory."""
     monkeypatch.chdir(tmp_path)
     return pipelines
 
@@ -33,7 +33,7 @@ def example(name: str) -> Any:
 
 
 def run(rig: PipelineRig, name: str, *logs: str) -> None:
-    """Once, on the sample data, which is made if it is not there."""
+    """Run an example once, on the sample data, which is made if it is missing."""
     data = example("sample_data")
     present = {info.name for info in rig.cluster.logs()}
     makers = {"access": data.requests, "impressions": data.impressions, "clicks": data.clicks}

@@ -28,7 +28,7 @@ def records(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def copying(rig: PipelineRig, output: Any, **settings: Any) -> Pipeline:
-    """Every record as it is."""
+    """Return a pipeline that copies every record."""
 
     @pipeline(
         rig.name,
@@ -137,7 +137,7 @@ def test_a_namesake_from_another_cluster_adds_to_a_table_and_skips_nothing(
 
 
 class Killed(BaseException):
-    """As if the process had died here."""
+    """Stands for the death of the process."""
 
 
 class Dying:

@@ -1,4 +1,4 @@
-"""What one does with pipelines: pause, reset, backfill, replay; two sites; how they are."""
+"""Operations on pipelines: pause, reset, backfill, replay; two sites; how they are."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def at(minute: float, **fields: Any) -> dict[str, Any]:
 
 
 def windows(rig: PipelineRig, output: Any, directory: Path, **settings: Any) -> Pipeline:
-    """Counts per minute, when the minute is over."""
+    """Return a pipeline that counts per minute, when the minute is over."""
 
     @pipeline(
         rig.name,
@@ -73,7 +73,7 @@ def test_windows_close_as_the_watermark_moves_and_a_restart_goes_on(
 
 
 class Killed(Exception):  # noqa: N818 - it is no error
-    """As if the process had died here."""
+    """Stands for the death of the process."""
 
 
 class Dying:

@@ -93,7 +93,7 @@ class TwoSites:
         await self._log.append_many([json.dumps({"n": n}).encode() for n in numbers])
 
     async def committed(self) -> None:
-        """Until all that is in the log is."""
+        """Wait until everything in the log is committed."""
         tail = await self._log.tail()
 
         async def done() -> bool:
@@ -110,8 +110,8 @@ class TwoSites:
         await until(said, f"{driver.name} says {text!r}", driver)
 
     async def replaced_at(self, step: str, numbers: Sequence[int]) -> None:
-        """The active site freezes at a step of the next unit and wakes up when the other one has
-        long been further; in the end the two have changed places."""
+        """Freeze the active site at a step of the next unit, and wake it up when the other one is
+        far ahead; in the end the two have changed places."""
         hold, held = self._place / f"hold-{step}", self._place / f"held-{step}"
         hold.touch()
         await self.append(numbers)

@@ -26,7 +26,7 @@ TRIMMED = ROWS - 20_000
 
 
 def fill_one_stream(rig: SparkRig) -> int:
-    """So that there is one task; the stream."""
+    """Fill one stream, so that there is one task; return the stream."""
     stream = rig.streams[0]
     value = b"x" * ROW_BYTES
     for _ in range(0, ROWS, 1024):
@@ -35,14 +35,14 @@ def fill_one_stream(rig: SparkRig) -> int:
 
 
 class Gate:
-    """A place in a query where rows wait until somebody opens it."""
+    """A place in a query where rows wait until it is opened."""
 
     def __init__(self, place: Path) -> None:
         self._reached = place / "reached"
         self._open = place / "open"
 
     def through(self, frame: DataFrame) -> DataFrame:
-        """The positions of all rows."""
+        """Return a frame of the positions of all rows, which wait at the gate."""
         reached, opened = self._reached, self._open
 
         def wait(batches: Iterator[Any]) -> Iterator[Any]:
@@ -70,7 +70,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def reading(frame: DataFrame, gate: Gate) -> Iterator[Future[list[int]]]:
-    """Its positions, to come; inside, a task has begun, and waits."""
+    """Read in a thread; in the block a task has begun and waits. Yield the future positions."""
 
     def positions() -> list[int]:
         return sorted(row.position for row in gate.through(frame).collect())
@@ -190,7 +190,7 @@ def test_a_query_has_every_position_once_whatever_happens_to_the_streams(
 
 @contextmanager
 def appending(rig: SparkRig) -> Iterator[None]:
-    """All the time, to the streams that take it."""
+    """Append all the time, to the streams that accept it."""
     stop = threading.Event()
 
     def append() -> None:
@@ -207,7 +207,7 @@ def appending(rig: SparkRig) -> Iterator[None]:
 
 
 def last_read(query: Any) -> int:
-    """How far its committed micro-batches reach."""
+    """Return the last position of its committed micro-batches."""
     assert query.isActive, query.exception()
     progress = query.lastProgress
     if not progress or not progress["sources"][0]["endOffset"]:

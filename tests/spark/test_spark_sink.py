@@ -27,7 +27,7 @@ def target(rig: SparkRig) -> Iterator[loomlog.BlockingLog]:
 
 
 def numbers(rig: SparkRig, count: int = ROWS) -> DataFrame:
-    """Rows with the values b"1", b"2", …"""
+    """Return rows with the values b"1", b"2", …"""
     frame: DataFrame = rig.spark.range(1, count + 1, numPartitions=4)
     return frame.select(f.col("id").cast("string").alias("value"))
 
@@ -40,7 +40,7 @@ def save(rig: SparkRig, frame: DataFrame, into: loomlog.BlockingLog, **options: 
 def copy_available(
     rig: SparkRig, log: loomlog.BlockingLog, checkpoint: Path, change: Any = None, **options: Any
 ) -> Any:
-    """A streaming query from the rig's log to `log` of all that is there now."""
+    """Run a streaming query of all that is there now from the rig's log to `log`."""
     frame = rig.stream(startingPosition="earliest", **options).select("timestamp", "key", "value")
     query = (
         (frame if change is None else change(frame))
@@ -69,7 +69,7 @@ def values(log: loomlog.BlockingLog) -> list[int]:
 def test_batches_and_streams_are_written_to_a_log_of_every_protocol(
     rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
-    """And read again by Spark."""
+    """Spark reads the rows back."""
     expected: list[int] = []
     for at, protocol in enumerate(("copyset", "chained")):
         rig.cluster.switch_log(target.name, protocol=protocol, replicas=2)
@@ -138,7 +138,7 @@ def test_a_batch_that_fails_leaves_nothing_to_see(
 
 
 def failing_at(number: int) -> Any:
-    """The values, one of which cannot be computed."""
+    """Return the values, one of which cannot be computed."""
     wrong = f.raise_error(f.lit(f"value {number} is bad")).cast("string")
     return f.when(f.col("value") == str(number), wrong).otherwise(f.col("value")).alias("value")
 
@@ -200,7 +200,7 @@ def test_a_micro_batch_is_one_neighbourhood(
 def test_a_micro_batch_that_spark_repeats_is_not_doubled(
     rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
 ) -> None:
-    """As after a crash between the sink's commit and the checkpoint's."""
+    """The crash was between the sink's commit and the checkpoint's."""
     rig.fill(60)
     copy_available(rig, target, tmp_path, maxRecordsPerTrigger=20)
     for left in (tmp_path / "commits").glob("*2*"):  # of the third micro-batch, and its checksum

@@ -17,7 +17,7 @@ from loomlog.spark.tasks import read_range
 
 @pytest.fixture
 def log(rig: SparkRig, request: pytest.FixtureRequest) -> BlockingLog:
-    """Entries in several epochs, and some without any."""
+    """Make a log with entries in several epochs, and some epochs without any."""
     log = rig.cluster.create_log(request.node.name, protocol="copyset", replicas=1)
     for number in range(3):
         log.append_many([b"%d-%d" % (number, row) for row in range(100)])

@@ -16,7 +16,7 @@ def progress_of(query: Any) -> list[Any]:
 
 
 def end_of(progress: Any) -> int:
-    """The last position of a micro-batch."""
+    """Return the last position of a micro-batch."""
     return int(_parsed(progress["sources"][0]["endOffset"])["position"])
 
 
@@ -88,7 +88,7 @@ def test_latest_is_the_default_and_begins_behind_what_is_there(
 
 @pytest.fixture
 def half_read(rig: SparkRig, tmp_path: Path) -> SparkRig:
-    """A query has read up to 30; meanwhile 31 to 50 were trimmed."""
+    """Let a query read up to 30, then trim 31 to 50."""
     rig.fill(30)
     rig.run_available(tmp_path, startingPosition="earliest")
     rig.fill(70, first=31)

@@ -1,4 +1,4 @@
-"""What a task does, without Spark around it: sizes of batches, trims on the way, waiting."""
+"""A task without Spark around it: sizes of batches, trims on the way, waiting."""
 
 from __future__ import annotations
 

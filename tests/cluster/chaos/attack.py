@@ -91,7 +91,7 @@ class Episode:
                     pass  # nothing need go on while this lasts
 
     async def _healed(self, servers: AttackedServers, work: Workload) -> None:
-        """Everything goes on, by itself, with all its copies."""
+        """Wait until everything runs again, by itself, with all its copies."""
         async with asyncio.timeout(HEAL_S):
             await asyncio.gather(*(server.ready() for server in servers.servers))
             down = [server.name for server in servers.servers if not server.running]

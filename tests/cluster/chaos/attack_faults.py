@@ -1,5 +1,5 @@
-"""What an attack does to a cluster. Each fault is an async context: it begins, lasts while others
-may come, and is undone.
+"""The faults of an attack on a cluster. Each fault is an async context: it begins, lasts while
+others may come, and is undone.
 
 Anything may happen at the same time, with one exception: a disk is lost only while all copies are
 complete, and fewer disks than an entry has copies.
@@ -29,7 +29,7 @@ DAMAGE_RATE: Final = 0.02
 
 @asynccontextmanager
 async def killed(servers: AttackedServers, rng: random.Random) -> AsyncIterator[str]:
-    """kill -9 of one server."""
+    """Kill one server with -9."""
     victim = rng.choice(servers.servers)
     await victim.kill()
     yield f"kill {victim.name}"
@@ -39,7 +39,7 @@ async def killed(servers: AttackedServers, rng: random.Random) -> AsyncIterator[
 
 @asynccontextmanager
 async def all_killed(servers: AttackedServers, rng: random.Random) -> AsyncIterator[str]:
-    """Power loss of all machines, but for what the kernel has."""
+    """Kill all servers at once, like a power loss that spares the page cache."""
     for server in servers.servers:
         await server.kill()
     yield "kill everything"
@@ -51,7 +51,7 @@ async def all_killed(servers: AttackedServers, rng: random.Random) -> AsyncItera
 
 @asynccontextmanager
 async def stopped(servers: AttackedServers, rng: random.Random) -> AsyncIterator[str]:
-    """SIGSTOP and, later, SIGCONT."""
+    """Stop a server with SIGSTOP, and continue it with SIGCONT."""
     victim = rng.choice(servers.servers)
     if not victim.running:
         yield ""
@@ -67,7 +67,7 @@ async def stopped(servers: AttackedServers, rng: random.Random) -> AsyncIterator
 
 @asynccontextmanager
 async def cut_off(servers: AttackedServers, rng: random.Random) -> AsyncIterator[str]:
-    """Nothing reaches a node, which reaches others."""
+    """Cut what others send to a node; it still reaches them."""
     node = rng.choice(list(servers.nodes))
     servers.cut(node)
     yield f"cut vsn-{node}"
@@ -76,7 +76,7 @@ async def cut_off(servers: AttackedServers, rng: random.Random) -> AsyncIterator
 
 @asynccontextmanager
 async def damaged_links(servers: AttackedServers, rng: random.Random) -> AsyncIterator[str]:
-    """Bytes are damaged on every link."""
+    """Damage bytes on every link."""
     kinds = tuple(rng.sample(list(Damage), rng.randint(1, len(Damage))))
     servers.damager.kinds, servers.damager.rate = kinds, DAMAGE_RATE
     yield f"damage {'+'.join(kinds)}"
@@ -85,7 +85,7 @@ async def damaged_links(servers: AttackedServers, rng: random.Random) -> AsyncIt
 
 @asynccontextmanager
 async def clock_jumped(servers: AttackedServers, rng: random.Random) -> AsyncIterator[str]:
-    """Somebody sets the clock of a machine wrong, and then right again."""
+    """Set the clock of a machine wrong, and then right again."""
     victim, offset_s = rng.choice(servers.servers), rng.choice(JUMPS_S)
     servers.set_clock(victim.name, offset_s)
     yield f"clock of {victim.name} {offset_s:+g} s"
@@ -94,7 +94,7 @@ async def clock_jumped(servers: AttackedServers, rng: random.Random) -> AsyncIte
 
 @asynccontextmanager
 async def disk_full(servers: AttackedServers, rng: random.Random) -> AsyncIterator[str]:
-    """ENOSPC, where a file system can be filled; else files that cannot grow (EFBIG)."""
+    """Fill the file system (ENOSPC) where that is possible; otherwise files cannot grow (EFBIG)."""
     if servers.small:
         ballast = servers.volume(servers.small) / "ballast"
         await asyncio.to_thread(_fill, ballast)
@@ -140,7 +140,7 @@ def choose(rng: random.Random) -> Fault:
 
 
 async def lose_disk(servers: AttackedServers, cluster: Cluster, node: int) -> None:
-    """Wipe a node that nobody else disturbs; an operator lets it come back empty."""
+    """Wipe a node that no other fault affects; an operator lets it come back empty."""
     await servers.nodes[node].kill()
     servers.wipe(node)
     await _replace(cluster, node)
@@ -148,7 +148,7 @@ async def lose_disk(servers: AttackedServers, cluster: Cluster, node: int) -> No
 
 
 async def _replace(cluster: Cluster, node: int) -> None:
-    """Asked again until the node is missed, which it must be first."""
+    """Run `loom node replace` until the node is missed and the command succeeds."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

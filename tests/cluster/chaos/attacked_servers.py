@@ -47,7 +47,7 @@ class AttackedServers:
 
     @property
     def address(self) -> str:
-        """What clients connect to."""
+        """The addresses that clients connect to."""
         return ",".join(proxy.address for proxy in self._metadata.values())
 
     @property
@@ -92,7 +92,7 @@ class AttackedServers:
             shutil.rmtree(found) if found.is_dir() else found.unlink()
 
     def set_clock(self, server: str, offset_s: float) -> None:
-        """Let the wall clock of a server be off by so much."""
+        """Set the wall clock of a server wrong by `offset_s`."""
         self._clock(server).write_text(str(offset_s))
 
     def cut(self, node: int) -> None:

@@ -1,4 +1,4 @@
-"""What a bad network does to bytes: flips, cuts, delays, loses, doubles and swaps them."""
+"""The faults of a bad network: flips, cuts, delays, loses, doubles and swaps them."""
 
 from __future__ import annotations
 

@@ -71,14 +71,14 @@ class Workload:
             await self.cluster.close()
 
     async def acked(self, more: int) -> None:
-        """Wait until so many more appends are acknowledged; a writer's crash is raised."""
+        """Wait until `more` appends are acknowledged; raise the error of a writer that crashed."""
         goal = self._acked + more
         async with asyncio.timeout(HEAL_S), self._progress:
             await self._progress.wait_for(lambda: self._acked >= goal or self._broken())
         self._raise_broken()
 
     async def append_s(self) -> float:
-        """How long it takes until something is acknowledged that begins now."""
+        """Return how long an append that begins now takes."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         async with asyncio.timeout(HEAL_S):
@@ -93,7 +93,7 @@ class Workload:
                 await asyncio.sleep(0.05)
 
     async def streams(self) -> tuple[StreamInfo, ...]:
-        """Of the active segment; asked for until somebody can tell."""
+        """Return the streams of the active segment; ask until there is an answer."""
         while True:
             try:
                 return (await self.log.describe()).active_streams

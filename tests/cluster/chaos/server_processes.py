@@ -24,7 +24,7 @@ READY_S = 30.0
 
 
 def free_address() -> str:
-    """For a server that must be found again after a restart."""
+    """Return an address for a server that must be found again after a restart."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return join_address(*listener.getsockname()[:2])
 
@@ -56,11 +56,11 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """From now on nothing passes; connections stay open and silent."""
+        """Let nothing pass any more; connections stay open and silent."""
         self._passing.clear()
 
     def heal(self) -> None:
-        """What was cut is reset; new connections pass."""
+        """Reset the connections that were cut, and let new ones pass."""
         self._passing.set()
         for writer in list(self._writers):
             writer.transport.abort()
@@ -156,7 +156,7 @@ class ServerProcess:
 
     @property
     def process(self) -> asyncio.subprocess.Process | None:
-        """Its present life."""
+        """The current process, if it runs."""
         return self._process
 
     @property
@@ -164,7 +164,7 @@ class ServerProcess:
         return self._process is not None and self._process.returncode is None
 
     async def kill(self) -> None:
-        """kill -9; fine if it is gone already."""
+        """Kill the process with -9, if it still exists."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -173,7 +173,7 @@ class ServerProcess:
         await process.wait()
 
     async def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         assert self._process is not None
         process, self._process = self._process, None
         process.terminate()
@@ -186,7 +186,7 @@ class ServerProcess:
         self._signal(signal.SIGCONT)
 
     def fill_disk(self) -> None:
-        """From now on no write past what is written succeeds."""
+        """Let every write that makes a file longer fail."""
         resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 
     def free_disk(self) -> None:
@@ -258,7 +258,7 @@ class Servers:
         await self.nodes[number].start()
 
     async def start_all(self) -> None:
-        """Start all servers together: a vmr takes no node in before most of them have come."""
+        """Start all servers together: a vmr admits no node before most of them have registered."""
         servers = (self.vmr, *self.nodes.values())
         for server in servers:
             await server.launch()
@@ -266,7 +266,7 @@ class Servers:
             await server.ready()
 
     def cut(self, number: int) -> None:
-        """The node hears nobody and nobody hears it."""
+        """Cut all connections from and to the node."""
         self._to_node[number].cut()
         self._from_node[number].cut()
 

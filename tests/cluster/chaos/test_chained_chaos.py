@@ -1,7 +1,7 @@
 """Chained logs and real processes that are killed, and logs that are switched between protocols
 meanwhile: nothing acknowledged is lost, doubled, moved or reordered.
 
-Faults come after so many acknowledged appends, never after a time.
+Faults come after a number of acknowledged appends, never after a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 async def chain_of(work: Workload) -> tuple[int, ...]:
-    """The nodes of the only chain, head first."""
+    """Return the nodes of the only chain, head first."""
     [stream] = await work.streams()
     [chain] = stream.chains
     return chain
@@ -47,7 +47,8 @@ async def test_head_middle_and_tail_are_killed_one_after_the_other(tmp_path: Pat
 
 
 async def test_two_of_three_replicas_are_killed(tmp_path: Path) -> None:
-    """What is left of a chain goes on alone; there is no spare, so who comes back joins again."""
+    """The last replica of a chain continues alone. There is no spare, so a node that returns joins
+    again."""
     servers = Servers(tmp_path, nodes=3)
     async with servers, Workload(servers.address, protocol="chained", streams=2) as work:
         await work.acked(50)
@@ -96,7 +97,7 @@ async def test_a_head_that_freezes_or_is_cut_off_is_harmless_afterwards(tmp_path
 
 
 async def switched(work: Workload, protocol: str) -> None:
-    """Asked for until it is so."""
+    """Switch the log; repeat the request until it succeeds."""
     async with asyncio.timeout(HEAL_S):
         while True:
             try:

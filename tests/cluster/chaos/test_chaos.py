@@ -1,7 +1,7 @@
 """Real processes under fire: nothing acknowledged is lost, doubled, moved or reordered.
 
-Faults come after so many acknowledged appends, never after a time; after each the cluster must
-go on by itself.
+Faults come after a number of acknowledged appends, never after a time; after each the cluster must
+continue by itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several vmr and their etcd under fire: nothing acknowledged is lost, doubled, moved or reordered.
 
-As in test_chaos.py, faults come after so many acknowledged appends, never after a time.
+As in test_chaos.py, faults come after a number of acknowledged appends, never after a time.
 """
 
 from __future__ import annotations

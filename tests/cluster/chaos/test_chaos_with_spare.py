@@ -1,7 +1,7 @@
 """Real processes under fire, with a spare node: what dies is replaced, and nothing is lost.
 
-Faults come after so many acknowledged appends, never after a time; after each the cluster must
-go on by itself.
+Faults come after a number of acknowledged appends, never after a time; after each the cluster must
+continue by itself.
 """
 
 from __future__ import annotations

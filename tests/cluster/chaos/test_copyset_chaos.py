@@ -2,7 +2,7 @@
 acknowledged is lost, doubled, moved or reordered. What goes with R disks is told as lost, and
 nothing else.
 
-Faults come after so many acknowledged appends, never after a time.
+Faults come after a number of acknowledged appends, never after a time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def test_whoever_sequences_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_frozen_node_costs_one_wave(tmp_path: Path) -> None:
-    """Nobody else misses it: those who store there have to find out for themselves."""
+    """The metadata repository does not miss it: sequencers that store there find out themselves."""
     servers = Servers(tmp_path, nodes=5, detection_s=NEVER_S)
     async with servers, Workload(servers.address, protocol="copyset", streams=1) as work:
         await work.acked(50)
@@ -123,7 +123,7 @@ async def test_from_protocol_to_protocol_while_servers_are_killed(tmp_path: Path
 
 
 async def switched(work: Workload, protocol: str) -> None:
-    """Asked for until it is so."""
+    """Switch the log; repeat the request until it succeeds."""
     async with asyncio.timeout(HEAL_S):
         while True:
             try:
@@ -175,7 +175,7 @@ async def replaced(cluster: Cluster, node: int) -> None:
 
 
 async def seen(log: Log, stop: Glsn) -> tuple[list[Glsn], set[Glsn]]:
-    """What is there, and what is told to be lost."""
+    """Return the positions with an entry, and those that are reported as lost."""
     there: list[Glsn] = []
     lost: set[Glsn] = set()
     async with asyncio.timeout(HEAL_S):

@@ -16,7 +16,7 @@ KILLS = 4
 
 
 async def count_to(cluster: Cluster, steps: int) -> None:
-    """Add one to the register, so many times."""
+    """Add one to the register, `steps` times."""
     register = cluster.register("counter")
     while steps:
         found = await register.get()

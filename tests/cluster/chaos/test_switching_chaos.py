@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 async def switched(work: Workload, streams: int) -> None:
-    """Asked for until it is so."""
+    """Switch the log; repeat the request until it succeeds."""
     async with asyncio.timeout(HEAL_S):
         while True:
             try:

@@ -48,7 +48,7 @@ GONE_WITHIN_S = 60.0
 
 
 def clocks(sim: Simulation, plan: FaultPlan) -> History:
-    """See above; of an `ordered` log."""
+    """Run the workload of this module on an `ordered` log."""
     return _run(sim, plan, "ordered")
 
 
@@ -123,7 +123,7 @@ class ClockNemesis:
         self.any_ahead = False  # what was stamped then stays for long
 
     def set_up(self, clients: Sequence[str]) -> None:
-        """The clocks of clients may be wrong, and stay so: they only stamp what those append."""
+        """Set the clocks of clients wrong; they only stamp what the clients append."""
         nodes = self._servers.node_names
         unreliable = self._random.sample(nodes, len(nodes) // 2)
         self._victims = [*self._servers.metadata_names, *unreliable]
@@ -138,7 +138,7 @@ class ClockNemesis:
         self._next()
 
     def stop(self) -> None:
-        """All clocks are right from now on."""
+        """Set all clocks right."""
         self._active = False
         for name in self._victims:
             self._sim.host(name).set_wall_clock(0.0)
@@ -180,7 +180,8 @@ class _TimedHistory(History):
         self.stamped_s[op] = time.time()
 
     def joined(self, batch: GatheredBatch) -> None:
-        """Single appends have the timestamp of the batch that they join, which is earlier."""
+        """Note that single appends have the timestamp of the batch that they join, which is
+        earlier."""
         for value in batch.values:
             if (append := self.owner(value)) is not None:
                 self.stamped_s[append.op] = batch.timestamp_us / 1e6
@@ -234,7 +235,7 @@ class _Judge:
                     return
 
     async def is_empty(self, process: Process) -> None:
-        """Returns when all is gone that was there when the faults stopped."""
+        """Wait until all is gone that was there when the faults stopped."""
         async with await self._run.connect(process) as cluster:
             log = cluster.log(LOG)
             while not await self._is_past(log.head):  # noqa: ASYNC110 - nobody tells

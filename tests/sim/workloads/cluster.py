@@ -49,7 +49,7 @@ HOLE_TIMEOUT_S = 0.2  # so short that writers are overtaken now and then
 
 
 def cluster(sim: Simulation, plan: FaultPlan) -> History:
-    """See above."""
+    """Run the workload of this module."""
     random = sim.world.random
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     servers = SimCluster(sim, shape)
@@ -79,7 +79,7 @@ def run_cluster(
     protocol: str = "ordered",
     mortals: Callable[[Run], Sequence[Troublemaker]] = lambda run: (),
 ) -> History:
-    """Run the scenario of this module. `beside`: more hosts, which run until all is calm;
+    """Run the scenario of this module. `beside` are more hosts, which run until all is calm;
     `protocol`: the first one of the log; `mortals`: clients that die."""
     run = Run(sim, servers, protocol)
     nemeses += tuple(mortals(run))
@@ -169,7 +169,7 @@ class Run:
         return sum(node.alive for node in nodes) == self.servers.shape.nodes
 
     async def healed(self, process: Process) -> None:
-        """Returns when every stream runs, every node has what it should, and deleted logs are
+        """Wait until every stream runs, every node has what it should, and deleted logs are
         gone."""
         async with await self.connect(process) as cluster:
             while complaints := await self._complaints(cluster):
@@ -267,7 +267,7 @@ class Run:
     async def _read_stream(
         self, log: Log, stream: StreamInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]
     ) -> None:
-        """A stream by itself holds the same as the whole log does of it, on every replica."""
+        """Check that every replica of a stream has what the whole log has of it."""
         expected = [sight for sight in seen if sight[1] == stream.id]
         if expected:
             first, last = expected[0][2], expected[-1][2]

@@ -32,7 +32,7 @@ READ_S: Final = 15.0
 
 
 def losses(sim: Simulation, plan: FaultPlan) -> History:
-    """See above; there are no other faults."""
+    """Run the workload of this module, without other faults."""
     random = sim.world.random
     drawn = Shape.draw(random, power_losses=True)
     shape = replace(drawn, storage=replace(drawn.storage, sync=SyncMode.ALWAYS))

@@ -41,7 +41,7 @@ STRIKE_TURNS_MAX = 400
 
 
 def protocols(sim: Simulation, plan: FaultPlan) -> History:
-    """See above."""
+    """Run the workload of this module."""
     return _run(sim, plan, mortals=0)
 
 
@@ -122,9 +122,9 @@ async def switch(run: Run, process: Process, among: Sequence[str] = PROTOCOLS) -
 
 
 class Mortal:
-    """A client that dies, again and again: its process is killed in the midst of its work, or stops
-    for a while and goes on with what it knew. What it had under way may have happened, and holds
-    nobody up. Each life is that of a new client."""
+    """A client that dies repeatedly: its process is killed while it works, or stops for a while and
+    continues with what it knew. What it had in flight may have happened, and delays no other
+    client. Each life is a new client."""
 
     def __init__(self, sim: Simulation, run: Run, name: str) -> None:
         self._world = sim.world
@@ -138,7 +138,7 @@ class Mortal:
         self._live()
 
     def stop(self) -> None:
-        """The last one dies, too: what it leaves behind is for others to find out."""
+        """Kill the last client, too: others find out what it left behind."""
         self._active = False
         self._die(self._lives)
 

@@ -1,8 +1,9 @@
 """Publishing under faults: writers that die at any moment, and several processes that are the same.
 
-Each process stages rows of its own for the number that is next, and publishes them; who else is
-that writer does the same. In the end every number of a writer is there once, with the rows of one
-process, whole and in order, whatever was killed, paused, cut off, sealed, moved or trimmed.
+Each process stages rows of its own for the number that is next, and publishes them; the other
+processes of that writer do the same. In the end every number of a writer is there once, with the
+rows of one process, whole and in order, whatever was killed, paused, cut off, sealed, moved or
+trimmed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ STRUCK_EVERY_S: Final = (0.1, 0.5, 2.0)  # on average
 
 
 def publishing(sim: Simulation, plan: FaultPlan) -> History:
-    """See above."""
+    """Run the workload of this module."""
     return _publishing(sim, plan, "ordered")
 
 
@@ -243,7 +244,8 @@ class _Striker:
 
 
 def _check_numbers(history: History, writer: str) -> None:
-    """Each number once, by one process, in order. (That its rows are whole is the history's.)"""
+    """Check that each number is there once, by one process, in order. (The history checks its
+    rows.)"""
     chosen: dict[int, bytes] = {}
     last = 0
     for *_, value in history.readers["final-0"].seen:

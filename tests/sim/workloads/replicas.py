@@ -23,7 +23,7 @@ WITHIN_S = 10.0  # a backup may still wait for its last commit
 
 
 async def check_replicas_alike(stream: StreamInfo, first: Llsn, last: Llsn) -> None:
-    """Raises AssertionError; or a LoomError, if a replica cannot be asked."""
+    """Raise AssertionError if replicas differ, or a LoomError if one cannot be asked."""
     held = [
         (replica.node, await _read(replica.address, stream.id, first, last))
         for replica in stream.replicas
@@ -51,7 +51,7 @@ def _told(stored: bytes) -> str:
 
 
 async def _read(address: str, stream_id: StreamId, first: Llsn, last: Llsn) -> list[bytes]:
-    """The batches with these entries, with the positions that this replica gives them."""
+    """Return the batches with these entries, with the positions that this replica gives them."""
     connection = await connect(address, Codec("client"), _Nobody())
     found: list[bytes] = []
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()

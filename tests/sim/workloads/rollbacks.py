@@ -29,7 +29,7 @@ PROTOCOLS = ("ordered", "chained", "copyset")
 
 
 def rollbacks(sim: Simulation, plan: FaultPlan) -> History:
-    """See above."""
+    """Run the workload of this module."""
     random = sim.world.random
     shape = Shape.draw(random, power_losses="crash" in plan.kinds)
     servers = SimCluster(sim, shape)
@@ -49,7 +49,7 @@ def rollbacks(sim: Simulation, plan: FaultPlan) -> History:
 
 
 async def count(run: Run, process: Process) -> None:
-    """A register counts, and a lease is taken: neither ever goes back."""
+    """Count in a register and acquire a lease: neither ever goes back."""
     cluster = await run.connect(process)
     register, counted, epoch = cluster.register("count"), 0, 0
     while not run.calm:

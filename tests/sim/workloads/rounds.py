@@ -131,7 +131,7 @@ class _Quorum:
         self.sim.world.after(self.random.expovariate(0.7), self._lose_a_disk)
 
     def _lose_a_disk(self) -> None:
-        """One at a time: the next when the last one is filled again."""
+        """Lose one disk at a time: the next when the last one is filled again."""
         if self.calm:
             return
         if self._wiped is not None and not self._members[self._wiped].state.lost:

@@ -31,7 +31,7 @@ STORE_SLOWNESS_MAX = 200.0
 
 
 def takeovers(sim: Simulation, plan: FaultPlan) -> History:
-    """See above."""
+    """Run the workload of this module."""
     random = sim.world.random
     shape = replace(
         Shape.draw(random, power_losses="crash" in plan.kinds),
@@ -58,7 +58,7 @@ def takeovers(sim: Simulation, plan: FaultPlan) -> History:
 
 
 async def change_members(run: Run, process: Process) -> None:
-    """Metadata repositories come and go; at least two are left."""
+    """Add and remove metadata repositories; at least two are left."""
     cluster = await run.connect(process)
     servers, random = run.servers, run.random
     (spare,) = servers.metadata_names[METADATA:]
@@ -78,7 +78,7 @@ async def change_members(run: Run, process: Process) -> None:
 
 
 class LeaderNemesis:
-    """Hits who leads, and what leaders need."""
+    """Disturbs the leader, and what leaders need."""
 
     def __init__(self, servers: SimCluster) -> None:
         self._servers = servers
@@ -105,7 +105,7 @@ class LeaderNemesis:
         self._next()
 
     def stop(self) -> None:
-        """Processes and the network are mended by the other nemesis."""
+        """Do nothing: the other nemesis repairs processes and the network."""
         self._active = False
         self._servers.store.come_back()
 

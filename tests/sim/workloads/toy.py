@@ -31,7 +31,7 @@ _RECORD = struct.Struct("<II")  # size, CRC
 
 
 def toy(sim: Simulation, plan: FaultPlan, *, sync: bool = True) -> History:
-    """Appends from several clients to one server, a reader beside them, a final read."""
+    """Run several clients that append to one server, a reader, and a final read."""
     history = History()
 
     async def server(process: Process) -> None:
