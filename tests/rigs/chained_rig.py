@@ -102,20 +102,20 @@ class Chains:
         return block
 
     def at_head_only(self, count: int = 1, sequence: int = 1) -> Block:
-        """Its writer died after the first step."""
+        """Write a block to the head alone: its writer died after the first step."""
         block = batch(self.ticket(count), sequence)
         head = self.projection.chain_of(block.first)[0]
         self.replica_answers(head, Write(self.projection.epoch, block))
         return block
 
     def on(self, node_id: NodeId, chain: int = 0) -> list[Block]:
-        """What a node has of a chain in force."""
+        """Return what a node has of a chain in force."""
         [replica] = [r for r in self.projection.chains[chain] if r.node_id == node_id]
         stored = self.tables[node_id].look(replica)
         return [stored.load(extent) for extent in stored.scan(0, 1 << 20)]
 
     def reconfigured(self, goal: Goal | None = None) -> Projection:
-        """A newer projection, with its sequencer."""
+        """Begin an epoch with its sequencer; return its projection."""
         self._numbers += 1
         ending = self.run(reconfigure(self.projection, goal or Goal(), self._numbers))
         assert isinstance(ending, Reconfigured), ending

@@ -126,6 +126,8 @@ Chain: TypeAlias = tuple[Replica, ...]  # head first
 
 
 class Projection(NamedTuple):
+    """The chains of a loglet in one epoch."""
+
     log_id: LogId
     epoch: int
     first: Glsn  # of the log, or of the segment of it that is kept here

@@ -198,7 +198,7 @@ ChainedAsk: TypeAlias = Ask[Replica | Service, Request]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    pass
+    """The block is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +208,29 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """The block that was asked for."""
+
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
+    """No block covers the position."""
+
     trimmed: Glsn  # all up to here is gone
 
 
 @dataclass(frozen=True, slots=True)
 class TrimmedTo:
+    """The position was trimmed, with all up to this one."""
+
     position: Glsn
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
+    """The extents of blocks, in order."""
+
     extents: Sequence[Extent]
     more: bool
     young: Glsn = 0  # where the block behind them begins, if it is too young to be listed
@@ -230,12 +238,16 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
+    """Blocks, in order."""
+
     blocks: Sequence[Block]
     more: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
+    """The replica has stored a part of what it pulls."""
+
     end: Glsn  # it has all that its source had from the position to here
     size: int  # of the batches
     more: bool
@@ -243,13 +255,15 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class SealedAt:
+    """The replica is sealed; this is what it has."""
+
     end: Glsn  # behind the last block, or what was trimmed; 0 if there was never any
     trimmed: Glsn
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    pass
+    """It is done, or holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,27 +294,33 @@ class Ticket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HandedOut:
+    """The ticket of the positions."""
+
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    pass
+    """The position was handed out, but nobody remembers with which ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
+    """Positions from `end` on are not handed out, or not written."""
+
     end: Glsn
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
+    """The newest projection."""
+
     projection: Projection
 
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    pass
+    """The projection is in force."""
 
 
 Answer: TypeAlias = (
@@ -335,6 +355,8 @@ class NotWritten:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
+    """Positions up to this one are gone."""
+
     position: Glsn
 
 

@@ -345,7 +345,8 @@ def least_start(projection: Projection, goal: Goal, handed_out: Glsn, trimmed: G
 
 
 def _lost(projection: Projection, ends: Mapping[int, Glsn], start: Glsn) -> tuple[Glsn, ...]:
-    """`ends`: where what chains lost now ends at the latest; 0: they lost nothing."""
+    """Return below which position each chain lost blocks. `ends`: where what some lost now ends at
+    the latest; 0: they lost nothing."""
     if not any(ends.values()):
         return projection.lost
     before = projection.lost or (0,) * len(projection.chains)

@@ -52,6 +52,8 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Put:
+    """Store a block."""
+
     block: Block
 
 

@@ -94,6 +94,8 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
+    """Do nothing now."""
+
     reason: str = ""  # empty: all is well
 
 

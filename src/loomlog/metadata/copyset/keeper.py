@@ -125,7 +125,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     # ---- the end
 
     async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
-        """A loglet can only be closed when all its epochs are recovered."""
+        """Return why not all epochs can be recovered now: only then a loglet can be closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REGISTER_WAIT_S):
                 while self._why_not_closed(segment):  # noqa: ASYNC110

@@ -47,7 +47,7 @@ class Interruptions(Chains):
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Interruptions:
-    """Four blocks of an epoch that is over; a copy takes one block at a time."""
+    """Return a log with four blocks of an epoch that is over; copies take one block at a time."""
     monkeypatch.setattr(reconfigure, "COPY_PART_BYTES", 1)
     log = Interruptions()
     for sequence in range(1, 5):

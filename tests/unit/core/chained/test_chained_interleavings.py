@@ -96,7 +96,7 @@ def play(roles: list[Role], nodes: int, schedule: list[int]) -> tuple[Chains, li
 
 
 def schedules(roles: list[Role], nodes: int) -> Iterator[list[int]]:
-    """All orders, and all their beginnings: who has no more turn has crashed."""
+    """Return all orders and all their beginnings: a party without another turn has crashed."""
     pending: list[list[int]] = [[]]
     while pending:
         schedule = pending.pop()
@@ -118,7 +118,7 @@ def check(roles: list[Role], nodes: int, schedule: list[int], survivor: NodeId) 
 
 
 def check_all(roles: list[Role], nodes: int) -> int:
-    """How many ends there were."""
+    """Return how many ends there were."""
     ends = [
         (schedule, survivor)
         for schedule in schedules(roles, nodes)

@@ -50,7 +50,7 @@ from loomlog.limits import REFERENCE_RECORDS_MAX
 
 
 def newcomer(log: Chains, node_id: int = 4, birth: int = 77) -> Newcomer:
-    """A replica of the first chain, filled."""
+    """Return a replica of the first chain that was filled."""
     made = log.run(create(log.projection, Replica(node_id, 1, 0, birth)))
     assert isinstance(made, Newcomer)
     admission = Admission(made)
@@ -321,14 +321,14 @@ def test_a_log_needs_nodes() -> None:
 
 
 def lose(log: Chains, chain: int = 0) -> Replica:
-    """Empty all replicas of a chain; give the one with which it begins anew."""
+    """Empty all replicas of a chain; return the one with which it begins again."""
     for replica in log.projection.chains[chain]:
         log.replica_answers(replica, Remove())
     return Replica(1, 1, chain, 88)
 
 
 def lost_by(log: Chains, last: int) -> set[int]:
-    """The positions up to this one that are lost for who reads them one by one."""
+    """Return the positions up to this one that a reader of single positions finds lost."""
     found = [log.run(decide_at(log.projection, position)) for position in range(1, last + 1)]
     blocks = [outcome.block for outcome in found if isinstance(outcome, Found)]
     return {p for p, block in enumerate(blocks, 1) if log.projection.is_lost(block)}

@@ -18,7 +18,7 @@ from loomlog.metadata.chained.removal import ChainTrimmer
 
 
 async def hand_out(cluster: SmallCluster, count: int) -> int:
-    """Positions to somebody who never writes there; the last of them."""
+    """Hand out positions that are never written; return the last of them."""
     stream = chained(await cluster.describe())
     answer = await cluster.ask_sequencer(stream.loglet_id, Next(stream.projection.epoch, count))
     assert isinstance(answer, HandedOut)

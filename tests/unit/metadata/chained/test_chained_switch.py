@@ -18,7 +18,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 @asynccontextmanager
 async def log_with_two_entries(path: Path, nodes: int = 3) -> AsyncIterator[SmallCluster]:
-    """Of protocol `ordered`."""
+    """Create a log of protocol `ordered` with two entries."""
     async with SmallCluster(path, real=nodes, **QUICK) as cluster:
         await cluster.create(streams=2, replicas=2)
         for value in (b"one", b"two"):

@@ -43,7 +43,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Hang:
 async def interrupted(
     cluster: SmallCluster, reached: asyncio.Event, undo: Callable[[], None], **switch: Any
 ) -> None:
-    """A switch during which the metadata repository dies."""
+    """Let the metadata repository die during a switch."""
 
     async def ask() -> None:
         while not reached.is_set():

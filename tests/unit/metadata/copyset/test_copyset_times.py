@@ -15,7 +15,7 @@ WEEK_S = 7 * 86_400
 
 
 async def started(cluster: SmallCluster) -> int:
-    """A log that ends at e1n9: its loglet."""
+    """Return the loglet of a log that ends at e1n9."""
     request = pb.CreateLog(
         name="events", protocol="copyset", streams=1, replicas=2, retention_s=WEEK_S
     )
@@ -32,7 +32,7 @@ async def trim_all(cluster: SmallCluster) -> None:
 
 
 async def append_ordered(cluster: SmallCluster) -> None:
-    """One entry."""
+    """Append one entry."""
     (stream,) = (s for s in (await cluster.describe()).streams if s.protocol == "ordered")
     nodes = [cluster.vsn(node) for node in replicas(stream)]
     for node in nodes:
@@ -42,7 +42,7 @@ async def append_ordered(cluster: SmallCluster) -> None:
 
 
 def tell(cluster: SmallCluster, node: int, older: int, young: int = LSN_MAX) -> None:
-    """The node's partitions are older up to an offset of epoch 1."""
+    """Let the partitions of the node be older up to an offset of epoch 1."""
     landmarks = cluster.vsn(node).landmarks
     landmarks.older, landmarks.young, landmarks.released = make(1, older), young, make(1, 9)
 

@@ -63,7 +63,7 @@ class Held:
 
 
 def held() -> Held:
-    """As the copy says."""
+    """Return holdings that match the copy."""
     found = Held()
     found.streams[1] = {1: stream(1, 3), 2: stream(2, 3)}
     found.log_of[1] = 1

@@ -364,7 +364,7 @@ async def test_without_nodes_nothing_is_waited_for(tmp_path: Path) -> None:
 
 
 def empty_node(number: int) -> ScriptedNode:
-    """A node that nobody knows, with a number of its choice."""
+    """Return a node that is not known, with a number of its choice."""
     node = ScriptedNode(number)
     node.node_secret = "of empty volumes"
     return node

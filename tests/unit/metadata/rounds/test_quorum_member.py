@@ -38,7 +38,7 @@ class MemberRig:
         )
 
     def ask(self, message: Message, leader: Leader = ONE, whom: int | None = None) -> Answers:
-        """The answers to it, once there are any."""
+        """Return the list that its answers are added to."""
         answers: Answers = []
         frame, records = frame_of(message, leader, whom or self._number)
         payload = memoryview(b"".join(records))
@@ -83,7 +83,7 @@ class MemberRig:
 
 
 def filled(directory: Path) -> MemberRig:
-    """A member with a snapshot of two records at index 10, and the records 11 and 12."""
+    """Return a member with a snapshot of two records at index 10, and the records 11 and 12."""
     rig = MemberRig(directory, create=True)
     assert rig.sealed() == (0, 0, False)
     assert rig.stored(Install(10, [b"a", b"b"])) == 10

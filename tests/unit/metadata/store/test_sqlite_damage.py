@@ -89,7 +89,7 @@ async def outcome(path: Path) -> Content | LoomError:
 
 
 def is_wrong(found: Content | LoomError, before: Content) -> bool:
-    """Neither what was written, nor refused for good with a line that tells why."""
+    """Return whether it is neither what was written, nor refused for good with a reason."""
     if not isinstance(found, LoomError):
         return found != before
     text = str(found)
