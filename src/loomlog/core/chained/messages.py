@@ -263,7 +263,7 @@ class SealedAt:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is done, or holds."""
+    """The request was carried out, or the epoch holds."""
 
 
 @dataclass(frozen=True, slots=True)
