@@ -13,7 +13,7 @@ from etcd_proxy import EtcdProxy
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Fenced, InvalidArgument, NotLeader, SwapUnknown, Unavailable
 from loomlog.metadata.leases import Leases
-from loomlog.metadata.store.contract import Change, Versioned
+from loomlog.metadata.store.contract import Change, Fence, FencedStore, Versioned
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import EtcdConnection, rpc
 from loomlog.testing import LocalEtcd
@@ -231,7 +231,7 @@ async def test_a_fence_that_fell_while_the_answer_was_lost_is_noticed(
     proxy: EtcdProxy, store: EtcdStore, direct: EtcdStore
 ) -> None:
     leads = await store.compare_and_swap("leader", 0, b"1")
-    fenced = store.fenced("leader", leads)
+    fenced = FencedStore(store, Fence("leader", leads))
     await fenced.compare_and_swap("other", 0, b"")
     proxy.keep_requests()
     swap = asyncio.create_task(fenced.compare_and_swap("a", 0, b"x"))

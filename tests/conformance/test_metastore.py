@@ -12,7 +12,7 @@ import pytest
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Corrupt, NotLeader, Unavailable, VersionMismatch
-from loomlog.metadata.store.contract import Change, MetaStore, Versioned
+from loomlog.metadata.store.contract import Change, Fence, FencedStore, MetaStore, Versioned
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import rpc
 from loomlog.metadata.store.memory import MemoryStore
@@ -186,7 +186,7 @@ async def test_watchers_hear_of_all_changes_in_order(store: MetaStore) -> None:
 
 async def test_a_fenced_store_writes_while_its_fence_stands(store: MetaStore) -> None:
     leads = await store.compare_and_swap("leader", 0, b"1")
-    fenced = store.fenced("leader", leads)
+    fenced = FencedStore(store, Fence("leader", leads))
     version = await fenced.compare_and_swap("a", 0, b"x")
     assert await fenced.get("a") == Versioned(b"x", version)
     assert list(await fenced.list("")) == ["a", "leader"]
@@ -199,7 +199,7 @@ async def test_nothing_is_written_once_the_fence_fell(
     store: MetaStore, successor: bytes | None
 ) -> None:
     leads = await store.compare_and_swap("leader", 0, b"1")
-    fenced = store.fenced("leader", leads)
+    fenced = FencedStore(store, Fence("leader", leads))
     version = await fenced.compare_and_swap("a", 0, b"x")
     await store.compare_and_swap("leader", leads, successor)
     for expected, value in ((version, b"y"), (version, None), (0, b"y")):
@@ -211,7 +211,7 @@ async def test_nothing_is_written_once_the_fence_fell(
 async def test_every_fence_around_a_store_has_to_stand(store: MetaStore) -> None:
     inner = await store.compare_and_swap("inner", 0, b"")
     outer = await store.compare_and_swap("outer", 0, b"")
-    fenced = store.fenced("outer", outer).fenced("inner", inner)
+    fenced = FencedStore(FencedStore(store, Fence("outer", outer)), Fence("inner", inner))
     await fenced.compare_and_swap("a", 0, b"x")
     await store.compare_and_swap("outer", outer, b"")
     with pytest.raises(NotLeader, match="'outer'"):
@@ -220,7 +220,7 @@ async def test_every_fence_around_a_store_has_to_stand(store: MetaStore) -> None
 
 async def test_who_holds_the_fence_may_move_it_once(store: MetaStore) -> None:
     leads = await store.compare_and_swap("leader", 0, b"1")
-    fenced = store.fenced("leader", leads)
+    fenced = FencedStore(store, Fence("leader", leads))
     await fenced.compare_and_swap("leader", leads, b"moved")
     with pytest.raises(NotLeader):
         await fenced.compare_and_swap("a", 0, b"x")
@@ -228,7 +228,7 @@ async def test_who_holds_the_fence_may_move_it_once(store: MetaStore) -> None:
 
 async def test_a_fenced_view_that_is_closed_leaves_the_store_open(store: MetaStore) -> None:
     leads = await store.compare_and_swap("leader", 0, b"1")
-    await store.fenced("leader", leads).close()
+    await FencedStore(store, Fence("leader", leads)).close()
     assert await store.get("leader") == Versioned(b"1", leads)
 
 

@@ -12,7 +12,7 @@ from small_cluster import SmallCluster
 from loomlog import limits
 from loomlog.errors import Corrupt, Fenced, InvalidArgument, LoomError, Unavailable
 from loomlog.metadata.leases import Leases
-from loomlog.metadata.store.contract import MetaStore
+from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore
 from loomlog.wire import loomlog_pb2 as pb
 
 TTL_S = 10.0
@@ -252,7 +252,7 @@ async def test_a_store_that_refuses_leaves_the_lease_as_it_was(
 ) -> None:
     await desk.acquire("a")
     leader = await store.compare_and_swap("leader", 0, b"1")
-    old = await desk_on(store.fenced("leader", leader))
+    old = await desk_on(FencedStore(store, Fence("leader", leader)))
     await store.compare_and_swap("leader", leader, b"2")
     with pytest.raises(LoomError):
         await old.acquire("a")

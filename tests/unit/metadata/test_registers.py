@@ -15,7 +15,7 @@ from loomlog import limits
 from loomlog.errors import Conflict, Corrupt, Fenced, InvalidArgument, NotLeader, Unavailable
 from loomlog.metadata.leases import Leases
 from loomlog.metadata.registers import Registers
-from loomlog.metadata.store.contract import MetaStore
+from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore
 from loomlog.wire import loomlog_pb2 as pb
 
 tokens = count(1)
@@ -243,7 +243,7 @@ async def test_a_swap_that_happened_under_its_lease_is_answered_so_when_that_is_
 async def test_a_repository_that_does_not_lead_any_more_says_so() -> None:
     store = FaultyStore()
     leader = await store.compare_and_swap("leader", 0, b"1")
-    desk = Desk(store.fenced("leader", leader))
+    desk = Desk(FencedStore(store, Fence("leader", leader)))
     epoch = await desk.acquire("a")
     await store.compare_and_swap("leader", leader, b"2")
     with pytest.raises(NotLeader):

@@ -11,7 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from loomlog.errors import Conflict, NotFound, SwapUnknown
 from loomlog.metadata.catalog.records import LogletRecord, decode, encode
@@ -32,18 +32,20 @@ class _Kept(Generic[L]):
 class LogletRecords(Generic[L]):
     """The records of a protocol's loglets, with keys of `prefix` and the loglet's id."""
 
-    def __init__(self, store: MetaStore, prefix: str) -> None:
+    def __init__(self, store: MetaStore, prefix: str, kind: type[L]) -> None:
         self._store = store
         self._prefix = prefix
+        self._kind = kind
         self._kept: dict[LogId, _Kept[L]] = {}
         self._by_stream: dict[StreamId, LogId] = {}
         self._by_log: defaultdict[LogId, dict[LogId, None]] = defaultdict(dict)  # ordered sets
 
-    async def _read(self, kind: type[L]) -> None:
+    async def load(self) -> Self:
         for key, item in (await self._store.list(self._prefix)).items():
-            record = decode(kind, key, item.value)
+            record = decode(self._kind, key, item.value)
             self._kept[record.loglet] = _Kept(record, item.version)
             self._show(record)
+        return self
 
     # ---- queries
 

@@ -60,8 +60,8 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
 
     @classmethod
     async def load(cls, context: KeeperContext) -> ChainedKeeper:
-        chained = await ChainedCatalog.load(context.store, context.catalog.load_of)
-        return cls(context, chained)
+        chained = ChainedCatalog(context.store, context.catalog.load_of)
+        return cls(context, await chained.load())
 
     def __init__(self, context: KeeperContext, chained: ChainedCatalog) -> None:
         catalog = context.catalog

@@ -22,17 +22,11 @@ PREFIX: Final = "chained/"  # of the keys of records
 
 
 class ChainedCatalog(LogletRecords[ChainedRecord]):
-    """The chained loglets. Created by `load`. `load_of` counts replicas, also joining ones."""
+    """The chained loglets. `load_of` counts the replicas of each node, also joining ones."""
 
     def __init__(self, store: MetaStore, load_of: Counter[NodeId]) -> None:
-        super().__init__(store, PREFIX)
+        super().__init__(store, PREFIX, ChainedRecord)
         self._load_of = load_of
-
-    @classmethod
-    async def load(cls, store: MetaStore, load_of: Counter[NodeId]) -> ChainedCatalog:
-        catalog = cls(store, load_of)
-        await catalog._read(ChainedRecord)
-        return catalog
 
     def on_node(self, node: NodeId) -> list[ChainedRecord]:
         """Return the loglets with a replica on a node that is used or being filled."""

@@ -48,7 +48,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     @classmethod
     async def load(cls, context: KeeperContext) -> CopysetKeeper:
-        return cls(context, await CopysetCatalog.load(context.store))
+        return cls(context, await CopysetCatalog(context.store).load())
 
     def __init__(self, context: KeeperContext, copysets: CopysetCatalog) -> None:
         catalog, self.records = context.catalog, copysets

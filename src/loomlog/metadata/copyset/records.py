@@ -51,16 +51,10 @@ def _log_state(state: LogState | dict[str, Any]) -> LogState:
 
 
 class CopysetCatalog(LogletRecords[CopysetRecord]):
-    """The copyset loglets. Created by `load`."""
+    """The copyset loglets."""
 
     def __init__(self, store: MetaStore) -> None:
-        super().__init__(store, PREFIX)
-
-    @classmethod
-    async def load(cls, store: MetaStore) -> CopysetCatalog:
-        catalog = cls(store)
-        await catalog._read(CopysetRecord)
-        return catalog
+        super().__init__(store, PREFIX, CopysetRecord)
 
     def copies_on(self, node: NodeId) -> dict[LogId, Epoch]:
         """Return the loglets that a node may have copies of, with the newest epoch of each."""

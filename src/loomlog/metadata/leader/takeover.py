@@ -30,7 +30,7 @@ from loomlog.metadata.leader.peers import Peers, announce
 from loomlog.metadata.rounds import imported_rounds
 from loomlog.metadata.rounds.quorum_member import QuorumMember
 from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
-from loomlog.metadata.store.contract import MetaStore, WatchedStore
+from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore, WatchedStore
 from loomlog.metadata.term import Mandate, Term, explained
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
@@ -85,7 +85,7 @@ class Takeover:
 
     async def serve(self, won: Won) -> bool:
         """Serve nodes and clients in an epoch; return whether to lead again in a new one."""
-        store = self._store.fenced(LEADER, won.version)
+        store = FencedStore(self._store, Fence(LEADER, won.version))
         try:
             async with asyncio.timeout(TAKEOVER_S):
                 # Read only now: an older leader cannot change it any more.

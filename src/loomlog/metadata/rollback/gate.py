@@ -310,9 +310,6 @@ class GatedStore(FencedStore):
         self._gate.wrote(version)
         return version
 
-    def fenced(self, key: str, version: int) -> MetaStore:
-        return FencedStore(self, Fence(key, version))
-
 
 async def _moment(event: asyncio.Event, wait_s: float) -> None:
     """Wait for an event, but not for long."""

@@ -102,11 +102,7 @@ def clean(files: Files, directory: str) -> list[int]:
 
 
 def remove(files: Files, directory: str, numbers: Sequence[int]) -> None:
-    for number in numbers:
-        files.remove(_path(directory, number))
-
-
-def remove_if_there(files: Files, directory: str, numbers: Sequence[int]) -> None:
+    """Remove files of rounds, if they are there."""
     for number in numbers:
         with suppress(FileNotFoundError):
             files.remove(_path(directory, number))
@@ -398,7 +394,7 @@ class FileRoundLog:
             self._finished(batch, error)
 
         steps = creation(self._files, self._directory, new, data)
-        steps += [old.close, lambda: remove_if_there(self._files, self._directory, [old.number])]
+        steps += [old.close, lambda: remove(self._files, self._directory, [old.number])]
         self._worker.run(steps, finished)
 
     def _finished(self, batch: list[_QueuedRound], error: BaseException | None) -> None:

@@ -80,9 +80,6 @@ class MetaStore(Protocol):
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
         """Call `changed` with every change from now on, in order, until the result is called."""
 
-    def fenced(self, key: str, version: int) -> MetaStore:
-        """Return this store, whose swaps raise NotLeader once `key` is not at `version`."""
-
     async def close(self) -> None: ...
 
 
@@ -101,9 +98,6 @@ class FencedStore:
     ) -> int:
         every = (*self._fences, *fences)
         return await self._store.compare_and_swap(key, expected, value, fences=every)
-
-    def fenced(self, key: str, version: int) -> MetaStore:
-        return FencedStore(self._store, *self._fences, Fence(key, version))
 
     async def close(self) -> None:
         return
@@ -182,9 +176,6 @@ class LateStore:
         """Watch the store, which must be open."""
         assert self._store is not None, "not opened yet"
         return self._store.watch(prefix, changed)
-
-    def fenced(self, key: str, version: int) -> MetaStore:
-        return FencedStore(self, Fence(key, version))
 
     async def close(self) -> None:
         if self._store is not None:

@@ -14,8 +14,6 @@ from loomlog.metadata.store.contract import (
     Change,
     Changed,
     Fence,
-    FencedStore,
-    MetaStore,
     Unwatch,
     Versioned,
     Watchers,
@@ -78,9 +76,6 @@ class MemoryStore:
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
         return self._watchers.add(prefix, changed)
-
-    def fenced(self, key: str, version: int) -> MetaStore:
-        return FencedStore(self, Fence(key, version))
 
     async def close(self) -> None:
         self._watchers.clear()

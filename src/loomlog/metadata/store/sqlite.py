@@ -29,8 +29,6 @@ from loomlog.metadata.store.contract import (
     Change,
     Changed,
     Fence,
-    FencedStore,
-    MetaStore,
     StoreFailed,
     Unwatch,
     Versioned,
@@ -111,9 +109,6 @@ class SqliteStore:
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
         return self._watchers.add(prefix, changed)
-
-    def fenced(self, key: str, version: int) -> MetaStore:
-        return FencedStore(self, Fence(key, version))
 
     async def last_version(self) -> int:
         return await self._run(lambda: _last(self._connection, self._path).version)

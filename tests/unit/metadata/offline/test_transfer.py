@@ -19,6 +19,7 @@ from loomlog.metadata.offline import embedded, replicated, transfer
 from loomlog.metadata.offline.transfer import Dump, MovableStore
 from loomlog.metadata.rounds import RoundLog, imported_rounds
 from loomlog.metadata.rounds.round_files import FileRoundLog
+from loomlog.metadata.store.contract import Fence, FencedStore
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.metadata.store.sqlite import SqliteStore
@@ -207,7 +208,7 @@ async def test_versions_never_go_back_when_metadata_moves(store: MovableStore) -
     assert first > 1_000_000
     told: list[int] = []
     unwatch = store.watch("", lambda change: told.append(change.item.version if change.item else 0))
-    fenced = store.fenced("a", first)
+    fenced = FencedStore(store, Fence("a", first))
     other = await fenced.compare_and_swap("b", 0, b"")
     second = await store.compare_and_swap("a", first, b"two")
     assert first < other < second

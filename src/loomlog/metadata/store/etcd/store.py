@@ -19,8 +19,6 @@ from loomlog.metadata.store.contract import (
     Change,
     Changed,
     Fence,
-    FencedStore,
-    MetaStore,
     Unwatch,
     Versioned,
 )
@@ -106,9 +104,6 @@ class EtcdStore:
             self._watches.discard(watch)
 
         return unwatch
-
-    def fenced(self, key: str, version: int) -> MetaStore:
-        return FencedStore(self, Fence(key, version))
 
     async def last_version(self) -> int:
         await self.get(_VERSIONS)
