@@ -43,8 +43,8 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import Authority, Exclusions, ExclusionTimes, Member
-from loomlog.core.copyset.procedures import Answer, Fenced, NotPurged, Purged, fence, purge
+from loomlog.core.copyset.nodeset import Authority, Exclusions, Member
+from loomlog.core.copyset.procedures import Answer, fence, purge
 from loomlog.core.copyset.record import LSN_MAX, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Ending, Interrupted, Recovered, Recovery
 from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, State
@@ -320,7 +320,7 @@ class CopysetWorld:
         self.send(process, Service.METADATA, Activate(LOG, process, expected), activated)
 
     def _begin(self, process: int, state: LogState) -> None:
-        exclusions = Exclusions(ExclusionTimes(silent_s=3.0))
+        exclusions = Exclusions(silent_s=3.0)
         sequencer = Sequencer(
             LOG,
             state.metadata_of(state.epoch),
@@ -341,10 +341,10 @@ class CopysetWorld:
         steps = fence(LOG, host.sequencer.epoch, state, self.authorities())
         Call(self, host.process, steps, partial(self._fenced, host))
 
-    def _fenced(self, host: Host, outcome: Fenced | Preempted | None) -> None:
+    def _fenced(self, host: Host, outcome: dict[NodeId, Lsn] | Preempted | None) -> None:
         match outcome:
-            case Fenced(newer):
-                for node, lsn in newer.items():
+            case dict():
+                for node, lsn in outcome.items():
                     self._carry_out(host, host.sequencer.found(node, lsn))
                 self._carry_out(host, host.sequencer.fenced())
             case Preempted(seal):
@@ -442,9 +442,9 @@ class CopysetWorld:
         steps = purge(LOG, epoch, node.node_id)
         Call(self, node.process, steps, partial(self._purge_ended, node))
 
-    def _purge_ended(self, node: Node, ending: Purged | NotPurged) -> None:
+    def _purge_ended(self, node: Node, problem: str) -> None:
         node.purging = False
-        if isinstance(ending, Purged):
+        if not problem:
             self.purges += 1
             node.answer(Release(LOG, node.released))
             self._wake(node)

@@ -15,6 +15,7 @@ from loomlog.config import NodeSettings
 from loomlog.errors import Unavailable
 from loomlog.node.age_marks import Generation, KnownRun
 from loomlog.node.volume import Volume
+from loomlog.storage.disk import EagerWorker, RealFiles, ThreadWorker, lock_directory
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.identity import Owner, Store, open_owned
 from loomlog.storage.volumes import Volumes
@@ -49,8 +50,7 @@ class Disks:
         volume failed, lost directories, or works again."""
         self.settings = settings
         self._handed_in = files
-        self._new_worker = new_worker or _thread_worker
-        self.eager = _same_worker if new_worker else _eager_worker
+        self._new_worker = new_worker
         self._open_store = open_store or {}
         self._volume_changed = volume_changed
         self._workers: list[Worker] = []
@@ -60,21 +60,14 @@ class Disks:
 
     def open(self) -> None:
         """Check and lock the volumes."""
-        lock = None
-        if self._handed_in is None:
-            from loomlog.storage.disk import RealFiles, lock_directory
-
-            self.files: Files = RealFiles()
-            lock = lock_directory
-        else:
-            self.files = self._handed_in
+        self.files = self._handed_in or RealFiles()
         self._opened = Volumes(
             self.files,
             self.settings.volumes,
             self.settings.cluster_id,
             self.settings.node_id,
             new_secret=partial(secrets.token_hex, 16),
-            lock=lock,
+            lock=None if self._handed_in else lock_directory,
             error_if_exists=self.settings.error_if_exists,
         )
         paths = self._opened.paths
@@ -144,9 +137,15 @@ class Disks:
 
     def worker(self) -> Worker:
         """Return a new worker, which is closed with the disks."""
-        worker = self._new_worker()
+        new_worker = self._new_worker
+        worker = new_worker() if new_worker else ThreadWorker(asyncio.get_running_loop())
         self._workers.append(worker)
         return worker
+
+    def eager(self, worker: Worker) -> Worker:
+        """Return the worker as one that may do on the loop what is quick. A simulated one stays as
+        it is: its jobs take no real time."""
+        return worker if self._new_worker else EagerWorker(worker)
 
     def open_store(
         self, protocol: str, path: str, open_real: Callable[[str], S], is_empty: Callable[[S], bool]
@@ -157,20 +156,3 @@ class Disks:
             return simulated
         owner = Owner(self.opened.cluster_stamp, self.settings.node_id)
         return open_owned(self.files, path, owner, open_real, is_empty)
-
-
-def _thread_worker() -> Worker:
-    from loomlog.storage.disk import ThreadWorker
-
-    return ThreadWorker(asyncio.get_running_loop())
-
-
-def _eager_worker(worker: Worker) -> Worker:
-    from loomlog.storage.disk import EagerWorker
-
-    return EagerWorker(worker)
-
-
-def _same_worker(worker: Worker) -> Worker:
-    """Return the same worker: where a job takes no real time there is nothing to be gained."""
-    return worker

@@ -1,11 +1,13 @@
-"""Waiting for work that reports its end through a callback, and for a bound on its rate."""
+"""Waiting: for work that reports its end through a callback, for an attempt that succeeds, and for
+a bound on the rate of work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
+from loomlog.core.backoff import Backoff
 from loomlog.storage.files import Finished, Worker
 
 Result = TypeVar("Result")
@@ -35,6 +37,17 @@ async def called_back(start: Callable[[Callable[[Result], None]], None]) -> Resu
 
     start(done)
     return await result
+
+
+async def insist(
+    attempt: Callable[[], Coroutine[Any, Any, Result | None]], retry: Backoff
+) -> Result:
+    """Repeat an attempt until it has a result, with growing pauses."""
+    failures = 0
+    while (result := await attempt()) is None:
+        await asyncio.sleep(retry.delay_s(failures))
+        failures += 1
+    return result
 
 
 class Throttle:

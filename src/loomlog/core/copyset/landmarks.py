@@ -65,8 +65,8 @@ def last_to_go(
     `state` must have been read before they were asked; `released` is what each of them shows."""
     if not is_enough(state, ages, authorities):
         return None
-    holders = {node for metadata in state.history for node in metadata.nodes}.intersection(released)
-    settled = max(last_of(state.last_clean), min(released[node] for node in holders))
+    shown = [released[node] for node in state.all_nodes if node in released]
+    settled = max(last_of(state.last_clean), min(shown))
     older = max([state.trimmed, *(each.older for each in ages.values())])
     return min(older, settled, *(each.young - 1 for each in ages.values()))
 

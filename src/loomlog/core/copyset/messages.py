@@ -308,6 +308,11 @@ class LogState:
         nothing = Acknowledged(epoch, last=0, final=False)
         return next((each for each in self.told if each.epoch == epoch), nothing)
 
+    @property
+    def all_nodes(self) -> list[NodeId]:
+        """The nodes of all nodesets that the log has, in order."""
+        return sorted({node for metadata in self.history for node in metadata.nodes})
+
     def metadata_of(self, epoch: Epoch) -> EpochMetadata:
         return next(metadata for metadata in reversed(self.history) if metadata.since <= epoch)
 

@@ -12,7 +12,6 @@ are excluded for a while.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import log as logarithm
 from typing import Any, Final, NamedTuple, Protocol
@@ -200,11 +199,8 @@ REFUSED_S: Final[Mapping[Trouble, float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExclusionTimes:
-    refused_s: Mapping[Trouble, float] = field(default_factory=lambda: REFUSED_S)
-    lost_s: float = 1.0  # the connection broke
-    silent_s: float = 600.0  # no answer in time: this one costs a wave each time
+LOST_S: Final = 1.0  # the connection broke
+SILENT_S: Final = 600.0  # no answer in time: this one costs a wave each time
 
 
 class Exclusions:
@@ -212,17 +208,17 @@ class Exclusions:
     them waits instead of all. They only affect speed: they are cleared when they leave too few
     nodes for a copyset."""
 
-    def __init__(self, times: ExclusionTimes) -> None:
+    def __init__(self, silent_s: float = SILENT_S) -> None:
         self.down: frozenset[NodeId] = frozenset()  # known to be away: never tried
-        self._times = times
+        self._silent_s = silent_s
         self._black: dict[NodeId, float] = {}  # node -> until when
         self._gray: dict[NodeId, float] = {}
 
     def refused(self, node: NodeId, trouble: Trouble, now: float) -> None:
-        self._exclude(node, now + self._times.refused_s[trouble])
+        self._exclude(node, now + REFUSED_S[trouble])
 
     def lost(self, node: NodeId, now: float) -> None:
-        self._exclude(node, now + self._times.lost_s)
+        self._exclude(node, now + LOST_S)
 
     def silent(self, nodes: Collection[NodeId], metadata: EpochMetadata, now: float) -> None:
         """Exclude nodes that did not answer in time. If none of a copyset did, this node may be to
@@ -230,7 +226,7 @@ class Exclusions:
         if len(nodes) == metadata.replication > 1:
             self._forgive(self._gray, metadata.nodes)
             return
-        self._gray.update(dict.fromkeys(nodes, now + self._times.silent_s))
+        self._gray.update(dict.fromkeys(nodes, now + self._silent_s))
         gray = [node for node in metadata.nodes if self._gray.get(node, now) > now]
         if len(gray) > max(metadata.replication - 1, len(metadata.nodeset) // 4):
             self._forgive(self._gray, gray)

@@ -14,7 +14,6 @@ from loomlog.core import requests
 from loomlog.core.copyset.messages import (
     Delivered,
     Done,
-    EpochEnd,
     EpochStoreRequest,
     FindBatch,
     FoundBatch,
@@ -72,21 +71,16 @@ def ask_store(request: EpochStoreRequest) -> Steps[LogState | None]:
 # ---- fence
 
 
-class Fenced(NamedTuple):
-    """The nodes that have copies of this sequencer's epoch or a later one, and up to where. Unless
-    it stored them itself, the epoch was taken before."""
-
-    newer: dict[NodeId, Lsn]
-
-
 _TAKING_NONE: Final = (Authority.EMPTY, Authority.UNAVAILABLE)  # take no records
 
 
 def fence(
     log: LogId, epoch: Epoch, state: LogState, authority: Mapping[NodeId, Authority]
-) -> Steps[Fenced | Preempted | None]:
+) -> Steps[dict[NodeId, Lsn] | Preempted | None]:
     """Make sure that sequencers of epochs before `epoch` can have nothing acknowledged any more.
-    None: too few nodes answered, try again.
+    Return the nodes that have copies of this epoch or a later one, and up to where: unless this
+    sequencer stored them itself, the epoch was taken before. None: too few nodes answered, try
+    again.
 
     An append that begins after another was acknowledged comes behind it. A sequencer that was
     replaced without knowing it would break that. So its successor takes and stores appends at once,
@@ -106,35 +100,24 @@ def fence(
         return preempted
     sealed = {node: answer for node, answer in answers.items() if isinstance(answer, SealedAt)}
     newer = {node: answer.newer for node, answer in sealed.items() if answer.newer}
-    return Fenced(newer) if is_done(answers) else None
+    return newer if is_done(answers) else None
 
 
 # ---- purge
 
 
-@dataclass(frozen=True, slots=True)
-class Purged:
-    end: EpochEnd
-
-
-@dataclass(frozen=True, slots=True)
-class NotPurged:
-    """Try again after a moment."""
-
-    reason: str
-
-
-def purge(log: LogId, epoch: Epoch, me: NodeId) -> Steps[Purged | NotPurged]:
-    """Remove records that the recovery of an epoch made void while this node was away.
+def purge(log: LogId, epoch: Epoch, me: NodeId) -> Steps[str]:
+    """Remove records that the recovery of an epoch made void while this node was away. Return why
+    that was not possible now; "" if it is done.
 
     Until then the node shows nothing of later epochs: `storage.epoch_to_purge` says when it is
     time. After each purge the release that waits for it is decided again."""
     state = yield from ask_store(GetState(log))
     if state is None:
-        return NotPurged("the epoch store does not answer")
+        return "the epoch store does not answer"
     end = state.end_of(epoch)
     if end is None:
-        return NotPurged(f"epoch {epoch} is not recovered yet")
+        return f"epoch {epoch} is not recovered yet"
     requests: list[NodeRequest] = [Purge(log, end)]
     if last_of(epoch) <= state.trimmed:
         # Its end is forgotten: the node must know of the trim before it calls the epoch empty.
@@ -142,8 +125,8 @@ def purge(log: LogId, epoch: Epoch, me: NodeId) -> Steps[Purged | NotPurged]:
     for request in requests:
         [answer] = yield Exchange([Ask(me, request)])
         if not isinstance(answer, Done):
-            return NotPurged("this node does not answer")
-    return Purged(end)
+            return "this node does not answer"
+    return ""
 
 
 # ---- resolve
@@ -221,8 +204,9 @@ def look_back(
         found = ((node, a) for node, a in answers.items() if isinstance(a, FoundBatch))
         return are_enough([node for node, answer in found if answer.certain])
 
-    nodes = sorted({node for metadata in state.history for node in metadata.nodes})
-    answers = yield from ask_each(nodes, FindBatch(log, producer_id, sequence), is_certain)
+    answers = yield from ask_each(
+        state.all_nodes, FindBatch(log, producer_id, sequence), is_certain
+    )
     found = {node: a for node, a in answers.items() if isinstance(a, FoundBatch)}
     if not are_enough(found):
         return None

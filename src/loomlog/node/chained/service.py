@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from loomlog import limits
 from loomlog.core.chained.chain import POSITION_MAX, Replica
@@ -55,7 +55,6 @@ from loomlog.wire.chained import (
     request_from_wire,
     request_to_wire,
 )
-from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
 
 logger = logging.getLogger(__name__)
@@ -64,8 +63,6 @@ WAIT_S_MAX: Final = 30.0  # the longest that a fetch waits for more blocks
 _LARGE: Final = (Read, Before, List, Fetch)  # their answers may be
 _CHANGED: Final = (Stored, SealedAt, Done)
 _NOT_DONE: Final = (Refused, Lost)
-
-AskHere: TypeAlias = Callable[[Replica, Request, Answered], None]
 
 
 class ChainedService(NodeProtocol):
@@ -82,7 +79,7 @@ class ChainedService(NodeProtocol):
             limits.SUBSCRIPTIONS_PER_CONNECTION_MAX
         )
         self._creations = asyncio.Lock()
-        self._puller = ChainPuller(context.codec, self._ask)
+        self._links = Links(context.codec, OnlyAnswers())  # to nodes that were copied from
 
     def routes(self) -> dict[str, Route]:
         return {"chain_request": self._request}
@@ -94,7 +91,7 @@ class ChainedService(NodeProtocol):
         self._waiting.connection_closed(connection)
 
     async def stop(self) -> None:
-        self._puller.stop()
+        self._links.close()
 
     # ---- the metadata repository
 
@@ -274,38 +271,18 @@ class ChainedService(NodeProtocol):
             return _frame(await called_back(partial(self._ask, replica, Remove())))
 
     async def _pull(self, replica: Replica, request: Pull, address: str) -> Frame:
-        return _frame(await self._puller.pull(replica, request, address))
-
-    async def _created(self, replica: Replica) -> Answer:
-        try:
-            volume = self._volumes.holding(replica) or await self._volumes.place()
-        except LoomError as error:
-            return Refused(str(error))
-        return await called_back(partial(volume.ask, replica, Create()))
-
-
-class ChainPuller:
-    """Copies to all replicas of one node. Stays connected to the nodes that it copied from."""
-
-    def __init__(self, codec: Codec, ask_here: AskHere) -> None:
-        self._ask_here = ask_here
-        self._links = Links(codec, OnlyAnswers())
-
-    async def pull(self, replica: Replica, request: Pull, address: str) -> Answer:
         """Copy from the source at this address; raises Busy if one of them is overloaded."""
 
         async def answer(asks: list[ChainedAsk]) -> list[Answer]:
             return await asyncio.gather(*(self._answer(replica, ask, address) for ask in asks))
 
-        return await drive(pull(replica, request), answer)
-
-    def stop(self) -> None:
-        self._links.close()
+        return _frame(await drive(pull(replica, request), answer))
 
     async def _answer(self, replica: Replica, ask: ChainedAsk, address: str) -> Answer:
+        """Answer what a copy to this replica asks of it or of its source."""
         assert isinstance(ask.target, Replica)
         if ask.target == replica:
-            return await called_back(lambda done: self._ask_here(replica, ask.request, done))
+            return await called_back(partial(self._ask, replica, ask.request))
         message, _ = request_to_wire(ask.target, ask.request)
         try:
             connection = await self._links.connect(address)
@@ -315,6 +292,13 @@ class ChainPuller:
         except LoomError as error:
             return Refused(f"node {ask.target.node_id}: {error}")
         return answer_from_wire(reply.chain_answer, content)
+
+    async def _created(self, replica: Replica) -> Answer:
+        try:
+            volume = self._volumes.holding(replica) or await self._volumes.place()
+        except LoomError as error:
+            return Refused(str(error))
+        return await called_back(partial(volume.ask, replica, Create()))
 
 
 def is_nothing(answer: Answer) -> bool:

@@ -48,7 +48,7 @@ from loomlog.core.copyset.messages import (
     Trim,
 )
 from loomlog.core.copyset.nodeset import Trouble
-from loomlog.core.copyset.procedures import Answer, Exchange, Purged, purge
+from loomlog.core.copyset.procedures import Answer, Exchange, purge
 from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.storage import LogStanding, epoch_to_purge, taken_epoch
 from loomlog.core.requests import Lost, drive
@@ -58,7 +58,7 @@ from loomlog.node.copyset.logs_volume import LogsVolume
 from loomlog.node.copyset.marks import MATTERS_US, Marks
 from loomlog.node.disks import Disks
 from loomlog.node.long_poll import LongPolls
-from loomlog.node.workers import called_back
+from loomlog.node.workers import called_back, insist
 from loomlog.storage.logsdb.recent import RecentBatches
 from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId, NodeId
@@ -287,20 +287,22 @@ class CatchUp:
             self._spawn(self._purge(log))
 
     async def _purge(self, log: LogId) -> None:
-        failures = 0
         try:
-            while (epoch := self._epoch_to_purge(log)) is not None:
-                outcome = await drive(purge(log, epoch, self._me), self._answer)
-                if isinstance(outcome, Purged):
-                    failures = 0
-                    continue
-                logger.info("loglet %d, epoch %d: %s", log, epoch, outcome.reason)
-                await asyncio.sleep(RETRY.delay_s(failures))
-                failures += 1
+            while self._epoch_to_purge(log) is not None:
+                await insist(partial(self._purge_epoch, log), RETRY)
         finally:
             lsn = self._missed.pop(log, None)
         if lsn is not None:
             self._release_here(log, lsn)
+
+    async def _purge_epoch(self, log: LogId) -> bool | None:
+        """Try to purge the next epoch; None: try again later."""
+        if (epoch := self._epoch_to_purge(log)) is None:
+            return False
+        if problem := await drive(purge(log, epoch, self._me), self._answer):
+            logger.info("loglet %d, epoch %d: %s", log, epoch, problem)
+            return None
+        return True
 
     async def _answer(self, asked: Exchange) -> list[Answer]:
         """Answer a question of `purge`: it asks only the epoch store and this node."""

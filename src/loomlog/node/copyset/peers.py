@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Final, TypeAlias
 
 from loomlog.core.backoff import Backoff
@@ -76,7 +75,7 @@ class _Peer:
         self._alive = False
         self.connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: list[Callable[[Connection | None], None]] = []
+        self._waiting: list[tuple[NodeRequest, int, OnAnswer]] = []
         self._wanted = False  # it was sent something
         self._unreachable = False  # the last attempt failed; there will be others
 
@@ -91,21 +90,13 @@ class _Peer:
 
     def ask(self, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
         """Answer None at once while the node could not be connected to: other nodes can do it."""
-        if self._unreachable and self._connecting is not None:
-            self._wanted = True
-            self._loop.call_soon(done, None)
-        else:
-            self.when_connected(partial(_ask, request, stamp, done))
-
-    def when_connected(self, work: Callable[[Connection | None], None]) -> None:
-        """Call `work` with the connection; None: there is none."""
         self._wanted = True
         if self.connection is not None:
-            work(self.connection)
-        elif not self._address:
-            self._loop.call_soon(work, None)
+            _ask(self.connection, request, stamp, done)
+        elif not self._address or (self._unreachable and self._connecting is not None):
+            self._loop.call_soon(done, None)
         else:
-            self._waiting.append(work)
+            self._waiting.append((request, stamp, done))
             self._connect_soon()
 
     def release(self, release: Release, stamp: int) -> None:
@@ -135,8 +126,8 @@ class _Peer:
 
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for work in waiting:
-            self._loop.call_soon(work, None)
+        for _, _, done in waiting:
+            self._loop.call_soon(done, None)
 
     def _connect_soon(self) -> None:
         if self._connecting is None and self.connection is None:
@@ -168,8 +159,8 @@ class _Peer:
             return
         self.connection = connection
         waiting, self._waiting = self._waiting, []
-        for work in waiting:
-            work(connection)
+        for asked in waiting:
+            _ask(connection, *asked)
         self._connected(self._node)
 
     # ---- Handler
@@ -184,11 +175,7 @@ class _Peer:
                 self._connect_soon()
 
 
-def _ask(request: NodeRequest, stamp: int, done: OnAnswer, connection: Connection | None) -> None:
-    if connection is None:
-        done(None)
-        return
-
+def _ask(connection: Connection, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
     def answered(answer: Frame | LoomError, payload: memoryview) -> None:
         done(_answer_of(connection, answer, payload))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import (
@@ -25,6 +25,7 @@ from loomlog.core.requests import Lost, Outcome, drive
 from loomlog.node.copyset.copies import CatchUp, Copies
 from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.peers import OnAnswer, Peers
+from loomlog.node.workers import insist
 from loomlog.types import LogId, NodeId
 
 logger = logging.getLogger(__name__)
@@ -133,17 +134,6 @@ def _node(ask: CopysetAsk) -> NodeId:
     return ask.target
 
 
-async def insist(
-    attempt: Callable[[], Coroutine[Any, Any, Outcome | None]],
-) -> Outcome:
-    """Repeat an attempt until it has an outcome, with growing pauses."""
-    failures = 0
-    while (outcome := await attempt()) is None:
-        await asyncio.sleep(RETRY.delay_s(failures))
-        failures += 1
-    return outcome
-
-
 async def recover(
     log: LogId,
     epoch: Epoch,
@@ -166,7 +156,7 @@ async def recover(
             logger.warning("loglet %d: not recovered yet: %s", log, reported)
         return None
 
-    ending: Recovered | Preempted | Interrupted = await insist(attempt)
+    ending: Recovered | Preempted | Interrupted = await insist(attempt, RETRY)
     if isinstance(ending, Interrupted):
         return None
     if isinstance(ending, Recovered):

@@ -36,14 +36,15 @@ from loomlog.core.copyset.messages import (
     Store,
 )
 from loomlog.core.copyset.nodeset import Chance, Exclusions
-from loomlog.core.copyset.procedures import Fenced, fence
+from loomlog.core.copyset.procedures import fence
 from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import Sequencer, Stamps, State
 from loomlog.errors import AppendUnknown, Busy, LoomError, Unavailable
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
-from loomlog.node.copyset.procedures import Asker, insist, recover
+from loomlog.node.copyset.procedures import RETRY, Asker, recover
 from loomlog.node.ordered.appends import ProducerTable
+from loomlog.node.workers import insist
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -142,7 +143,7 @@ class RunningSequencer:
             known.log,
             state.metadata_of(state.epoch),
             state.epoch,
-            {node for metadata in state.history for node in metadata.nodes},
+            state.all_nodes,
             context.exclusions,
             context.chance,
         )
@@ -343,19 +344,16 @@ class RunningSequencer:
             self._do(self._core.drain(self._loop.time()))
 
     async def _fence(self, state: LogState) -> None:
-        async def attempt() -> Fenced | Preempted | None:
+        async def attempt() -> dict[NodeId, Lsn] | Preempted | None:
             if self.is_over:
-                return Fenced({})
-            outcome: Fenced | Preempted | None = await self._context.asker.run(
-                fence(self._log, self.epoch, state, {})
-            )
-            return outcome
+                return {}
+            return await self._context.asker.run(fence(self._log, self.epoch, state, {}))
 
-        outcome: Fenced | Preempted = await insist(attempt)
+        outcome: dict[NodeId, Lsn] | Preempted = await insist(attempt, RETRY)
         if isinstance(outcome, Preempted):
             self._do(self._core.preempted(outcome.seal))
             return
-        for node, newer in outcome.newer.items():
+        for node, newer in outcome.items():
             self._do(self._core.found(node, newer))
         self._do(self._core.fenced())
 

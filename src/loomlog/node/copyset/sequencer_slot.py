@@ -36,8 +36,9 @@ from loomlog.errors import (
 )
 from loomlog.limits import MIB, REQUEST_TIMEOUT_S
 from loomlog.node.copyset.epoch_store import Known
-from loomlog.node.copyset.procedures import ANSWER_S, insist
+from loomlog.node.copyset.procedures import ANSWER_S, RETRY
 from loomlog.node.copyset.sequencer import Append, OpenEnd, RunningSequencer, SequencerContext
+from loomlog.node.workers import insist
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -265,7 +266,7 @@ class SequencerSlot:
         reason = f"epoch {epoch} is not recovered yet"
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await insist(lambda: self._is_clean(epoch))
+                await insist(lambda: self._is_clean(epoch), RETRY)
                 reason = "too few nodes answer"
                 await asyncio.gather(*(self._resolve(left, *open_end) for open_end in open_ends))
         except TimeoutError:
@@ -292,7 +293,7 @@ class SequencerSlot:
             outcome = await self._context.asker.run(resolve(self._log, lsn))
             return None if isinstance(outcome, Unresolved) and not outcome.for_good else outcome
 
-        outcome: Resolution = await insist(attempt)
+        outcome: Resolution = await insist(attempt, RETRY)
         return outcome
 
     def _answer_unknown(self, append: Append, reason: str) -> None:
@@ -336,7 +337,7 @@ class SequencerSlot:
             state = await self._context.epochs.ask(GetState(self._log))
             return state.epoch if state is not None and is_recovered(state) else None
 
-        epoch: Epoch = await insist(attempt)
+        epoch: Epoch = await insist(attempt, RETRY)
         return epoch
 
     async def _find_before(self, append: Append, epoch: Epoch) -> None:
@@ -348,7 +349,7 @@ class SequencerSlot:
             return await self._context.asker.run(steps)
 
         async with asyncio.timeout(LOOK_BACK_S):
-            found: FoundBatch = await insist(attempt)
+            found: FoundBatch = await insist(attempt, RETRY)
         certain = found.certain
         for lsn in (lsn for lsn in found.lsns if epoch_of(lsn) < epoch):
             outcome = await self._find_out(lsn)

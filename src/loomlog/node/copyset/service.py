@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from loomlog.core.copyset.messages import (
     Digest,
@@ -23,7 +23,7 @@ from loomlog.core.copyset.messages import (
     Read,
     Release,
 )
-from loomlog.core.copyset.nodeset import Exclusions, ExclusionTimes
+from loomlog.core.copyset.nodeset import Exclusions
 from loomlog.core.copyset.record import Epoch, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
@@ -45,6 +45,8 @@ from loomlog.wire.link import Connection, Frame, Route
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
 FINISH_S: Final = 2.0  # for the metadata repository to note where epochs end, when a node stops
 REFRESH_S: Final = 1.0  # between questions which nodes are alive
@@ -60,13 +62,13 @@ class CopysetService(NodeProtocol):
         self._codec = context.codec
         self._disks = context.disks
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing = False
         self._slots: dict[LogId, SequencerSlot] = {}
-        self._recoveries: dict[tuple[LogId, int], asyncio.Task[bool]] = {}
-        self._needless: set[tuple[LogId, int]] = set()  # of these: the log was deleted
+        # Of closed logs. One that is not here any more ends: its log was deleted.
+        self._recoveries: dict[tuple[LogId, Epoch], asyncio.Task[bool]] = {}
         self._dead: set[NodeId] = set()  # as the metadata repository sees it
-        self._exclusions = Exclusions(ExclusionTimes())
+        self._exclusions = Exclusions()
         self._reported_tails: dict[LogId, Lsn] = {}
         self._peers = Peers(context.codec, self._connected)
         self._epochs = EpochStoreClient(context.link.request, self._learned)
@@ -117,10 +119,9 @@ class CopysetService(NodeProtocol):
         self._tidying.cancel()
         for slot in self._slots.values():
             slot.stop()
-        tasks = [*self._tasks, *self._recoveries.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._epochs.stop()
         self._peers.close()
         self._copies.stop()
@@ -333,28 +334,21 @@ class CopysetService(NodeProtocol):
         """Recover once: callers that ask again wait for the same recovery of an epoch."""
         key = (known.log, known.state.epoch)
         if key not in self._recoveries:
-            self._recoveries[key] = self._loop.create_task(self._recover(known))
-            self._recoveries[key].add_done_callback(lambda _: self._recovery_ended(key))
+            self._recoveries[key] = self._spawn(self._recover(known, key))
         return await asyncio.shield(self._recoveries[key])
 
-    def _recovery_ended(self, key: tuple[LogId, int]) -> None:
-        del self._recoveries[key]
-        self._needless.discard(key)
-
-    async def _recover(self, known: Known) -> bool:
-        epoch = known.state.epoch
-        ending = await recover(
-            known.log,
-            epoch,
-            self._asker,
-            _now_us,
-            lambda: (known.log, epoch) in self._needless,
-        )
+    async def _recover(self, known: Known, key: tuple[LogId, Epoch]) -> bool:
+        log, epoch = key
+        try:
+            ending = await recover(
+                log, epoch, self._asker, _now_us, lambda: key not in self._recoveries
+            )
+        finally:
+            self._recoveries.pop(key, None)
         if not isinstance(ending, Recovered):
             return False
-        everybody = {node for metadata in known.state.history for node in metadata.nodes}
-        for node in sorted(everybody):
-            self._asker.release(node, Release(known.log, make(epoch, 0)))
+        for node in known.state.all_nodes:
+            self._asker.release(node, Release(log, make(epoch, 0)))
         return True
 
     def _forget(self, log: LogId) -> None:
@@ -362,7 +356,8 @@ class CopysetService(NodeProtocol):
         slot = self._slots.pop(log, None)
         if slot is not None:
             slot.stop()
-        self._needless.update(key for key in self._recoveries if key[0] == log)
+        for key in [key for key in self._recoveries if key[0] == log]:
+            del self._recoveries[key]
         for part in (self._epochs, self._copies, self._catch_up):
             part.forget(log)
 
@@ -420,12 +415,13 @@ class CopysetService(NodeProtocol):
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
         self._copies.marks.tidy()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background work for copyset logs failed", exc_info=error)

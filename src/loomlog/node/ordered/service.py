@@ -29,6 +29,7 @@ from loomlog.node.ordered.replication import Backups
 from loomlog.node.ordered.stores import StreamStores
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
+from loomlog.node.workers import insist
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -340,15 +341,18 @@ class OrderedService(NodeProtocol):
 
     async def _repair(self, stream_id: StreamId, epoch: int) -> None:
         """Repair what is known to be broken, now that the peers are known; a peer may be away."""
-        attempt = 0
-        while (held := self.held.get(stream_id)) and held.driver.core.epoch == epoch:
+
+        async def attempt() -> bool | None:
+            held = self.held.get(stream_id)
+            if held is None or held.driver.core.epoch != epoch:
+                return False
             try:
-                if await held.repairer.repair_known():
-                    return
+                return await held.repairer.repair_known() or None
             except LoomError as error:
                 logger.warning("stream %d is not repaired yet: %s", stream_id, error)
-            await asyncio.sleep(_REPAIR.delay_s(attempt))
-            attempt += 1
+                return None
+
+        await insist(attempt, _REPAIR)
 
     async def _trim(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.trim_log_stream

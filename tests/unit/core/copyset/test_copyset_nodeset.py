@@ -10,7 +10,6 @@ import pytest
 from loomlog.core.copyset.nodeset import (
     EpochMetadata,
     Exclusions,
-    ExclusionTimes,
     Member,
     Trouble,
     choose_copyset,
@@ -140,7 +139,7 @@ def test_there_is_no_copyset_when_too_few_are_left() -> None:
 
 @pytest.fixture
 def exclusions() -> Exclusions:
-    return Exclusions(ExclusionTimes())
+    return Exclusions()
 
 
 @pytest.mark.parametrize(

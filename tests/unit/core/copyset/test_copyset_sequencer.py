@@ -31,7 +31,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, ExclusionTimes, Member, Trouble
+from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Member, Trouble
 from loomlog.core.copyset.record import Record, make
 from loomlog.core.copyset.sequencer import OFFSET_LAST, Sequencer, SequencerSettings
 
@@ -61,7 +61,7 @@ class SequencerRig:
 
     def __init__(self, *, fenced: bool = True, recovered: bool = True) -> None:
         self.now = 100.0
-        self.exclusions = Exclusions(ExclusionTimes())
+        self.exclusions = Exclusions()
         everybody = [*METADATA.nodes, 9]
         self.sequencer = Sequencer(
             LOG, METADATA, EPOCH, everybody, self.exclusions, Random(1), SETTINGS
