@@ -10,42 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from loomlog.core.chained import messages as core
 from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
-from loomlog.core.chained.messages import (
-    LIST_MAX,
-    Answer,
-    Before,
-    Beyond,
-    Check,
-    Create,
-    Done,
-    EpochOver,
-    Fetch,
-    Fetched,
-    FindEnd,
-    FindTicket,
-    Forgotten,
-    Found,
-    HandedOut,
-    List,
-    Listed,
-    Missing,
-    Next,
-    Pull,
-    Pulled,
-    Read,
-    Refused,
-    Remove,
-    Request,
-    Seal,
-    SealedAt,
-    Stored,
-    Ticket,
-    Trim,
-    TrimmedTo,
-    Write,
-    Written,
-)
+from loomlog.core.chained.messages import Answer, Request, Ticket
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.limits import MIB
@@ -101,25 +68,35 @@ def _limit(limit_max: int) -> Field:
 _REQUESTS: Final = Family[Request, pb.ChainRequest](
     pb.ChainRequest,
     {
-        _Ask.WRITE: (Write, "epoch", Parts({"position": "first", "count": "count"}, _block_sent)),
-        _Ask.READ: (Read, "epoch", "position"),
-        _Ask.BEFORE: (Before, "epoch", "position"),
-        _Ask.LIST: (List, "epoch", "position", _limit(LIST_MAX), Field("before_us", _before_us)),
-        _Ask.FETCH: (Fetch, "epoch", "position", _limit(FETCH_BYTES_MAX), "salvage"),
-        _Ask.CHECK: (Check, "epoch"),
-        _Ask.END: (FindEnd, "epoch"),
-        _Ask.TRIM: (Trim, "epoch", "position"),
-        _Ask.SEAL: (Seal, "epoch", "salvage"),
-        _Ask.CREATE: (Create,),
+        _Ask.WRITE: (
+            core.Write,
+            "epoch",
+            Parts({"position": "first", "count": "count"}, _block_sent),
+        ),
+        _Ask.READ: (core.Read, "epoch", "position"),
+        _Ask.BEFORE: (core.Before, "epoch", "position"),
+        _Ask.LIST: (
+            core.List,
+            "epoch",
+            "position",
+            _limit(core.LIST_MAX),
+            Field("before_us", _before_us),
+        ),
+        _Ask.FETCH: (core.Fetch, "epoch", "position", _limit(FETCH_BYTES_MAX), "salvage"),
+        _Ask.CHECK: (core.Check, "epoch"),
+        _Ask.END: (core.FindEnd, "epoch"),
+        _Ask.TRIM: (core.Trim, "epoch", "position"),
+        _Ask.SEAL: (core.Seal, "epoch", "salvage"),
+        _Ask.CREATE: (core.Create,),
         _Ask.PULL: (
-            Pull,
+            core.Pull,
             "epoch",
             Field("source", _source, _source_to_wire),
             "position",
             _limit(FETCH_BYTES_MAX),
             "salvage",
         ),
-        _Ask.REMOVE: (Remove,),
+        _Ask.REMOVE: (core.Remove,),
     },
     more=("loglet_id", "chain", "birth"),
 )
@@ -133,7 +110,7 @@ def request_to_wire(
     message = encode(request, replica.log_id, replica.chain, replica.birth)
     if wait_ms:
         message.wait_ms = wait_ms
-    return message, request.block.batch if isinstance(request, Write) else b""
+    return message, request.block.batch if isinstance(request, core.Write) else b""
 
 
 def request_from_wire(
@@ -175,19 +152,19 @@ _ANSWERS: Final = Family[Answer, pb.ChainAnswer](
     pb.ChainAnswer,
     {
         _Tell.KIND_UNSPECIFIED: (Lost,),
-        _Tell.STORED: (Stored,),
-        _Tell.WRITTEN: (Written,),
-        _Tell.DONE: (Done,),
-        _Tell.FOUND: (Found, Field("extents", _only_block, lambda block: _extents([block]))),
-        _Tell.MISSING: (Missing, "position"),
-        _Tell.TRIMMED_TO: (TrimmedTo, "position"),
-        _Tell.LISTED: (Listed, repeated("extents", _EXTENT), "more", "position"),
-        _Tell.FETCHED: (Fetched, Field("extents", _blocks, _extents), "more"),
-        _Tell.PULLED: (Pulled, "end", "size", "more"),
-        _Tell.SEALED_AT: (SealedAt, "end", "position"),
-        _Tell.BEYOND: (Beyond, "end"),
-        _Tell.EPOCH_OVER: (EpochOver, "epoch"),
-        _Tell.REFUSED: (Refused, "reason"),
+        _Tell.STORED: (core.Stored,),
+        _Tell.WRITTEN: (core.Written,),
+        _Tell.DONE: (core.Done,),
+        _Tell.FOUND: (core.Found, Field("extents", _only_block, lambda block: _extents([block]))),
+        _Tell.MISSING: (core.Missing, "position"),
+        _Tell.TRIMMED_TO: (core.TrimmedTo, "position"),
+        _Tell.LISTED: (core.Listed, repeated("extents", _EXTENT), "more", "position"),
+        _Tell.FETCHED: (core.Fetched, Field("extents", _blocks, _extents), "more"),
+        _Tell.PULLED: (core.Pulled, "end", "size", "more"),
+        _Tell.SEALED_AT: (core.SealedAt, "end", "position"),
+        _Tell.BEYOND: (core.Beyond, "end"),
+        _Tell.EPOCH_OVER: (core.EpochOver, "epoch"),
+        _Tell.REFUSED: (core.Refused, "reason"),
     },
 )
 
@@ -195,9 +172,9 @@ _ANSWERS: Final = Family[Answer, pb.ChainAnswer](
 def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
     """Return the message, which must not be changed, and its payload."""
     message = _ANSWERS.to_wire[type(answer)](answer)
-    if isinstance(answer, Found):
+    if isinstance(answer, core.Found):
         return message, [answer.block.batch]
-    if isinstance(answer, Fetched):
+    if isinstance(answer, core.Fetched):
         return message, list(padded(block.batch for block in answer.blocks))
     return message, ()
 
@@ -210,7 +187,7 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
     try:
         return decode(message, payload)
     except (LoomError, ValueError) as error:
-        return Refused(f"the answer cannot be used: {error}")
+        return core.Refused(f"the answer cannot be used: {error}")
 
 
 # ---- to the sequencer, and from it
@@ -223,9 +200,9 @@ def _ticket(message: pb.SequencerAnswer, _: memoryview) -> Ticket:
 _SEQUENCER_REQUESTS: Final = Family[Request, pb.SequencerRequest](
     pb.SequencerRequest,
     {
-        pb.SequencerRequest.NEXT: (Next, "epoch", "count"),
-        pb.SequencerRequest.HOLDING: (FindTicket, "epoch", "position"),
-        pb.SequencerRequest.FIND_END: (FindEnd, "epoch"),
+        pb.SequencerRequest.NEXT: (core.Next, "epoch", "count"),
+        pb.SequencerRequest.HOLDING: (core.FindTicket, "epoch", "position"),
+        pb.SequencerRequest.FIND_END: (core.FindEnd, "epoch"),
     },
     more=("loglet_id",),
 )
@@ -233,13 +210,13 @@ _SEQUENCER_ANSWERS: Final = Family[Answer, pb.SequencerAnswer](
     pb.SequencerAnswer,
     {
         pb.SequencerAnswer.HANDED_OUT: (
-            HandedOut,
+            core.HandedOut,
             Parts({"first": "first", "count": "count", "epoch": "epoch"}, _ticket),
         ),
-        pb.SequencerAnswer.FORGOTTEN: (Forgotten,),
-        pb.SequencerAnswer.BEYOND: (Beyond, "end"),
-        pb.SequencerAnswer.EPOCH_OVER: (EpochOver, "epoch"),
-        pb.SequencerAnswer.REFUSED: (Refused, "reason"),
+        pb.SequencerAnswer.FORGOTTEN: (core.Forgotten,),
+        pb.SequencerAnswer.BEYOND: (core.Beyond, "end"),
+        pb.SequencerAnswer.EPOCH_OVER: (core.EpochOver, "epoch"),
+        pb.SequencerAnswer.REFUSED: (core.Refused, "reason"),
     },
 )
 

@@ -9,40 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from loomlog.core.copyset.messages import (
-    Acknowledged,
-    Activate,
-    Amend,
-    Clean,
-    Contradict,
-    Delivered,
-    Digest,
-    Digested,
-    Done,
-    EpochEnd,
-    EpochState,
-    EpochStoreRequest,
-    FindBatch,
-    Finish,
-    Forget,
-    FoundBatch,
-    GetState,
-    LogState,
-    NodeAnswer,
-    NodeRequest,
-    NotHere,
-    Occupied,
-    Preempted,
-    Read,
-    Refused,
-    Release,
-    Seal,
-    SealedAt,
-    SetClean,
-    Store,
-    Stored,
-    Trim,
-)
+from loomlog.core.copyset import messages as core
+from loomlog.core.copyset.messages import EpochStoreRequest, LogState, NodeAnswer, NodeRequest
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
 from loomlog.core.copyset.record import (
     EPOCH_MAX,
@@ -126,7 +94,7 @@ def _bare_to_wire(record: Record) -> pb.CopysetRecord:
 
 
 _END: Final = Shape(
-    EpochEnd, pb.CopysetEnd, "epoch", "lng", "last", "seal", "wave", negated("uncertain")
+    core.EpochEnd, pb.CopysetEnd, "epoch", "lng", "last", "seal", "wave", negated("uncertain")
 )
 _BYTES_MAX: Final = Field("bytes_max", lambda message, _: min(message.bytes_max, READ_BYTES_MAX))
 _BATCHES: Final = negated("without_batches")
@@ -135,14 +103,23 @@ _KNOWN_DOWN: Final = Field("known_down", lambda message, _: frozenset(message.kn
 _REQUESTS: Final = Family[NodeRequest, pb.CopysetRequest](
     pb.CopysetRequest,
     {
-        _Ask.STORE: (Store, "loglet_id", Field("record", _sent, _RECORD.to_wire), "draining"),
-        _Ask.AMEND: (Amend, "loglet_id", Field("record", _sent_bare, _bare_to_wire)),
-        _Ask.RELEASE: (Release, "loglet_id", "lsn"),
-        _Ask.SEAL: (Seal, "loglet_id", "epoch", "wave"),
-        _Ask.DIGEST: (Digest, "loglet_id", "epoch", "lsn", "seal", _BYTES_MAX, _BATCHES, "wave"),
-        _Ask.CLEAN: (Clean, "loglet_id", "seal", nested("end", _END)),
+        _Ask.STORE: (core.Store, "loglet_id", Field("record", _sent, _RECORD.to_wire), "draining"),
+        _Ask.AMEND: (core.Amend, "loglet_id", Field("record", _sent_bare, _bare_to_wire)),
+        _Ask.RELEASE: (core.Release, "loglet_id", "lsn"),
+        _Ask.SEAL: (core.Seal, "loglet_id", "epoch", "wave"),
+        _Ask.DIGEST: (
+            core.Digest,
+            "loglet_id",
+            "epoch",
+            "lsn",
+            "seal",
+            _BYTES_MAX,
+            _BATCHES,
+            "wave",
+        ),
+        _Ask.CLEAN: (core.Clean, "loglet_id", "seal", nested("end", _END)),
         _Ask.READ: (
-            Read,
+            core.Read,
             "loglet_id",
             "lsn",
             "until",
@@ -151,9 +128,9 @@ _REQUESTS: Final = Family[NodeRequest, pb.CopysetRequest](
             "everything",
             _BATCHES,
         ),
-        _Ask.TRIM: (Trim, "loglet_id", "lsn"),
-        _Ask.FORGET: (Forget, "loglet_id"),
-        _Ask.FIND: (FindBatch, "loglet_id", "producer_id", "sequence"),
+        _Ask.TRIM: (core.Trim, "loglet_id", "lsn"),
+        _Ask.FORGET: (core.Forget, "loglet_id"),
+        _Ask.FIND: (core.FindBatch, "loglet_id", "producer_id", "sequence"),
     },
     more=("stamp",),
 )
@@ -166,7 +143,7 @@ def request_to_wire(
     message = _REQUESTS.to_wire[type(request)](request, stamp)
     if wait_ms:
         message.wait_ms = wait_ms
-    return message, request.record.batch if isinstance(request, Store) else b""
+    return message, request.record.batch if isinstance(request, core.Store) else b""
 
 
 def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRequest:
@@ -193,30 +170,34 @@ def _damaged_to_wire(ranges: Iterable[tuple[Lsn, Lsn]]) -> list[pb.CopysetRange]
     return [pb.CopysetRange(first=first, last=last) for first, last in ranges]
 
 
-_EPOCH: Final = Shape(EpochState, pb.CopysetEnd, "epoch", "lng", "last")
+_EPOCH: Final = Shape(core.EpochState, pb.CopysetEnd, "epoch", "lng", "last")
 _RECORDS: Final = Field("records", _records, _records_to_wire)
 
 _ANSWERS: Final = Family[NodeAnswer, pb.CopysetAnswer](
     pb.CopysetAnswer,
     {
-        _Tell.STORED: (Stored,),
-        _Tell.DONE: (Done,),
-        _Tell.NOT_HERE: (NotHere,),
-        _Tell.PREEMPTED: (Preempted, "seal"),
-        _Tell.OCCUPIED: (Occupied, "next_lsn"),
-        _Tell.REFUSED: (Refused, Field("trouble", _trouble), "reason"),
+        _Tell.STORED: (core.Stored,),
+        _Tell.DONE: (core.Done,),
+        _Tell.NOT_HERE: (core.NotHere,),
+        _Tell.PREEMPTED: (core.Preempted, "seal"),
+        _Tell.OCCUPIED: (core.Occupied, "next_lsn"),
+        _Tell.REFUSED: (core.Refused, Field("trouble", _trouble), "reason"),
         _Tell.SEALED_AT: (
-            SealedAt,
+            core.SealedAt,
             "last_clean",
             "trimmed",
             repeated("ends", _EPOCH),
             "lost_through",
             "next_lsn",
         ),
-        _Tell.FOUND: (FoundBatch, Field("lsns", lambda message, _: tuple(message.lsns)), "certain"),
-        _Tell.DIGESTED: (Digested, _RECORDS, "more", "trimmed"),
+        _Tell.FOUND: (
+            core.FoundBatch,
+            Field("lsns", lambda message, _: tuple(message.lsns)),
+            "certain",
+        ),
+        _Tell.DIGESTED: (core.Digested, _RECORDS, "more", "trimmed"),
         _Tell.DELIVERED: (
-            Delivered,
+            core.Delivered,
             _RECORDS,
             "next_lsn",
             "trimmed",
@@ -228,10 +209,13 @@ _ANSWERS: Final = Family[NodeAnswer, pb.CopysetAnswer](
 )
 
 
+_WITH_RECORDS: Final = (core.Digested, core.Delivered)
+
+
 def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffer]]:
     """Return the message, which must not be changed, and its payload."""
     message = _ANSWERS.to_wire[type(answer)](answer)
-    if isinstance(answer, Digested | Delivered):
+    if isinstance(answer, _WITH_RECORDS):
         return message, list(padded(record.batch for record in answer.records))
     return message, ()
 
@@ -252,11 +236,11 @@ _ASKING_NODE: Final = Parts({}, lambda _, node: node)
 _STORE_REQUESTS: Final = Family[EpochStoreRequest, pb.EpochStoreRequest](
     pb.EpochStoreRequest,
     {
-        _Store.GET: (GetState, "loglet_id"),
-        _Store.ACTIVATE: (Activate, "loglet_id", _ASKING_NODE, "expected"),
-        _Store.SET_CLEAN: (SetClean, "loglet_id", "by", nested("end", _END)),
-        _Store.FINISH: (Finish, "loglet_id", "epoch", "tail"),
-        _Store.CONTRADICT: (Contradict, "loglet_id", "epoch", "by", "tail"),
+        _Store.GET: (core.GetState, "loglet_id"),
+        _Store.ACTIVATE: (core.Activate, "loglet_id", _ASKING_NODE, "expected"),
+        _Store.SET_CLEAN: (core.SetClean, "loglet_id", "by", nested("end", _END)),
+        _Store.FINISH: (core.Finish, "loglet_id", "epoch", "tail"),
+        _Store.CONTRADICT: (core.Contradict, "loglet_id", "epoch", "by", "tail"),
     },
 )
 
@@ -298,7 +282,9 @@ def _epochs_to_wire(metadata: EpochMetadata) -> pb.CopysetEpochs:
 
 
 _NODE: Final = Shape(KnownNode, pb.CopysetNode, "storage_node_id", "address", "alive", "draining")
-_ACKNOWLEDGED: Final = Shape(Acknowledged, pb.CopysetEnd, "epoch", "last", negated("uncertain"))
+_ACKNOWLEDGED: Final = Shape(
+    core.Acknowledged, pb.CopysetEnd, "epoch", "last", negated("uncertain")
+)
 _STATE: Final = Shape(
     LogState,
     pb.CopysetState,
