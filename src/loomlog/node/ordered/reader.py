@@ -27,8 +27,8 @@ from loomlog.node.ordered.copy_destination import CopyDestination
 from loomlog.node.ordered.repairer import Repairer
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.workers import off_loop
-from loomlog.storage.files import Worker
-from loomlog.storage.ordered.stream_reader import Beginning, Chunk, Miss, Part
+from loomlog.storage.files import NotCached, Read, Worker, from_cache, from_disk
+from loomlog.storage.ordered.stream_reader import Beginning, Chunk, Part
 from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Codec, Connection, Frame, Route, Service
@@ -73,13 +73,17 @@ class Reader:
                 f"this replica of stream {self._driver.stream_id} has just gone: ask another"
             ) from error
 
+    async def _look(self, look: Callable[[Read], Result]) -> Result:
+        """Look in the page cache, and only if that does not do, on the disk."""
+        try:
+            return look(from_cache)
+        except NotCached:
+            return await self._from_disk(lambda: look(from_disk))
+
     async def find(self, glsn: Glsn) -> CommitContext | None:
         """Return the commit that holds `glsn`, or the first one after it."""
         self._check_whole()
-        commit = self._store.find_cached(glsn)
-        if not isinstance(commit, Miss):
-            return commit
-        return await self._from_disk(lambda: self._store.find(glsn))
+        return await self._look(lambda read: self._store.find(glsn, read))
 
     async def commits_after(self, high_watermark: Glsn, count_max: int) -> list[CommitContext]:
         """Return the commits with entries above a high watermark, oldest first."""
@@ -88,11 +92,7 @@ class Reader:
     async def position_of(self, llsn: Llsn) -> Glsn:
         """Return the position of a committed entry; raises Trimmed."""
         self._check_whole()
-        cached = self._store.find_llsn_cached(llsn)
-        if isinstance(cached, Miss):
-            commit = await self._from_disk(lambda: self._store.find_llsn(llsn))
-        else:
-            commit = cached
+        commit = await self._look(lambda read: self._store.find_llsn(llsn, read))
         if commit is None:
             raise Trimmed(f"stream {self._driver.stream_id}: LLSN {llsn} was trimmed")
         return commit.glsn + llsn - commit.llsn
@@ -124,10 +124,7 @@ class Reader:
 
     async def _chunk(self, first: Llsn, bytes_max: int, last: Llsn | None = None) -> Chunk:
         last = self._driver.core.last_committed_llsn if last is None else last
-        chunk = self._store.read_cached(first, last, bytes_max)
-        if chunk is not None:
-            return chunk
-        return await self._from_disk(lambda: self._store.read(first, last, bytes_max))
+        return await self._look(lambda read: self._store.read(first, last, bytes_max, read))
 
     async def repair_known(self, address: str) -> None:
         """Repair what is known to be broken here, also from this address."""
@@ -153,10 +150,7 @@ class Reader:
 
     async def _part(self, first: Llsn, bytes_max: int) -> Part:
         last = self._driver.core.last_committed_llsn
-        part = self._store.read_part_cached(first, last, bytes_max)
-        if part is not None:
-            return part
-        return await self._from_disk(lambda: self._store.read_part(first, last, bytes_max))
+        return await self._look(lambda read: self._store.read_part(first, last, bytes_max, read))
 
     async def stored(self, first: Llsn, last: Llsn) -> memoryview:
         """Return batches as they are stored, for a peer to repair its own; not repaired here."""

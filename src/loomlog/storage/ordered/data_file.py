@@ -286,7 +286,7 @@ class DataFile(ChannelFile):
         offset = self._cursors.get(first_llsn)
         if offset is None:
             offset = self._seek(first_llsn, read)
-        size = min(max(max_bytes, HEADER_BYTES), self._bound(last_llsn) - offset)
+        size = min(max(max_bytes, HEADER_BYTES), self._next_piece(last_llsn)[1] - offset)
         data = memoryview(read(self.file, size, offset))
         try:
             header = read_header(data)
@@ -335,7 +335,7 @@ class DataFile(ChannelFile):
     def _headers(self, piece: int, last_llsn: Llsn) -> Iterator[Header]:
         """Yield the headers of one piece of the index, up to `last_llsn`."""
         offset, llsn = self._offsets[piece], self._llsns[piece]
-        end = self._bound(llsn)
+        _, end = self._next_piece(llsn)
         window = _Window(self.file, from_disk, _SEEK_BYTES, end)
         while llsn <= last_llsn and offset < end:
             try:
@@ -360,18 +360,13 @@ class DataFile(ChannelFile):
         if header is not None and header.first_llsn == llsn:
             self._remember(header.last_llsn + 1, offset + header.size)
             return header.last_llsn + 1
-        above = bisect_right(self._llsns, llsn)
-        return self._llsns[above] if above < len(self._llsns) else self.next_llsn
+        return self._next_piece(llsn)[0]
 
     def check_place(self, broken: Broken, header: Header) -> None:
         """Raise InvalidArgument unless a batch fits in the place of the broken one."""
-        end = broken.offset + header.size
-        above = bisect_right(self._llsns, broken.llsn)
-        if above < len(self._llsns):
-            next_llsn, next_offset = self._llsns[above], self._offsets[above]
-        else:
-            next_llsn, next_offset = self.next_llsn, self.end
-        entries, room = next_llsn - header.last_llsn - 1, next_offset - end
+        next_llsn, next_offset = self._next_piece(broken.llsn)
+        entries = next_llsn - header.last_llsn - 1
+        room = next_offset - broken.offset - header.size
         fits = min(entries, room) >= 0 and (entries == 0) == (room == 0)
         if not fits or header.stream_id != self.stream_id or header.first_llsn != broken.llsn:
             raise InvalidArgument(
@@ -386,10 +381,10 @@ class DataFile(ChannelFile):
         try:
             offset = self._seek(last_llsn, from_disk)
         except Corrupt:
-            above = bisect_right(self._llsns, last_llsn)
-            if above == len(self._llsns) or self._llsns[above] != last_llsn + 1:
+            next_llsn, end = self._next_piece(last_llsn)
+            if next_llsn != last_llsn + 1:
                 raise
-            return self._offsets[above], previous_epoch  # its own header is lost
+            return end, previous_epoch  # its own header is lost
         header = read_header(self.file.read(HEADER_BYTES, offset))
         if header.last_llsn != last_llsn:
             raise InvalidArgument(
@@ -442,10 +437,13 @@ class DataFile(ChannelFile):
         if header.stream_id != self.stream_id or header.first_llsn != llsn:
             raise Corrupt(f"LLSN {header.first_llsn} of stream {header.stream_id} is here")
 
-    def _bound(self, last_llsn: Llsn) -> int:
-        """Return an offset at or behind the end of `last_llsn`, as near as the index knows."""
-        above = bisect_right(self._llsns, last_llsn)
-        return self._offsets[above] if above < len(self._llsns) else self.end
+    def _next_piece(self, llsn: Llsn) -> tuple[Llsn, int]:
+        """Return the first LLSN and the offset of the first piece of the index above `llsn`, or
+        where the data ends."""
+        above = bisect_right(self._llsns, llsn)
+        if above < len(self._llsns):
+            return self._llsns[above], self._offsets[above]
+        return self.next_llsn, self.end
 
     def _remember(self, llsn: Llsn, offset: int) -> None:
         if len(self._cursors) >= _CURSORS_MAX:

@@ -1,8 +1,7 @@
 """Reads one replica: positions, batches, parts to copy.
 
-Nothing here changes a file or waits for a writer; StreamStore writes while workers read. `read`,
-`find` and the like may wait for the disk and belong in a worker; the `_cached` variants never wait
-and return None instead.
+Nothing here changes a file or waits for a writer; StreamStore writes while workers read. What may
+wait for the disk belongs in a worker. With `from_cache` a look-up never waits: it raises NotCached.
 
 A replica is copied to another in parts: batches, and commits that cover exactly them. A commit may
 be larger than a part. Then it is cut between batches, and each piece is a commit of its own; all
@@ -13,29 +12,19 @@ pieces does not claim to have heard more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import NamedTuple
 
 from loomlog.batch import assign_position
 from loomlog.core.ordered.recovery import NOWHERE, last_place
 from loomlog.errors import Corrupt, NotYetWritten, Trimmed
-from loomlog.storage.files import NotCached, Read, from_cache, from_disk
+from loomlog.storage.files import Read, from_disk
 from loomlog.storage.ordered.commit_log import CommitLog
 from loomlog.storage.ordered.data_file import Batch, Examined
 from loomlog.storage.ordered.data_log import DataLog
 from loomlog.storage.ordered.journal import Channel
 from loomlog.storage.ordered.replica_paths import StreamMeta
 from loomlog.types import CommitContext, Glsn, Llsn
-
-
-class Miss(Enum):
-    """The answer of a `_cached` lookup that would have had to wait."""
-
-    MISS = "miss"
-
-
-MISS: Final = Miss.MISS
 
 
 class Chunk(NamedTuple):
@@ -87,27 +76,12 @@ class StreamReader:
 
     # ---- reading ------------------------------------------------------------------------
 
-    def find(self, glsn: Glsn) -> CommitContext | None:
+    def find(self, glsn: Glsn, read: Read = from_disk) -> CommitContext | None:
         """Return the commit that holds `glsn`, or the first with entries after it, or None."""
-        return self._commits.find(glsn, from_disk)
+        return self._commits.find(glsn, read)
 
-    def find_cached(self, glsn: Glsn) -> CommitContext | Literal[Miss.MISS] | None:
-        try:
-            return self._commits.find(glsn, from_cache)
-        except NotCached:
-            return MISS
-
-    def find_llsn(self, llsn: Llsn) -> CommitContext | None:
+    def find_llsn(self, llsn: Llsn, read: Read = from_disk) -> CommitContext | None:
         """Return the commit that holds `llsn`; None if there is none, or none any more."""
-        return self._find_llsn(llsn, from_disk)
-
-    def find_llsn_cached(self, llsn: Llsn) -> CommitContext | Literal[Miss.MISS] | None:
-        try:
-            return self._find_llsn(llsn, from_cache)
-        except NotCached:
-            return MISS
-
-    def _find_llsn(self, llsn: Llsn, read: Read) -> CommitContext | None:
         for _, commit in self._commits.walk(llsn, read):
             if llsn <= commit.last_llsn:  # a reader may have left its mark one commit before
                 return commit if commit.llsn <= llsn else None
@@ -122,19 +96,11 @@ class StreamReader:
         header = self._data.find_time(timestamp_us, first_llsn, newest.last_llsn)
         return max(header.first_llsn, first_llsn) if header else None
 
-    def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk:
+    def read(
+        self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read = from_disk
+    ) -> Chunk:
         """Return committed batches from the one that holds `first_llsn`; none that starts above
         `last_llsn`; at least one, else no more than `max_bytes`."""
-        return self._read(first_llsn, last_llsn, max_bytes, from_disk)
-
-    def read_cached(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Chunk | None:
-        """Read from the page cache; return None if the disk is needed."""
-        try:
-            return self._read(first_llsn, last_llsn, max_bytes, from_cache)
-        except NotCached:
-            return None
-
-    def _read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> Chunk:
         self._check_readable(first_llsn, self.first_kept)
         batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
         try:
@@ -191,19 +157,11 @@ class StreamReader:
         piece = cut(commit, batch.header.first_llsn, batch.header.last_llsn)
         return Beginning(piece.llsn, piece.glsn, piece.prev_high_watermark)
 
-    def read_part(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Part:
+    def read_part(
+        self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read = from_disk
+    ) -> Part:
         """Like `read`, but as stored and with the commits; it must begin and end with a batch.
         `first_llsn` may be below the trim, as far as the data is still there."""
-        return self._read_part(first_llsn, last_llsn, max_bytes, from_disk)
-
-    def read_part_cached(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Part | None:
-        """Read from the page cache; return None if the disk is needed."""
-        try:
-            return self._read_part(first_llsn, last_llsn, max_bytes, from_cache)
-        except NotCached:
-            return None
-
-    def _read_part(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> Part:
         self._check_readable(first_llsn, self._data.first_llsn)
         batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
         first, last = batches[0].header.first_llsn, batches[-1].header.last_llsn
