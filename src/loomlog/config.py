@@ -48,9 +48,7 @@ class MetadataSettings:
     http: str | None = "127.0.0.1:7480"
     failure_detection_s: float = limits.FAILURE_DETECTION_S
     heartbeat_s: float = limits.HEARTBEAT_S
-    replace_after_s: float | None = (
-        None  # silence after which its replicas are replaced; None: once it counts as dead
-    )
+    replace_after_s: float | None = None  # of silence; None: as soon as a node counts as dead
     sync_bytes_per_s: int = 0  # limit of one stream copy; 0: none
     retention_interval_s: float = limits.RETENTION_INTERVAL_S
     # With several metadata repositories: its own id, and id and address of each initial member.

@@ -21,19 +21,13 @@ FRAME_PAYLOAD_BYTES_MAX: Final = 64 * MIB  # a batch, or a chunk of joined ones
 GREETING_BYTES_MAX: Final = 2 * KIB  # the first frame of a peer; no other is accepted before
 UNGREETED_MAX: Final = 256  # connections without a greeting; beyond this the oldest is closed
 SEND_BUFFER_BYTES: Final = 4 * MIB  # above this a connection asks its writers to wait
-SEND_BUFFER_BYTES_MAX: Final = (
-    256 * MIB
-)  # of an outgoing connection: a primary may run ahead of a backup
-ANSWERS_BYTES_MAX: Final = (
-    64 * MIB
-)  # of an accepted connection; the peer should read what it requested
+SEND_BUFFER_BYTES_MAX: Final = 256 * MIB  # of a connection out: a primary runs ahead of a backup
+ANSWERS_BYTES_MAX: Final = 64 * MIB  # of an accepted connection: the peer must read its answers
 READS_PER_CONNECTION_MAX: Final = 8  # concurrent requests for content: enough to keep a disk busy
 
 # Client
 APPEND_BATCH_BYTES: Final = 256 * KIB  # automatic batching closes a batch here
-APPENDS_IN_FLIGHT_MAX: Final = (
-    32  # unacknowledged batches per stream and client before new ones wait
-)
+APPENDS_IN_FLIGHT_MAX: Final = 32  # unacknowledged batches per stream and client
 APPEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # what a client holds before append() waits for room
 CLIENT_TIMEOUT_S_MAX: Final = 366 * 86_400.0  # above this, a timeout is a mistake
 READ_AHEAD_BYTES: Final = 8 * MIB  # per stream of a subscription
@@ -41,9 +35,7 @@ READ_AHEAD_BYTES: Final = 8 * MIB  # per stream of a subscription
 # Storage node
 NUMBER_MAX: Final = 1 << 31  # of a log or stream: more than anyone creates; fits four bytes
 STREAM_UNCOMMITTED_BYTES_MAX: Final = 128 * MIB  # beyond this a primary says Busy
-PRODUCER_MARKS_MAX: Final = (
-    100_000  # batches that a replica remembers to detect repeats: about 15 MB
-)
+PRODUCER_MARKS_MAX: Final = 100_000  # batches remembered to detect repeats: about 15 MB a replica
 READ_CHUNK_BYTES: Final = 512 * KIB  # one answer of a subscription
 SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
 COPY_PART_BYTES: Final = 512 * KIB  # one message of a synchronisation
@@ -56,9 +48,7 @@ SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 VOLUME_LOOK_S: Final = 5.0  # between two checks of a working volume ...
 VOLUME_LOOK_FAILED_S: Final = 1.0  # ... and of a failed one
 VOLUME_FAILED_S: Final = 10.0  # how long a failed volume is not trusted
-FILLED_S: Final = (
-    15.0  # a replica whose sync failed is refilled by a peer within this time, or not at all
-)
+FILLED_S: Final = 15.0  # a peer refills a replica whose sync failed in this time, or not at all
 VOLUME_RESERVE_BYTES: Final = 256 * MIB  # with less free space nothing new is placed there ...
 VOLUME_RESERVE_PART: Final = 20  # ... or with less than this part of it
 REOPEN_S: Final = 5.0  # between two attempts to open a table on a volume that works

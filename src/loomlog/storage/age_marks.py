@@ -1,4 +1,4 @@
-"""Two small files on the volumes of a storage node, by which old copies are recognised.
+"""Two small files (small_files.py) on the volumes of a storage node that show older copies.
 
     <volume>/cid=<cluster id>/snid=<node id>/generation
     <volume>/cid=<cluster id>/snid=<node id>/run
@@ -16,12 +16,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
-
-from crc32c import crc32c
+from typing import Any, Final
 
 from loomlog.core.history import Run, Seen
-from loomlog.errors import Corrupt
 from loomlog.storage import small_files
 from loomlog.storage.files import Files
 
@@ -35,37 +32,22 @@ def load_generation(files: Files, paths: Sequence[str]) -> int | None:
     """Return the lowest one, or 0 if there is none. None: there is one, but it cannot be read. That
     is no sign of an older copy, which would have one that can."""
     found = [f"{path}/{_GENERATION}" for path in paths if files.exists(f"{path}/{_GENERATION}")]
-    numbers = [number for path in found if (number := _read_generation(files, path)) is not None]
-    return min(numbers, default=None if found else 0)
+    marks = [mark for path in found if (mark := _load(files, path)) is not None]
+    return min((mark["number"] for mark in marks), default=None if found else 0)
 
 
 def save_generation(files: Files, paths: Sequence[str], generation: int) -> None:
     """Store it on all volumes; raise OSError if one of them cannot be written to."""
-    text = b"%d" % generation
+    data = small_files.encode({"number": generation})
     for path in paths:
-        small_files.replace_small_file(
-            files, f"{path}/{_GENERATION}", b"%s %08x\n" % (text, crc32c(text))
-        )
-
-
-def _read_generation(files: Files, path: str) -> int | None:
-    try:
-        return _number(small_files.read(files, path))
-    except (OSError, Corrupt) as error:
-        logger.error("%s cannot be read (%s): an older copy may go unnoticed", path, error)
-        return None
-
-
-def _number(data: bytes) -> int:
-    text, _, crc = data.partition(b" ")
-    if not text.isdigit() or crc != b"%08x\n" % crc32c(text):
-        raise Corrupt("its checksum is wrong")
-    return int(text)
+        small_files.replace_small_file(files, f"{path}/{_GENERATION}", data)
 
 
 def load_run(files: Files, paths: Sequence[str]) -> Seen:
     """Return the newest one. A file that is damaged counts as none: others know as much."""
-    return max((_read_run(files, f"{path}/{_RUN}") for path in paths), default=Seen())
+    marks = [mark for path in paths if (mark := _load(files, f"{path}/{_RUN}")) is not None]
+    runs = (Seen(Run(mark["number"], mark["id"]), mark["revision"]) for mark in marks)
+    return max(runs, default=Seen())
 
 
 def save_run(files: Files, paths: Sequence[str], seen: Seen) -> None:
@@ -82,15 +64,15 @@ def save_run(files: Files, paths: Sequence[str], seen: Seen) -> None:
         raise failures[0]
 
 
-def _read_run(files: Files, path: str) -> Seen:
+def _load(files: Files, path: str) -> dict[str, Any] | None:
+    """Return the fields of a mark; None if there is none, or none that can be read."""
     try:
         if not files.exists(path):
-            return Seen()
+            return None
         fields = small_files.decode(small_files.read(files, path))
     except OSError as error:
-        logger.error("%s cannot be read: %s", path, error)
-        return Seen()
+        logger.error("%s cannot be read (%s): an older copy may go unnoticed", path, error)
+        return None
     if fields is None:
-        logger.error("%s is damaged: which metadata this node has met is not known", path)
-        return Seen()
-    return Seen(Run(fields["number"], fields["id"]), fields["revision"])
+        logger.error("%s is damaged: an older copy may go unnoticed", path)
+    return fields

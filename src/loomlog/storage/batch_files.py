@@ -20,6 +20,7 @@ from collections.abc import Container
 from contextlib import suppress
 from typing import Final
 
+from loomlog.batch import aligned
 from loomlog.limits import ALIGNMENT
 from loomlog.storage.files import File, Files
 from loomlog.types import Buffer
@@ -33,7 +34,7 @@ class _Appended:
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self.written = self.end = _aligned(file.size())
+        self.written = self.end = aligned(file.size())
         self.waiting: list[Buffer] = []
 
     def add(self, batch: Buffer) -> int:
@@ -150,7 +151,3 @@ class BatchFiles:
 
     def _file(self, folder: int, number: int) -> str:
         return f"{self._directory(folder)}/{number}"
-
-
-def _aligned(size: int) -> int:
-    return size + -size % ALIGNMENT

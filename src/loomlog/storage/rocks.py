@@ -14,6 +14,7 @@ damaged logs    are cut at the first record that RocksDB cannot read, silently. 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import pairwise
 from struct import Struct
 from typing import BinaryIO, Final
@@ -106,6 +107,13 @@ class Cursor:
 
     def get(self, key: bytes) -> bytes | None:
         return self.value if self.seek(key) == key else None
+
+    def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows whose keys begin with `prefix`, in order."""
+        key = self.seek(prefix)
+        while key is not None and key.startswith(prefix):
+            yield key, self.value
+            key = self.next()
 
     def _arrive(self) -> bytes | None:
         if self._rows.valid():

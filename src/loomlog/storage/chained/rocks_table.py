@@ -156,26 +156,20 @@ class RocksTable:
 
     def replicas(self) -> dict[Replica, Standing]:
         found = {}
-        cursor = rocks.Cursor(self._db)
-        key = cursor.seek(_STANDINGS)
-        while key is not None and key.startswith(_STANDINGS):
+        for key, value in rocks.Cursor(self._db).rows(_STANDINGS):
             _, log_id, chain, birth = _REPLICA.unpack(key)
             replica = Replica(self._node_id, log_id, chain, birth)
-            found[replica] = _unpack_standing(cursor.value)
-            key = cursor.next()
+            found[replica] = _unpack_standing(value)
         return found
 
     def _open_files(self, path: str) -> BlockFiles:
         contents: Contents = {}
-        cursor = rocks.Cursor(self._db)
-        key = cursor.seek(_FILES)
-        while key is not None and key.startswith(_FILES):
+        for key, value in rocks.Cursor(self._db).rows(_FILES):
             _, log_id, chain, birth, number = _FILE_KEY.unpack(key)
-            version, *content = _FILE.unpack(cursor.value)
+            version, *content = _FILE.unpack(value)
             _check_version(version)
             replica = Replica(self._node_id, log_id, chain, birth)
             contents.setdefault(replica, {})[number] = Content._make(content)
-            key = cursor.next()
         for replica, number in list(needless(contents, self.replicas())):
             del contents[replica][number]
             self._forget_files(replica, [number])

@@ -341,11 +341,7 @@ class RocksLogs:
         self._cut.update(self._entries)
 
     def _rows(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
-        cursor = rocks.Cursor(self._db)
-        key = cursor.seek(kind)
-        while key is not None and key.startswith(kind):
-            yield key, cursor.value
-            key = cursor.next()
+        return rocks.Cursor(self._db).rows(kind)
 
     def _set_partitions(
         self, starts_us: dict[PartitionId, int], tables: dict[PartitionId, Rdict]
