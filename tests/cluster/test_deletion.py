@@ -17,7 +17,6 @@ import pytest
 from node_services import chained_on, copyset_on, ordered_on
 
 from loomlog.client.cluster import Cluster
-from loomlog.core.backoff import Backoff
 from loomlog.errors import LoomError
 from loomlog.metadata.ordered import relief
 from loomlog.metadata.rollback.gate import Gate
@@ -99,9 +98,7 @@ async def test_older_metadata_deletes_nothing(
     tmp_path: Path, act: Act, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Gate, "admit", admit_all)
-    monkeypatch.setattr(
-        relief, "PATIENCE", Backoff(0.0, 5.0)
-    )  # a new stream comes before a spare is filled
+    monkeypatch.setattr(relief, "PATIENCE_S", 0.0)  # a new stream comes before a spare is filled
     servers = LocalCluster(nodes=4, directory=tmp_path, failure_detection_s=DETECTION_S)
     vmr, older, newer = tmp_path / "vmr", tmp_path / "older", tmp_path / "newer"
     async with servers as cluster:

@@ -15,6 +15,7 @@ from loomlog.core.segments import Settings
 from loomlog.errors import InvalidArgument, NotFound, Trimmed
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.offline import embedded
+from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.testing import LocalCluster
 
 WRITERS = 3
@@ -179,7 +180,9 @@ async def test_who_leads_next_finishes_a_switch(
         await catalog.swap_layout("events", before, prepared)
         assert prepared.successor is not None
         if stopped != "prepared":
-            await catalog.add_streams("events", prepared.successor.loglet, [(1, 2)] * 2)
+            streams = await StreamRecords.load(store, catalog)
+            loglet = prepared.successor.loglet
+            await streams.add_streams(catalog.log("events"), loglet, [(1, 2)] * 2)
         if stopped == "ready":
             await catalog.swap_layout("events", prepared, prepared.ready())
     await local.start_metadata()
@@ -199,7 +202,9 @@ async def test_streams_of_a_switch_that_was_given_up_are_gone(
     await local.stop_metadata()
     async with embedded.opened(str(tmp_path / "vmr")) as store:
         catalog = await Catalog.load(store, "local", str)
-        await catalog.add_streams("events", await catalog.new_loglet(), [(1, 2)])
+        streams = await StreamRecords.load(store, catalog)
+        loglet = await catalog.new_loglet()
+        await streams.add_streams(catalog.log("events"), loglet, [(1, 2)])
     await local.start_metadata()
     assert len((await log.describe()).streams) == 1
     assert (await log.append(b"a")).position == 1

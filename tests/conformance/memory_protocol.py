@@ -136,7 +136,7 @@ class MemoryKeeper(ProtocolKeeper):
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
         if successor.loglet not in SHELVES:
-            SHELVES[successor.loglet] = Shelf(log.log_id, await self._catalog.new_stream())
+            SHELVES[successor.loglet] = Shelf(log.log_id, (await self._catalog.new_streams())[0])
 
     async def begin(self, log: LogRecord, segment: Segment) -> bool:
         SHELVES[segment.loglet].begin(segment.start)

@@ -1,5 +1,4 @@
-"""A MetaStore in memory whose next swap goes wrong, or waits, as the test says, and which can be
-damaged."""
+"""MetaStores in memory that fail as the test says."""
 
 from __future__ import annotations
 
@@ -11,6 +10,8 @@ from loomlog.metadata.store.memory import MemoryStore
 
 
 class FaultyStore(MemoryStore):
+    """Its next swap goes wrong, or waits, and it can be damaged."""
+
     def __init__(self) -> None:
         super().__init__()
         self.before: Callable[[], Awaitable[object]] | None = None  # once, ahead of a swap
@@ -33,3 +34,23 @@ class FaultyStore(MemoryStore):
         """Flip a bit of what is stored."""
         stored, version = self._items[key]
         self._items[key] = Versioned(stored[:-1] + bytes([stored[-1] ^ 1]), version)
+
+
+class PowerLoss(Exception):  # noqa: N818 - what happens, not what is wrong
+    """The process ended."""
+
+
+class DyingStore(MemoryStore):
+    """Takes a number of writes, then fails, as if the process had ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes_left = 1_000_000
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        if not self.writes_left:
+            raise PowerLoss
+        self.writes_left -= 1
+        return await super().compare_and_swap(key, expected, value, fences=fences)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
+from keepers import stream_records
 from sim_cluster import METADATA_PORT, Shape, SimCluster
 
 from loomlog import limits
@@ -149,10 +150,10 @@ async def it_changes_metadata(stage: Stage) -> None:
     old = stage.leader
     stage.cut_off(old)
     await stage.another_leads(old)
-    term = stage.servers.repositories[old].term
-    assert term is not None, "it does not know"
+    repository = stage.servers.repositories[old]
+    assert repository.term is not None, "it does not know"
     with pytest.raises(NotLeader):
-        await term.catalog.update_stream(1, epoch=99)
+        await stream_records(repository).update(1, epoch=99)
 
 
 async def it_wakes_up(stage: Stage) -> None:

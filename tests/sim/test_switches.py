@@ -7,10 +7,10 @@ from run_seeds import Choice, run_seed
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.segments import Segment
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.ordered import repair_steps
 from loomlog.metadata.ordered.keeper import OrderedKeeper
+from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.types import Glsn
 
 CHUNKS = 3
@@ -60,8 +60,8 @@ def test_streams_that_go_on_after_the_end_of_their_segment_are_found(
 ) -> None:
     adopt = repair_steps.adopt_wishes
 
-    def leave_open(stream: StreamRounds, catalog: Catalog) -> None:
-        adopt(stream, catalog)
+    def leave_open(stream: StreamRounds, records: StreamRecords) -> None:
+        adopt(stream, records)
         stream.closed = False
 
     for user in ("repair_loop", "repair_steps", "streams"):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from loomlog.types import StreamId
+
 RUNS_MAX: Final = 128  # listed; older ones are not compared with what nodes know
 OPEN: Final = (1 << 63) - 1  # no revision is too high
 
@@ -100,3 +102,10 @@ class Unknowable(NamedTuple):
     that way, the update is refused. Nothing is ever removed from a node because of it."""
 
     why: str
+
+
+class Doubt(NamedTuple):
+    """A fact about a log that cannot be known."""
+
+    stream_id: StreamId  # 0: the whole log
+    text: str

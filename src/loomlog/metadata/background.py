@@ -80,10 +80,13 @@ class RetryLoop(Generic[K]):
     growing delays; waking the key cuts a delay short.
     """
 
-    def __init__(self, what: str, step: Step[K], background: Background) -> None:
+    def __init__(
+        self, what: str, step: Step[K], background: Background, retry: Backoff | None = None
+    ) -> None:
         self._what = what
         self._step = step
         self._background = background
+        self._retry = retry or RETRY
         self._at_work: dict[K, asyncio.Event] = {}  # set: look again at once
         self.trouble: dict[K, str] = {}  # why the last step failed
 
@@ -98,6 +101,11 @@ class RetryLoop(Generic[K]):
             return
         self._at_work[key] = asyncio.Event()
         self._background.spawn(self._work(key), f"{self._what} {key}")
+
+    async def step_now(self, key: K) -> None:
+        """Wait for one step; what it leaves to do is done in the background."""
+        if await self._try(key) is not Progress.IDLE:
+            self.wake(key)
 
     async def pause(self, key: K, delay_s: float) -> None:
         """Wait this long, or until the key is woken. For steps of the key."""
@@ -118,7 +126,7 @@ class RetryLoop(Generic[K]):
                     case Progress.DONE:
                         failures = 0
                     case Progress.FAILED:
-                        await self.pause(key, RETRY.delay_s(failures))
+                        await self.pause(key, self._retry.delay_s(failures))
                         failures += 1
                     case Later(delay_s):
                         await self.pause(key, delay_s)

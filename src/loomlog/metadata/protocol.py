@@ -295,7 +295,7 @@ class LogletKeeper(ProtocolKeeper, Generic[L]):
         return [self.stream(log, r, segments[r.loglet]) for r in records if r.loglet in segments]
 
     def has_stream(self, stream_id: StreamId) -> bool:
-        return self.records.of_stream(stream_id) is not None
+        return any(record.stream_id == stream_id for record in self.records)
 
     def version_of(self, log: LogRecord) -> int:
         return self.records.version_of(log.log_id)

@@ -1,8 +1,4 @@
-"""The protocols that logs can have. Tests add their own.
-
-Commit rounds belong to one protocol; what rebuilds them is exported here for the commands that need
-it, so that nothing else has to name that protocol.
-"""
+"""The protocols that logs can have. Tests add their own."""
 
 from __future__ import annotations
 
@@ -13,30 +9,12 @@ from loomlog.metadata.chained.keeper import ChainedKeeper
 from loomlog.metadata.chained.records import ChainedDraft
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.metadata.copyset.records import CopysetDraft
+from loomlog.metadata.offline.rebuild import RoundRebuild
 from loomlog.metadata.ordered.draft import OrderedDraft
 from loomlog.metadata.ordered.keeper import OrderedKeeper
-from loomlog.metadata.ordered.rebuild import (
-    Findings,
-    LogFinding,
-    Rebuilding,
-    give_up,
-    no_secret,
-    rebuilding,
-)
+from loomlog.metadata.ordered.rebuild import OrderedRebuild
 from loomlog.metadata.protocol import KeeperContext, Keepers, LoadKeeper
 from loomlog.metadata.rollback.draft import ProtocolDraft
-
-__all__ = (
-    "DRAFTS",
-    "KEEPERS",
-    "Findings",
-    "LogFinding",
-    "Rebuilding",
-    "give_up",
-    "load_keepers",
-    "no_secret",
-    "rebuilding",
-)
 
 KEEPERS: Final[dict[str, LoadKeeper]] = {
     keeper.protocol: keeper.load for keeper in (OrderedKeeper, ChainedKeeper, CopysetKeeper)
@@ -46,6 +24,9 @@ KEEPERS: Final[dict[str, LoadKeeper]] = {
 DRAFTS: Final[dict[str, Callable[[], ProtocolDraft]]] = {
     draft.protocol: draft for draft in (OrderedDraft, ChainedDraft, CopysetDraft)
 }
+
+# For `loom metadata rebuild`: one protocol has commit rounds.
+REBUILD: Final[type[RoundRebuild]] = OrderedRebuild
 
 
 async def load_keepers(keepers: Keepers, context: KeeperContext) -> None:

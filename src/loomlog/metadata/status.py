@@ -53,7 +53,7 @@ class StatusView:
     def logs(self) -> list[LogRecord]:
         """Return the logs that exist for their users, by name."""
         logs = (self._catalog.logs[name] for name in sorted(self._catalog.logs))
-        return [log for log in logs if not self._catalog.is_unfinished(log)]
+        return [log for log in logs if not log.unfinished]
 
     def log(self, log: LogRecord) -> pb.Log:
         keeper, active = self._keepers.active(log), log.layout.active

@@ -18,13 +18,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from keepers import stream_records
 from sim_cluster import Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.log import Log
 from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, RolledBack, Trimmed
-from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.node.ordered.service import OrderedService
 from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
@@ -207,9 +208,7 @@ class Run:
         leader = self.servers.leader
         if leader is None:
             return [*found, "no metadata repository leads"]
-        term = self.servers.repositories[leader].term
-        assert term is not None
-        return found + _left_over(term.catalog)
+        return found + _left_over(stream_records(self.servers.repositories[leader]))
 
     # ---- readers
 
@@ -448,18 +447,12 @@ def check_segments(info: LogInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]
         assert segment_of[stream] == holder.id, f"{position} is in stream {stream}, not in {holder}"
 
 
-def _left_over(catalog: Catalog) -> list[str]:
+def _left_over(records: StreamRecords) -> list[str]:
     """Return records of operations that neither finished nor were undone."""
-    tombstones, logs = catalog.tombstones.values(), catalog.logs.values()
-    known = {stream_id for log in logs for stream_id in log.streams}
+    logs = records.catalog.logs.values()
     return [
-        *(f"{t.name} was deleted, {t.remains} remain" for t in tombstones),
-        *(f"{log.name} is still being created" for log in logs if log.creating),
-        *(
-            f"stream {stream_id} is of no log"
-            for stream_id in catalog.streams
-            if stream_id not in known
-        ),
+        *(f"{log.name} is still being created or deleted" for log in logs if log.unfinished),
+        *(f"stream {s.stream_id} is on nodes {s.holders}" for s in records.abandoned.values()),
     ]
 
 

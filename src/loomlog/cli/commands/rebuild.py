@@ -21,7 +21,7 @@ from loomlog.errors import AlreadyExists, LoomError
 
 if TYPE_CHECKING:
     from loomlog.config import EtcdSettings
-    from loomlog.metadata.registry import Findings, LogFinding
+    from loomlog.metadata.offline.rebuild import Findings, LogFinding
     from loomlog.metadata.rollback.catch_up import CatchUpPlan, MetadataCatchUp
     from loomlog.metadata.store.contract import MetaStore
     from loomlog.types import LogId, NodeId
@@ -134,7 +134,7 @@ def _check_where(data: str, etcd: str) -> None:
 async def rebuild_alone(directory: str, how: How) -> None:
     from loomlog.metadata.data_directory import has_rounds, rounds_in
     from loomlog.metadata.offline import embedded
-    from loomlog.metadata.registry import give_up
+    from loomlog.metadata.registry import REBUILD
     from loomlog.storage.disk import RealFiles
 
     async with embedded.opened(directory) as store:
@@ -144,28 +144,28 @@ async def rebuild_alone(directory: str, how: How) -> None:
                 "better than a rebuilt one; if it cannot, move it away"
             )
         findings = await _examine(store, how)
-        await give_up(store, findings.given_up)
+        await REBUILD.give_up(store, findings.given_up)
         embedded.write_rounds(directory, findings.records, findings.epoch)
     _say_rebuilt(findings, f"start the vmr on {directory}", how)
 
 
 async def rebuild_several(settings: EtcdSettings, how: How) -> None:
     from loomlog.metadata.offline import replicated
-    from loomlog.metadata.registry import give_up
+    from loomlog.metadata.registry import REBUILD
 
     async with replicated.opened(settings) as store:
         await replicated.check_stopped(store, settings)
         findings = await _examine(store, how)
-        await give_up(store, findings.given_up)
+        await REBUILD.give_up(store, findings.given_up)
         await replicated.begin_again(store, findings.records)
     _say_rebuilt(findings, START_SEVERAL, how)
 
 
 async def _examine(store: MetaStore, how: How) -> Findings:
     """Return what the nodes know; raise if that is incomplete."""
-    from loomlog.metadata.registry import rebuilding
+    from loomlog.metadata.registry import REBUILD
 
-    async with rebuilding(store, how.listen) as rebuild:
+    async with REBUILD.listening(store, how.listen) as rebuild:
         rebuild.check_nodes(how.without)
         findings = await rebuild.examine(
             without=how.without,
@@ -187,13 +187,13 @@ def _say_rebuilt(findings: Findings, start: str, how: How) -> None:
 
 async def catch_up_alone(directory: str, how: How) -> None:
     from loomlog.metadata.offline import embedded
-    from loomlog.metadata.registry import give_up
+    from loomlog.metadata.registry import REBUILD
     from loomlog.metadata.rollback.catch_up import catching_up
 
     async with embedded.opened(directory) as store, catching_up(store, how.listen) as catch_up:
         plan = await _plan(catch_up, how)
         await catch_up.write(plan)
-        await give_up(store, how.without)
+        await REBUILD.give_up(store, how.without)
         embedded.replace_rounds(directory, plan.rounds.records, plan.rounds.epoch)
         await catch_up.finish(plan)
     _say_plan(plan, how, f"start the vmr on {directory}")
@@ -202,7 +202,7 @@ async def catch_up_alone(directory: str, how: How) -> None:
 async def catch_up_several(settings: EtcdSettings, how: How) -> None:
     from loomlog.metadata.leader import membership
     from loomlog.metadata.offline import replicated
-    from loomlog.metadata.registry import give_up
+    from loomlog.metadata.registry import REBUILD
     from loomlog.metadata.rollback.catch_up import catching_up
 
     async with replicated.opened(settings) as store:
@@ -210,7 +210,7 @@ async def catch_up_several(settings: EtcdSettings, how: How) -> None:
         async with catching_up(store, how.listen) as catch_up:
             plan = await _plan(catch_up, how)
             await catch_up.write(plan)
-            await give_up(store, how.without)
+            await REBUILD.give_up(store, how.without)
             await replicated.begin_again(store, plan.rounds.records)
             await membership.raise_epoch(store, plan.rounds.epoch)
             await catch_up.finish(plan)

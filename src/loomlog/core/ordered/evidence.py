@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loomlog.core.history import Unknowable
+from loomlog.core.history import Doubt, Unknowable
 from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Report, StreamId
 
 
@@ -93,13 +93,6 @@ class StreamEvidence:
             w.report.high_watermark for w in self.witnesses.values() if w.report.written_end >= end
         ]
         return min(watermarks, default=self.high_watermark)
-
-
-class Doubt(NamedTuple):
-    """A fact that cannot be known."""
-
-    stream_id: StreamId  # 0: the whole log
-    text: str
 
 
 # ---- is the end of a stream certain?

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from loomlog.core.ordered.evidence import Doubt, StreamEvidence, doubts_about
+from loomlog.core.history import Doubt
+from loomlog.core.ordered.evidence import StreamEvidence, doubts_about
 from loomlog.core.ordered.recovery import last_place
 from loomlog.core.ordered.rounds import Round, RoundPart
 from loomlog.types import CommitContext, Glsn, Llsn, LogId, StreamId

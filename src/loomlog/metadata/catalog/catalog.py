@@ -2,18 +2,18 @@
 
 Reads are plain attributes. Every write goes to the MetaStore by compare-and-swap first, one after
 the other, and is visible here when it has returned. Several keys that belong together are written
-in an order that `load` can complete or undo after a crash:
+in an order that the next leader can complete or undo after a crash:
 
-    create a log    the log (creating), its streams, … then the log (no longer creating)
-    delete a log    its tombstone (this decides), then the log, then its streams
-    add a stream    the stream, then the log (this decides); taken back in reverse
+    create a log    the log (unfinished), its loglets, … then the log (not unfinished any more)
+    delete a log    the log (unfinished: this decides), then delete its record; the records of its
+                    loglets are deleted when no node has anything of them
     switch a log    each step is one write of the log (core/segments.py)
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -21,20 +21,15 @@ from weakref import WeakValueDictionary
 
 from loomlog import limits
 from loomlog.core.segments import Layout, Segment, Settings
-from loomlog.errors import AlreadyExists, Busy, Corrupt, InvalidArgument, NotFound
+from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound
 from loomlog.metadata.catalog.kept_records import KeptRecords
 from loomlog.metadata.catalog.records import (
     ClusterRecord,
     CountersRecord,
     LogRecord,
     NodeRecord,
-    Remains,
-    StreamRecord,
-    TombstoneRecord,
     log_key,
     node_key,
-    stream_key,
-    tombstone_key,
 )
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import Glsn, LogId, NodeId, StreamId
@@ -91,18 +86,8 @@ class Catalog(KeptRecords):
 
     async def _finish_interrupted(self) -> None:
         for log in list(self.logs.values()):
-            if self.is_unfinished(log):
+            if log.unfinished:
                 await self.delete_log(log.name)
-        for log in list(self.logs.values()):
-            for stream_id in self.without_segment(log):
-                await self.take_back_stream(log.name, stream_id)
-        known = {stream_id for log in self.logs.values() for stream_id in log.streams}
-        for stream_id in list(self.streams):
-            if stream_id not in known:
-                await self._put(stream_key(stream_id), None)
-        for tombstone in list(self.tombstones.values()):
-            if not tombstone.remains:
-                await self._put(tombstone_key(tombstone.log_id), None)
 
     # ---- nodes
 
@@ -140,24 +125,21 @@ class Catalog(KeptRecords):
                 await self._write(node_key(node_id), replace(known, generation=generation))
 
     async def remove_node(self, node_id: NodeId) -> None:
-        for tombstone in list(self.tombstones.values()):
-            streams = {remains.stream_id for remains in tombstone.remains}
-            await self.replicas_gone(tombstone.log_id, streams, node_id)
         await self._put(node_key(node_id), None)
 
     # ---- logs
 
     async def create_log(self, name: str, settings: Settings) -> LogRecord:
-        """Give a log an id and its first segment, and mark it as creating."""
+        """Give a log an id and its first segment, and mark it as unfinished."""
         if name in self.logs:
             raise AlreadyExists(f"there is a log {name!r} already: choose another name")
         log_id = await self.new_loglet()
-        log = LogRecord(log_id, name, (Segment(log_id, settings, 1),), creating=True)
+        log = LogRecord(log_id, name, (Segment(log_id, settings, 1),), unfinished=True)
         await self._put(log_key(name), log)
         return log
 
     async def log_created(self, name: str, retention_s: int = 0) -> LogRecord:
-        return await self._update_log(name, creating=False, retention_s=retention_s)
+        return await self._update_log(name, unfinished=False, retention_s=retention_s)
 
     async def set_retention(self, name: str, retention_s: int) -> LogRecord:
         return await self._update_log(self.log(name).name, retention_s=retention_s)
@@ -168,11 +150,12 @@ class Catalog(KeptRecords):
         return await self._change_log(name, lambda log: log.trim(position))
 
     async def new_loglet(self) -> LogId:
-        return (await self._take_ids(0))[0]
+        return (await self._take_ids(logs=1)).log_id
 
-    async def new_stream(self) -> StreamId:
-        """Return an id for a stream whose record a protocol keeps elsewhere."""
-        return (await self._take_ids(1, logs=0))[1]
+    async def new_streams(self, count: int = 1) -> range:
+        """Return ids for streams, whose records their protocol keeps."""
+        last = (await self._take_ids(streams=count)).stream_id
+        return range(last - count + 1, last + 1)
 
     async def swap_layout(self, name: str, expected: Layout, layout: Layout) -> bool:
         """Replace the layout of a log; return False if it is not the expected one any more."""
@@ -183,142 +166,15 @@ class Catalog(KeptRecords):
             await self._write(log_key(name), log.with_layout(layout))
             return True
 
-    async def delete_log(self, name: str) -> TombstoneRecord:
-        """Delete a log. From the first write on it is gone, even if a later write fails."""
-        log = self.logs[name]
-        streams = [self.streams[stream_id] for stream_id in log.streams]
-        remains = tuple(Remains(s.stream_id, s.stamp, self._holders(s)) for s in streams)
-        tombstone = self.tombstones.get(log.log_id) or TombstoneRecord(log.log_id, name, remains)
-        await self._put(tombstone_key(log.log_id), tombstone)
+    async def delete_log(self, name: str) -> None:
+        """Delete a log. From the first write on it is gone, even if the second one fails."""
+        if not self._known(name).unfinished:
+            await self._update_log(name, unfinished=True)
         await self._put(log_key(name), None)
-        for stream_id in log.streams:
-            await self._put(stream_key(stream_id), None)
-        if not tombstone.remains:
-            await self._put(tombstone_key(log.log_id), None)
-        return tombstone
 
-    async def replicas_gone(self, log_id: LogId, streams: set[StreamId], node: NodeId) -> None:
-        """Note that a node has removed its replicas of these streams of a deleted log."""
-        async with self._writing:
-            tombstone = self.tombstones.get(log_id)
-            if tombstone is None:
-                return
-            left = tuple(
-                Remains(stream, stamp, nodes)
-                for stream, stamp, kept in tombstone.remains
-                if (nodes := tuple(n for n in kept if stream not in streams or n != node))
-            )
-            changed = replace(tombstone, remains=left) if left else None
-            await self._write(tombstone_key(log_id), changed)
-
-    # ---- streams
-
-    async def update_stream(self, stream_id: StreamId, **changes: Any) -> StreamRecord:
-        return await self._change_stream(stream_id, lambda stream: replace(stream, **changes))
-
-    async def wish(self, stream_id: StreamId, **wishes: Any) -> None:
-        """Write which replicas a stream should have; Busy if that changed since it was read."""
-        known = self.stream(stream_id)
-
-        def wished(stream: StreamRecord) -> StreamRecord:
-            if stream.placement != known.placement:
-                raise Busy(f"the replicas of stream {stream_id} have just changed: try again")
-            return replace(stream, **wishes)
-
-        await self._change_stream(stream_id, wished)
-
-    async def swap_replicas(
-        self,
-        stream_id: StreamId,
-        replicas: tuple[NodeId, ...],
-        dropping: Iterable[NodeId],
-        births: Mapping[NodeId, int],
-    ) -> StreamRecord:
-        """Replace the replicas. Clears `joining` if that node is now a replica, and `leaving` if it
-        is not. A replica that an operator removed without a successor is unregistered. `births`
-        are those of newcomers: they may have joined with the data they had."""
-        dropping = tuple(dropping)
-        return await self._change_stream(
-            stream_id, lambda stream: stream.with_replicas(replicas, dropping, births)
-        )
-
-    async def drop_joining(self, stream_id: StreamId, node: NodeId) -> None:
-        """Give up a newcomer; its partial replica is to be deleted."""
-
-        def dropped(stream: StreamRecord) -> StreamRecord:
-            dropping = tuple(dict.fromkeys((*stream.dropping, node)))
-            return replace(stream, joining=None, dropping=dropping)
-
-        await self._change_stream(stream_id, dropped)
-
-    async def replica_dropped(self, stream_id: StreamId, node: NodeId) -> None:
-        """Note that a node has deleted its dropped replica."""
-        if stream_id in self.streams:
-            await self._change_stream(stream_id, lambda stream: stream.without_dropped(node))
-
-    async def replica_cleaned_up(self, stream_id: StreamId, node: NodeId) -> None:
-        """Note that a node has deleted everything that it held of a stream."""
-        if stream_id in self.streams:
-            await self._change_stream(stream_id, lambda stream: stream.without_remains(node))
-
-    async def add_streams(
-        self, name: str, loglet: LogId, placement: Sequence[tuple[NodeId, ...]]
-    ) -> list[StreamRecord]:
-        """Add sealed streams on the given nodes to a segment of a log."""
-        log = self._known(name)
-        _, first = await self._take_ids(len(placement), logs=0)
-        streams = [
-            self._new_stream(stream_id, log.log_id, loglet, nodes)
-            for stream_id, nodes in enumerate(placement, first)
-        ]
-        for stream in streams:
-            await self._put(stream_key(stream.stream_id), stream)
-        ids = tuple(stream.stream_id for stream in streams)
-        await self._change_log(name, lambda log: replace(log, streams=(*log.streams, *ids)))
-        return streams
-
-    async def take_back_stream(self, name: str, stream_id: StreamId) -> None:
-        """Forget a stream that never ran, or has nothing left."""
-
-        def without(log: LogRecord) -> LogRecord:
-            return replace(log, streams=tuple(s for s in log.streams if s != stream_id))
-
-        await self._change_log(name, without)
-        await self._put(stream_key(stream_id), None)
-
-    async def _change_stream(
-        self, stream_id: StreamId, change: Callable[[StreamRecord], StreamRecord]
-    ) -> StreamRecord:
-        async with self._writing:
-            stream = self.streams.get(stream_id)
-            if stream is None:
-                raise NotFound(f"stream {stream_id} was deleted")
-            changed = self._with_birth(stream, change(stream))
-            if changed != stream:
-                await self._write(stream_key(stream_id), changed)
-            return changed
-
-    def _new_stream(
-        self, stream_id: StreamId, log_id: LogId, loglet: LogId, nodes: tuple[NodeId, ...]
-    ) -> StreamRecord:
-        return StreamRecord(
-            stream_id,
-            log_id,
-            loglet,
-            nodes,
-            epoch=1,
-            sealed=True,
-            stamp=self.new_stamp(),
-            births=tuple((node, self.new_stamp()) for node in nodes),
-        )
-
-    def _with_birth(self, before: StreamRecord, after: StreamRecord) -> StreamRecord:
-        """Give a newcomer a birth of its own, so that giving it up deletes nothing else."""
-        node = after.joining
-        if node is None or node == before.joining:
-            return after
-        births = tuple(birth for birth in after.births if birth[0] != node)
-        return replace(after, births=(*births, (node, self.new_stamp())))
+    async def raise_version(self, name: str) -> None:
+        """Write a log as it is: its version is newer then."""
+        await self._update_log(name)
 
     # ---- writing
 
@@ -335,13 +191,13 @@ class Catalog(KeptRecords):
             if raised != last:
                 await self._write("counters", raised)
 
-    async def _take_ids(self, streams: int, logs: int = 1) -> tuple[LogId, StreamId]:
-        """Reserve ids; return the first of the logs' and the first of the streams'."""
+    async def _take_ids(self, logs: int = 0, streams: int = 0) -> CountersRecord:
+        """Reserve ids; return the last of them."""
         async with self._writing:
             last = self._counters
             taken = CountersRecord(last.log_id + logs, last.stream_id + streams)
             await self._write("counters", taken)
-            return last.log_id + 1, last.stream_id + 1
+            return taken
 
     async def _update_log(self, name: str, **changes: Any) -> LogRecord:
         return await self._change_log(name, lambda log: replace(log, **changes))

@@ -16,15 +16,12 @@ from loomlog.metadata.catalog.records import (
     NodeRecord,
     OfLog,
     Record,
-    StreamRecord,
-    TombstoneRecord,
     decode,
     encode,
     log_key,
-    stream_key,
 )
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.types import Glsn, LogId, NodeId, StreamId
+from loomlog.types import Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 _KINDS: dict[str, type[Record]] = {
@@ -32,8 +29,6 @@ _KINDS: dict[str, type[Record]] = {
     "counters": CountersRecord,
     "node": NodeRecord,
     "log": LogRecord,
-    "stream": StreamRecord,
-    "tombstone": TombstoneRecord,
 }
 
 
@@ -51,10 +46,7 @@ class KeptRecords:
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.logs: dict[str, LogRecord] = {}
         self._logs_by_id: dict[LogId, LogRecord] = {}
-        self.streams: dict[StreamId, StreamRecord] = {}
-        self.tombstones: dict[LogId, TombstoneRecord] = {}
-        self.load_of: Counter[NodeId] = Counter()  # replicas, those that join included
-        self.filling: set[StreamId] = set()  # streams that a node is joining
+        self.load_of: Counter[NodeId] = Counter()  # replicas, as protocols count them
 
     # ---- nodes
 
@@ -77,26 +69,17 @@ class KeptRecords:
             for node, record in known
         ]
 
-    def streams_on(self, node_id: NodeId) -> list[StreamRecord]:
-        """Return the streams with a replica on a node, or with one that is being made there."""
-        return [s for s in self.streams.values() if node_id in (*s.replicas, s.joining)]
-
     # ---- logs
 
     def log(self, name: str) -> LogRecord:
         """Return a log that exists for its users, or raise NotFound."""
         log = self.logs.get(name)
-        if log is None or self.is_unfinished(log):
+        if log is None or log.unfinished:
             raise NotFound(f"there is no log {name!r}: create it, or look at `loom log list`")
         return log
 
-    def is_unfinished(self, log: LogRecord) -> bool:
-        """Return whether its creation or deletion is under way, or was interrupted."""
-        return log.creating or log.log_id in self.tombstones
-
     def version_of(self, log: LogRecord) -> int:
-        keys = [log_key(log.name), *map(stream_key, log.streams)]
-        return max(self._versions.get(key, 0) for key in keys)
+        return self._versions.get(log_key(log.name), 0)
 
     # ---- loglets
 
@@ -114,44 +97,6 @@ class KeptRecords:
         if log is None or segment is None or not segment.start or log.trimmed < segment.start:
             return 0
         return log.trimmed if segment.end is None else min(log.trimmed, segment.end)
-
-    # ---- streams
-
-    def stream(self, stream_id: StreamId) -> StreamRecord:
-        stream = self.streams.get(stream_id)
-        if stream is None:
-            raise NotFound(f"there is no stream {stream_id}: look at `loom stream list`")
-        return stream
-
-    def wanted_replicas(self, stream: StreamRecord) -> int:
-        log = self.log_of(stream)
-        settings = None if log is None else log.layout.settings_of(stream.loglet)
-        return stream.wanted_replicas or (settings.replicas if settings else len(stream.replicas))
-
-    def without_segment(self, log: LogRecord) -> list[StreamId]:
-        """Return the streams whose segment was trimmed as a whole, or never began."""
-        layout = log.layout
-        return [s for s in log.streams if layout.settings_of(self.streams[s].loglet) is None]
-
-    def takes_appends(self, stream: StreamRecord) -> bool:
-        """Return whether the segment of a stream is active, and not being switched."""
-        log = self.log_of(stream)
-        return log is None or log.layout.takes_appends(stream.loglet)
-
-    def leaving(self, stream: StreamRecord) -> NodeId | None:
-        """Return the replica to be replaced next because an operator named it or its node."""
-        if stream.leaving in stream.replicas:
-            return stream.leaving
-        for node in stream.replicas:
-            if node in self.nodes and self.nodes[node].draining:
-                return node
-        return None
-
-    def _holders(self, stream: StreamRecord) -> tuple[NodeId, ...]:
-        """Return all nodes that may have something of a stream on disk."""
-        joining = () if stream.joining is None else (stream.joining,)
-        holders = dict.fromkeys((*stream.replicas, *joining, *stream.dropping, *stream.left))
-        return tuple(node for node in holders if node in self.nodes)
 
     # ---- reads and writes
 
@@ -200,12 +145,6 @@ class KeptRecords:
                 self.nodes[record.node_id] = record
             case LogRecord():
                 self.logs[record.name] = self._logs_by_id[record.log_id] = record
-            case StreamRecord():
-                self._count(self.streams.get(record.stream_id), -1)
-                self.streams[record.stream_id] = record
-                self._count(record, 1)
-            case TombstoneRecord():
-                self.tombstones[record.log_id] = record
 
     def _forget(self, key: str) -> None:
         """Remove a record from memory, if it is there."""
@@ -213,17 +152,5 @@ class KeptRecords:
         kind, _, name = key.partition("/")
         if kind == "log" and name in self.logs:
             del self._logs_by_id[self.logs.pop(name).log_id]
-        elif kind == "stream":
-            self._count(self.streams.pop(int(name), None), -1)
         elif kind == "node":
             self.nodes.pop(int(name), None)
-        elif kind == "tombstone":
-            self.tombstones.pop(int(name), None)
-
-    def _count(self, stream: StreamRecord | None, by: int) -> None:
-        if stream is None:
-            return
-        self.load_of.update(dict.fromkeys(stream.replicas, by))
-        if stream.joining is not None:
-            self.load_of[stream.joining] += by
-            (self.filling.add if by > 0 else self.filling.discard)(stream.stream_id)

@@ -1,4 +1,4 @@
-"""The loglets of a protocol that keeps its own records: in memory, durable before visible.
+"""The records that a protocol keeps of its loglets: in memory, durable before visible.
 
 Each has its own key and is written by compare-and-swap. A record exists before any node learns of
 the loglet, and is deleted when no node has anything of it; the segments of a log say whether the
@@ -11,12 +11,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 from loomlog.errors import Conflict, NotFound, SwapUnknown
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogletRecord, decode, encode
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.types import LogId, StreamId
+from loomlog.types import LogId
 
 L = TypeVar("L", bound=LogletRecord)
 
@@ -30,42 +31,46 @@ class _Kept(Generic[L]):
 
 
 class LogletRecords(Generic[L]):
-    """The records of a protocol's loglets, with keys of `prefix` and the loglet's id."""
+    """The records of a protocol's loglets. Created by `load`. A key has a prefix and a number,
+    which is the loglet's id unless a protocol has several records for each."""
 
-    def __init__(self, store: MetaStore, prefix: str, kind: type[L]) -> None:
+    prefix: ClassVar[str]
+    kind: type[L]
+
+    def __init__(self, store: MetaStore, catalog: Catalog) -> None:
         self._store = store
-        self._prefix = prefix
-        self._kind = kind
-        self._kept: dict[LogId, _Kept[L]] = {}
-        self._by_stream: dict[StreamId, LogId] = {}
-        self._by_log: defaultdict[LogId, dict[LogId, None]] = defaultdict(dict)  # ordered sets
+        self.catalog = catalog
+        self._kept: dict[int, _Kept[L]] = {}
+        self._by_log: defaultdict[LogId, dict[int, None]] = defaultdict(dict)  # ordered sets
 
-    async def load(self) -> Self:
-        for key, item in (await self._store.list(self._prefix)).items():
-            record = decode(self._kind, key, item.value)
-            self._kept[record.loglet] = _Kept(record, item.version)
-            self._show(record)
-        return self
+    @classmethod
+    async def load(cls, store: MetaStore, catalog: Catalog) -> Self:
+        records = cls(store, catalog)
+        for key, item in (await store.list(cls.prefix)).items():
+            record = decode(cls.kind, key, item.value)
+            records._kept[records.number_of(record)] = _Kept(record, item.version)
+            records._show(record)
+        return records
+
+    def number_of(self, record: L) -> int:
+        """Return the number of a record, which is part of its key."""
+        return record.loglet
 
     # ---- queries
 
     def __iter__(self) -> Iterator[L]:
         return iter([kept.record for kept in self._kept.values()])
 
-    def get(self, loglet: LogId) -> L | None:
-        kept = self._kept.get(loglet)
+    def get(self, number: int) -> L | None:
+        kept = self._kept.get(number)
         return kept.record if kept else None
 
-    def of_stream(self, stream_id: StreamId) -> L | None:
-        loglet = self._by_stream.get(stream_id)
-        return None if loglet is None else self.get(loglet)
-
     def of_log(self, log_id: LogId) -> list[L]:
-        return [self._kept[loglet].record for loglet in self._by_log.get(log_id, ())]
+        return [self._kept[number].record for number in self._by_log.get(log_id, ())]
 
     def version_of(self, log_id: LogId) -> int:
-        loglets = self._by_log.get(log_id, ())
-        return max((self._kept[loglet].version for loglet in loglets), default=0)
+        numbers = self._by_log.get(log_id, ())
+        return max((self._kept[number].version for number in numbers), default=0)
 
     # ---- changes
 
@@ -73,34 +78,39 @@ class LogletRecords(Generic[L]):
         """Write a new record."""
         kept = _Kept(record)
         await self._write(kept, record)
-        self._kept[record.loglet] = kept
+        self._kept[self.number_of(record)] = kept
         self._show(record)
 
-    async def change(self, loglet: LogId, change: Callable[[L], L]) -> L:
-        kept = self._kept.get(loglet)
+    async def change(self, number: int, change: Callable[[L], L]) -> L:
+        kept = self._kept.get(number)
         if kept is None:
-            raise _gone(loglet)
+            raise self._gone(number)
         async with kept.changing:
-            if loglet not in self._kept:
-                raise _gone(loglet)
+            if number not in self._kept:
+                raise self._gone(number)
             before, after = kept.record, change(kept.record)
             if after != before:
                 await self._write(kept, after)
                 self._changed(before, after)
             return after
 
-    async def forget(self, loglet: LogId) -> None:
-        """Delete the record of a loglet that is gone from all nodes."""
-        kept = self._kept.get(loglet)
+    async def forget(self, number: int) -> None:
+        """Delete a record of which nothing is left on any node."""
+        kept = self._kept.get(number)
         if kept is None:
             return
         async with kept.changing:
+            if number not in self._kept:
+                return
+            log = self.catalog.log_of(kept.record)
+            if log is not None and kept.version > self.catalog.version_of(log):
+                await self.catalog.raise_version(log.name)  # that of the log must not go back
             await self._write(kept, None)
             self._hide(kept.record)
-            self._kept.pop(loglet, None)
+            del self._kept[number]
 
     async def _write(self, kept: _Kept[L], record: L | None) -> None:
-        key = f"{self._prefix}{kept.record.loglet}"
+        key = f"{self.prefix}{self.number_of(kept.record)}"
         if not kept.certain:  # nothing depended on what may have been written: replace it
             item = await self._store.get(key)
             kept.version, kept.certain = item.version if item else 0, True
@@ -115,21 +125,18 @@ class LogletRecords(Generic[L]):
         if record is not None:
             kept.record = record
 
-    # ---- counts
+    # ---- indexes
 
     def _show(self, record: L) -> None:
-        self._by_stream[record.stream_id] = record.loglet
-        self._by_log[record.log_id][record.loglet] = None
+        self._by_log[record.log_id][self.number_of(record)] = None
 
     def _hide(self, record: L) -> None:
-        self._by_stream.pop(record.stream_id, None)
-        self._by_log[record.log_id].pop(record.loglet, None)
+        self._by_log[record.log_id].pop(self.number_of(record), None)
         if not self._by_log[record.log_id]:
             del self._by_log[record.log_id]
 
     def _changed(self, before: L, after: L) -> None:
         """Called after a changed record was written."""
 
-
-def _gone(loglet: LogId) -> NotFound:
-    return NotFound(f"segment {loglet} was deleted")
+    def _gone(self, number: int) -> NotFound:
+        return NotFound(f"segment {number} was deleted")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from loomlog.core.segments import Layout, Segment, Settings, Successor
 from loomlog.errors import Corrupt
@@ -55,9 +54,8 @@ class LogRecord:
     log_id: LogId
     name: str
     segments: tuple[Segment, ...]
-    streams: tuple[StreamId, ...] = ()  # those in the catalog, of all segments and the successor
     trimmed: Glsn = 0
-    creating: bool = False  # not visible yet; a restart undoes it
+    unfinished: bool = False  # being created or deleted: not visible, and a restart deletes it
     successor: Successor | None = None  # of the active segment, while it is being switched
     retention_s: int = 0  # age at which entries may be deleted; 0: never
 
@@ -92,90 +90,13 @@ class LogRecord:
         return None
 
     def trim(self, position: Glsn) -> LogRecord:
-        """Drop segments that have nothing left; their streams are still to be removed."""
+        """Drop segments that have nothing left; their loglets are still to be removed."""
         return self.with_layout(self.layout.trim(position))
 
     def with_layout(self, layout: Layout) -> LogRecord:
         return replace(
             self, segments=layout.segments, trimmed=layout.trimmed, successor=layout.successor
         )
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRecord:
-    """A stream of a log, with its replicas and what operators want of it."""
-
-    stream_id: StreamId
-    log_id: LogId
-    loglet: LogId  # of its segment
-    replicas: tuple[NodeId, ...]  # the first is the primary
-    epoch: int
-    sealed: bool
-    wanted_running: bool = True  # False: an operator sealed it
-    wanted_replicas: int = 0  # 0: as many as its log says
-    joining: NodeId | None = None  # is being filled, to become a replica
-    leaving: NodeId | None = None  # an operator wants this replica elsewhere, or gone
-    dropping: tuple[NodeId, ...] = ()  # what these hold of it is to be deleted
-    left: tuple[NodeId, ...] = ()  # were replicas, and keep what they have until the log is deleted
-    stamp: int = 0  # of its creation; stored with every replica, and named to delete one
-    births: tuple[tuple[NodeId, int], ...] = ()  # of the replicas that were ordered, by node
-    unregistered: tuple[NodeId, ...] = ()  # by an operator; what they keep is not taken up again
-
-    @property
-    def placement(self) -> tuple[tuple[NodeId, ...], NodeId | None, NodeId | None]:
-        """The replicas, and which of them join and leave."""
-        return self.replicas, self.joining, self.leaving
-
-    def birth_on(self, node: NodeId) -> int:
-        return dict(self.births).get(node, 0)
-
-    def with_replicas(
-        self,
-        replicas: tuple[NodeId, ...],
-        dropping: tuple[NodeId, ...],
-        births: Mapping[NodeId, int],
-    ) -> StreamRecord:
-        left = dict.fromkeys((*self.left, *self.replicas))
-        sent_away = () if self.leaving is None else (self.leaving,)
-        unregistered = {*self.unregistered, *sent_away}.difference(replicas, dropping)
-        return replace(
-            self,
-            replicas=replicas,
-            joining=None if self.joining in replicas else self.joining,
-            leaving=self.leaving if self.leaving in replicas else None,
-            dropping=tuple(dict.fromkeys((*self.dropping, *dropping))),
-            left=tuple(n for n in left if n not in replicas and n not in dropping),
-            births=tuple({**dict(self.births), **births}.items()),
-            unregistered=tuple(sorted(unregistered)),
-        )
-
-    def without_dropped(self, node: NodeId) -> StreamRecord:
-        return replace(self, dropping=_without(node, self.dropping))
-
-    def without_remains(self, node: NodeId) -> StreamRecord:
-        left, unregistered = _without(node, self.left), _without(node, self.unregistered)
-        return replace(self.without_dropped(node), left=left, unregistered=unregistered)
-
-
-class Remains(NamedTuple):
-    """The replicas of a stream that a deleted log may have left on nodes."""
-
-    stream_id: StreamId
-    stamp: int
-    nodes: tuple[NodeId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TombstoneRecord:
-    """A log that was deleted, until every replica of it is gone."""
-
-    log_id: LogId
-    name: str
-    remains: tuple[Remains, ...]
-
-    def __post_init__(self) -> None:
-        """Convert the plain tuples that were read."""
-        object.__setattr__(self, "remains", tuple(Remains(*r) for r in self.remains))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +186,6 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _without(node: NodeId, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-    return tuple(other for other in nodes if other != node)
-
-
 def _segment(fields: Segment) -> Segment:
     """Make a segment of the plain tuples of a stored record."""
     loglet, settings, start, end = fields
@@ -289,11 +206,3 @@ def node_key(node_id: NodeId) -> str:
 
 def log_key(name: str) -> str:
     return f"log/{name}"
-
-
-def stream_key(stream_id: StreamId) -> str:
-    return f"stream/{stream_id}"
-
-
-def tombstone_key(log_id: LogId) -> str:
-    return f"tombstone/{log_id}"

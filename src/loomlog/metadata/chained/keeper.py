@@ -60,8 +60,8 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
 
     @classmethod
     async def load(cls, context: KeeperContext) -> ChainedKeeper:
-        chained = ChainedCatalog(context.store, context.catalog.load_of)
-        return cls(context, await chained.load())
+        chained = await ChainedCatalog.load(context.store, context.catalog)
+        return cls(context, chained)
 
     def __init__(self, context: KeeperContext, chained: ChainedCatalog) -> None:
         catalog = context.catalog
@@ -113,7 +113,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             return
         projection = self._first_projection(loglet, successor.settings)
         if known is None:
-            stream_id = await self._catalog.new_stream()
+            stream_id = (await self._catalog.new_streams())[0]
             await self.records.add(ChainedRecord(loglet, log.log_id, stream_id, projection))
         else:  # its creation was interrupted: remove what there may be of it
             await self.records.change(loglet, lambda record: record.make_again(projection))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
@@ -13,7 +13,6 @@ from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.rollback.draft import Draft, LogletDraft
-from loomlog.metadata.store.contract import MetaStore
 from loomlog.protocol_names import CHAINED
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -22,11 +21,10 @@ PREFIX: Final = "chained/"  # of the keys of records
 
 
 class ChainedCatalog(LogletRecords[ChainedRecord]):
-    """The chained loglets. `load_of` counts the replicas of each node, also joining ones."""
+    """The chained loglets. Created by `load`."""
 
-    def __init__(self, store: MetaStore, load_of: Counter[NodeId]) -> None:
-        super().__init__(store, PREFIX, ChainedRecord)
-        self._load_of = load_of
+    prefix: ClassVar[str] = PREFIX
+    kind = ChainedRecord
 
     def on_node(self, node: NodeId) -> list[ChainedRecord]:
         """Return the loglets with a replica on a node that is used or being filled."""
@@ -56,7 +54,7 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
 
     def _count(self, record: ChainedRecord, by: int) -> None:
         for node in record.nodes_used:
-            self._load_of[node] += by
+            self.catalog.load_of[node] += by
 
 
 class ChainedDraft(LogletDraft[ChainedRecord]):

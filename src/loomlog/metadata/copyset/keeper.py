@@ -48,7 +48,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     @classmethod
     async def load(cls, context: KeeperContext) -> CopysetKeeper:
-        return cls(context, await CopysetCatalog(context.store).load())
+        return cls(context, await CopysetCatalog.load(context.store, context.catalog))
 
     def __init__(self, context: KeeperContext, copysets: CopysetCatalog) -> None:
         catalog, self.records = context.catalog, copysets
@@ -110,7 +110,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                 f"{settings.replicas} replicas need as many nodes, and {len(nodeset)} can store "
                 "copies now: see `loom status`, or ask for fewer"
             )
-        stream_id = await self._catalog.new_stream()
+        stream_id = (await self._catalog.new_streams())[0]
         state = first_state(nodeset, settings.replicas, stamp=self._catalog.new_stamp())
         await self.records.add(CopysetRecord(loglet, log.log_id, stream_id, state))
 

@@ -14,7 +14,6 @@ from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.rollback.draft import Draft, LogletDraft
-from loomlog.metadata.store.contract import MetaStore
 from loomlog.protocol_names import COPYSET
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -53,8 +52,8 @@ def _log_state(state: LogState | dict[str, Any]) -> LogState:
 class CopysetCatalog(LogletRecords[CopysetRecord]):
     """The copyset loglets."""
 
-    def __init__(self, store: MetaStore) -> None:
-        super().__init__(store, PREFIX, CopysetRecord)
+    prefix: ClassVar[str] = PREFIX
+    kind = CopysetRecord
 
     def copies_on(self, node: NodeId) -> dict[LogId, Epoch]:
         """Return the loglets that a node may have copies of, with the newest epoch of each."""

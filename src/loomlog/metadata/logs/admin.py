@@ -89,7 +89,7 @@ class Admin:
     async def _finish_deletion(self, name: str) -> None:
         """Delete what is left of a log of that name if the store failed while it was deleted."""
         log = self._catalog.logs.get(name)
-        if log is not None and self._catalog.is_unfinished(log):
+        if log is not None and log.unfinished:
             await self._delete(log)
 
     async def _delete(self, log: LogRecord) -> None:

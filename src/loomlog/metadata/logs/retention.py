@@ -92,7 +92,7 @@ class Retention:
 
     def _is_ours(self, log: LogRecord) -> bool:
         staged = staging_logs.staging_name(log.name) in self._catalog.logs
-        return bool(log.retention_s) and not self._catalog.is_unfinished(log) and not staged
+        return bool(log.retention_s) and not log.unfinished and not staged
 
     async def _trimmed(self, log: LogRecord) -> bool:
         """Trim a log; return False to try again soon, if it is unknown what is too old."""

@@ -6,9 +6,8 @@ The keepers of the protocols carry out the steps; a log can be switched from any
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Any, Final
+from typing import Any
 
 from loomlog import limits
 from loomlog.core import virtual_log
@@ -16,15 +15,13 @@ from loomlog.core.requests import drive
 from loomlog.core.segments import Layout, Settings, Successor, SwitchState
 from loomlog.core.virtual_log import Done, Refused, Request, SwitchSteps
 from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader, Sealed, Unavailable
-from loomlog.metadata.background import Background
+from loomlog.metadata.background import Background, Progress, RetryLoop
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.protocol import Keepers
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
-
-RETRY_S: Final = 0.5  # after a step that failed
 
 
 class Switching:
@@ -33,13 +30,13 @@ class Switching:
     def __init__(self, catalog: Catalog, keepers: Keepers, background: Background) -> None:
         self._catalog = catalog
         self._keepers = keepers
-        self._background = background
+        self._work = RetryLoop("switch of log", self._finish, background)
 
     def start(self) -> None:
         """Finish what an earlier leader began."""
         for log in self._catalog.logs.values():
-            if log.successor is not None and not self._catalog.is_unfinished(log):
-                self._finish_soon(log.name)
+            if log.successor is not None and not log.unfinished:
+                self._work.wake(log.name)
 
     async def switch(self, request: pb.SwitchLog) -> pb.Changed:
         before = self._catalog.log(request.name).layout.active
@@ -83,7 +80,7 @@ class Switching:
             log = self._catalog.logs.get(name)
             if log is None or log.successor is None:
                 raise
-            self._finish_soon(name)
+            self._work.wake(name)
             if isinstance(error, Unavailable) and log.layout.switch is SwitchState.SEALING:
                 # A retry would only wait again, silently.
                 raise Sealed(
@@ -94,22 +91,15 @@ class Switching:
     async def _drive(self, name: str, steps: SwitchSteps[Layout]) -> Layout:
         return await drive(steps, lambda request: self._answer(name, request))
 
-    def _finish_soon(self, name: str) -> None:
-        async def finish() -> None:
-            while True:
-                try:
-                    async with self._catalog.lock(name):
-                        await self._drive(name, virtual_log.finish())
-                    return
-                except (NotFound, NotLeader):
-                    return  # deleted; or the next leader does it
-                except LoomError as error:
-                    logger.warning("log %r: the switch is not finished yet: %s", name, error)
-                except Exception:  # appends may wait for it
-                    logger.exception("log %r: the switch is not finished yet", name)
-                await asyncio.sleep(RETRY_S)
-
-        self._background.spawn(finish(), f"switch of log {name!r}")
+    async def _finish(self, name: str) -> Progress:
+        log = self._catalog.logs.get(name)
+        if log is not None and log.successor is not None and not log.unfinished:
+            try:
+                async with self._catalog.lock(name):
+                    await self._drive(name, virtual_log.finish())
+            except NotFound:
+                return Progress.FAILED if name in self._catalog.logs else Progress.IDLE
+        return Progress.IDLE
 
     async def _answer(self, name: str, request: Request) -> Any:
         log = self._catalog.log(name)

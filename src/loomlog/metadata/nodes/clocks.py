@@ -22,14 +22,14 @@ class Clocks:
 
     def __init__(
         self,
-        members: ConnectedNodes,
-        nodes: Callable[[], Collection[NodeId]],
+        nodes: ConnectedNodes,
+        all_nodes: Callable[[], Collection[NodeId]],
         wall_s: Callable[[], float],
     ) -> None:
-        """`nodes`: all of the cluster, also those that are away."""
+        """`all_nodes`: those of the cluster, also if they are away."""
         self._loop = asyncio.get_running_loop()
-        self._members = members
         self._nodes = nodes
+        self._all_nodes = all_nodes
         self._wall_s = wall_s
         self._time = SteadyTime()
 
@@ -60,15 +60,15 @@ class Clocks:
         return "" if self._time_s() else _UNKNOWN
 
     def _time_s(self) -> float | None:
-        return cluster_time(self._wall_s(), self._readings().values(), len(self._nodes()))
+        return cluster_time(self._wall_s(), self._readings().values(), len(self._all_nodes()))
 
     def _skews(self) -> Skews:
         return skews(self._wall_s(), self._readings())
 
     def _readings(self) -> dict[NodeId, float]:
         now_s = self._loop.time()
-        members = ((node, self._members.get(node)) for node in self._members.all_reachable())
-        return {n: member.clock.at(now_s) for n, member in members if member and member.clock}
+        nodes = ((node, self._nodes.get(node)) for node in self._nodes.all_reachable())
+        return {n: node.clock.at(now_s) for n, node in nodes if node and node.clock}
 
 
 def _words(ahead_s: float) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 from loomlog import limits
 from loomlog.core.retention import Reading
 from loomlog.errors import LoomError, Unavailable
-from loomlog.types import Buffer, NodeId, Report, StreamId
+from loomlog.types import Buffer, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
@@ -39,27 +39,11 @@ class ConnectedNode:
     silence_s: float  # that makes it silent, from `heard_at` on
     alive: bool = True  # as last passed to `changed`
     was_lost: bool = False  # its connection
-    # Of all replicas that it holds, also those it should no longer have:
-    reports: dict[StreamId, Report] = field(default_factory=dict)
-    stamps: dict[StreamId, tuple[int, int]] = field(default_factory=dict)  # and births
-    stored_bytes: dict[StreamId, int] = field(default_factory=dict)
-    stored_bytes_total: int = 0
-    loglet_bytes: int = 0
+    stored_bytes_total: int = 0  # of all protocols
+    loglet_bytes: int = 0  # of those that do not report them by stream
     conditions: tuple[str, ...] = ()  # what it says is wrong with it
     clock: Reading | None = None
-    unserved: frozenset[StreamId] = frozenset()  # it has data of them that it cannot serve
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
-
-    def take(self, report: Report, stored_bytes: int, stamp: int, birth: int) -> None:
-        self.reports[report.stream_id] = report
-        self.stamps[report.stream_id] = stamp, birth
-        self.stored_bytes_total += stored_bytes - self.stored_bytes.get(report.stream_id, 0)
-        self.stored_bytes[report.stream_id] = stored_bytes
-
-    def drop(self, stream_id: StreamId) -> None:
-        self.reports.pop(stream_id, None)
-        self.stamps.pop(stream_id, None)
-        self.stored_bytes_total -= self.stored_bytes.pop(stream_id, 0)
 
 
 def conditions_of(message: pb.NodeConditions) -> tuple[str, ...]:
@@ -78,7 +62,7 @@ class ConnectedNodes:
         self._check_every_s = failure_detection_s / 4
         self._due = float("inf")  # of the next check
         self._changed = changed
-        self._members: dict[NodeId, ConnectedNode] = {}
+        self._nodes: dict[NodeId, ConnectedNode] = {}
         self._node_of: dict[Connection, NodeId] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._grace_timers: dict[NodeId, asyncio.TimerHandle] = {}
@@ -89,7 +73,7 @@ class ConnectedNodes:
         """Expect the nodes that were part of the cluster before."""
         now = self._loop.time()
         for node in known:
-            self._members[node] = ConnectedNode(node, None, now, self._failure_detection_s)
+            self._nodes[node] = ConnectedNode(node, None, now, self._failure_detection_s)
         self._schedule()
 
     def stop(self) -> None:
@@ -101,55 +85,36 @@ class ConnectedNodes:
     # ---- queries
 
     def alive(self, node: NodeId) -> bool:
-        member = self._members.get(node)
-        if member is None:
+        known = self._nodes.get(node)
+        if known is None:
             return False
-        silent_s = self._loop.time() - member.heard_at - self._slept_s()
-        return silent_s < member.silence_s
+        silent_s = self._loop.time() - known.heard_at - self._slept_s()
+        return silent_s < known.silence_s
 
     def silent_s(self, node: NodeId) -> float:
         """Return how long ago a node last sent something, or its connection was lost."""
-        member = self._members.get(node)
-        return self._loop.time() - member.heard_at if member else float("inf")
-
-    def report_of(self, node: NodeId, stream_id: StreamId) -> Report | None:
-        """Return the last report of a node about a stream; None if it has no replica."""
-        member = self._members.get(node)
-        return member.reports.get(stream_id) if member else None
-
-    def stamp_of(self, node: NodeId, stream_id: StreamId) -> int | None:
-        """Return the creation stamp of the stream that a node holds under this number."""
-        stamps = self._stamps_of(node, stream_id)
-        return stamps[0] if stamps else None
-
-    def birth_of(self, node: NodeId, stream_id: StreamId) -> int:
-        """Return the birth of the replica that a node holds; 0 if it did not report one."""
-        stamps = self._stamps_of(node, stream_id)
-        return stamps[1] if stamps else 0
-
-    def _stamps_of(self, node: NodeId, stream_id: StreamId) -> tuple[int, int] | None:
-        member = self._members.get(node)
-        return member.stamps.get(stream_id) if member else None
+        known = self._nodes.get(node)
+        return self._loop.time() - known.heard_at if known else float("inf")
 
     def reachable(self, node: NodeId) -> bool:
         return self.connected(node) and self.alive(node)
 
     def all_reachable(self) -> list[NodeId]:
-        return [node for node in sorted(self._members) if self.reachable(node)]
+        return [node for node in sorted(self._nodes) if self.reachable(node)]
 
     def connected(self, node: NodeId) -> bool:
-        member = self._members.get(node)
-        return member is not None and member.connection is not None
+        known = self._nodes.get(node)
+        return known is not None and known.connection is not None
 
     def was_lost(self, node: NodeId) -> bool:
         """Return whether a node was connected to this process and is not any more."""
-        member = self._members.get(node)
-        return member is not None and member.was_lost
+        known = self._nodes.get(node)
+        return known is not None and known.was_lost
 
     def expected(self, node: NodeId) -> bool:
         """Return whether a node has not registered here yet, but may still do so in time."""
-        member = self._members.get(node)
-        waited_for = member is not None and member.connection is None and not member.was_lost
+        known = self._nodes.get(node)
+        waited_for = known is not None and known.connection is None and not known.was_lost
         return waited_for and self.alive(node)
 
     def node_of(self, connection: Connection) -> NodeId | None:
@@ -157,7 +122,7 @@ class ConnectedNodes:
         return self._node_of.get(connection)
 
     def get(self, node: NodeId) -> ConnectedNode | None:
-        return self._members.get(node)
+        return self._nodes.get(node)
 
     def held_back(self, node: NodeId) -> str | None:
         """Return the address of an empty node that asked for this number a moment ago."""
@@ -181,11 +146,11 @@ class ConnectedNodes:
 
     def joined(self, node: NodeId, connection: Connection) -> None:
         """Note that a node registered; an older connection of it is closed."""
-        member = self._members.get(node)
-        old = member.connection if member else None
+        known = self._nodes.get(node)
+        old = known.connection if known else None
         now = self._loop.time()
-        alive = member.alive if member else False
-        self._members[node] = ConnectedNode(node, connection, now, self._failure_detection_s, alive)
+        alive = known.alive if known else False
+        self._nodes[node] = ConnectedNode(node, connection, now, self._failure_detection_s, alive)
         self._node_of[connection] = node
         self._held_back.pop(node, None)
         self._turned_away.pop(node, None)
@@ -194,48 +159,46 @@ class ConnectedNodes:
         if old is not None:
             self._node_of.pop(old, None)
             old.close(Unavailable(f"node {node} registered again"))
-        self._check(self._members[node])
+        self._check(self._nodes[node])
 
     def lost(self, connection: Connection) -> None:
         node = self._node_of.pop(connection, None)
         if node is None:
             return
-        member = self._members[node]
-        member.connection = None
-        member.heard_at = self._loop.time()
-        member.silence_s = self._grace_s
-        member.was_lost = True
+        known = self._nodes[node]
+        known.connection = None
+        known.heard_at = self._loop.time()
+        known.silence_s = self._grace_s
+        known.was_lost = True
         self._grace_timers[node] = self._loop.call_later(self._grace_s, self._grace_over, node)
 
     def heard(self, node: NodeId) -> ConnectedNode:
-        member = self._members[node]
+        known = self._nodes[node]
         now = self._loop.time()
-        was_silent = not member.alive or now - member.heard_at >= member.silence_s
-        member.heard_at = now
+        was_silent = not known.alive or now - known.heard_at >= known.silence_s
+        known.heard_at = now
         if was_silent:  # listeners may not know yet, but the state may have been queried
-            member.alive = True
+            known.alive = True
             self._changed(node, True)
-        return member
+        return known
 
     def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
         """Called with every report of a node that registered."""
-        member = self.heard(node)
-        member.stored_bytes_total += report.loglet_bytes - member.loglet_bytes
-        member.loglet_bytes = report.loglet_bytes
+        known = self.heard(node)
+        known.stored_bytes_total += report.loglet_bytes - known.loglet_bytes
+        known.loglet_bytes = report.loglet_bytes
         if report.clock_us:
-            member.clock = Reading(report.clock_us / MICROSECONDS, member.heard_at)
+            known.clock = Reading(report.clock_us / MICROSECONDS, known.heard_at)
         if report.HasField("conditions"):
             self.take_conditions(node, report.conditions)
 
     def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:
         """Called when a node reports its conditions."""
-        member, now = self._members[node], pb.NodeConditions()
-        member.conditions = conditions_of(message)
-        member.unserved = frozenset(message.unserved)
+        known, now = self._nodes[node], pb.NodeConditions()
+        known.conditions = conditions_of(message)
         now.CopyFrom(message)
         now.ClearField("conditions")
-        now.ClearField("unserved")
-        before, member.restrictions = member.restrictions, now
+        before, known.restrictions = known.restrictions, now
         if before.takes_nothing is not now.takes_nothing:
             what = "cannot take anything new" if now.takes_nothing else "has room again"
             logger.warning("node %d %s", node, what)
@@ -244,8 +207,8 @@ class ConnectedNodes:
 
     def restrictions(self, node: NodeId) -> pb.NodeConditions:
         """Return what a node reports that it cannot do."""
-        member = self._members.get(node)
-        return member.restrictions if member else pb.NodeConditions()
+        known = self._nodes.get(node)
+        return known.restrictions if known else pb.NodeConditions()
 
     def takes_nothing(self, node: NodeId) -> bool:
         """Return whether a node said that its disks are full or broken."""
@@ -253,18 +216,12 @@ class ConnectedNodes:
 
     def complaints(self, node: NodeId) -> str:
         """Return what a node says is wrong with it, in one line."""
-        member = self._members.get(node)
-        return "; ".join(member.conditions) if member else ""
+        known = self._nodes.get(node)
+        return "; ".join(known.conditions) if known else ""
 
     def takes_more(self, node: NodeId) -> bool:
         """Return whether something new can be placed on a node."""
         return self.reachable(node) and not self.takes_nothing(node)
-
-    def removed(self, node: NodeId, stream_id: StreamId) -> None:
-        """Note that a node does not hold this replica any more."""
-        member = self._members.get(node)
-        if member is not None:
-            member.drop(stream_id)
 
     def disconnect_all(self, error: LoomError) -> None:
         """Drop all nodes: nothing more is sent to them."""
@@ -273,18 +230,18 @@ class ConnectedNodes:
 
     def forget(self, node: NodeId) -> None:
         """Forget a node that is not part of the cluster any more."""
-        member = self._members.pop(node, None)
+        known = self._nodes.pop(node, None)
         if (timer := self._grace_timers.pop(node, None)) is not None:
             timer.cancel()
-        if member is not None and member.connection is not None:
-            self._node_of.pop(member.connection, None)
-            member.connection.close(Unavailable(f"node {node} was removed from the cluster"))
+        if known is not None and known.connection is not None:
+            self._node_of.pop(known.connection, None)
+            known.connection.close(Unavailable(f"node {node} was removed from the cluster"))
 
     # ---- silence
 
     def _grace_over(self, node: NodeId) -> None:
         self._grace_timers.pop(node, None)
-        self._check(self._members[node])
+        self._check(self._nodes[node])
 
     def _schedule(self) -> None:
         self._due = self._loop.time() + self._check_every_s
@@ -299,25 +256,25 @@ class ConnectedNodes:
         slept_s, now = self._slept_s(), self._loop.time()
         if slept_s:
             logger.warning("this process was held up for %.1f s", slept_s)
-            for member in self._members.values():
-                member.heard_at = min(now, member.heard_at + slept_s)
+            for known in self._nodes.values():
+                known.heard_at = min(now, known.heard_at + slept_s)
         self._schedule()
-        for member in list(self._members.values()):
-            self._check(member)
+        for known in list(self._nodes.values()):
+            self._check(known)
 
-    def _check(self, member: ConnectedNode) -> None:
-        alive = self.alive(member.node_id)
-        if alive is not member.alive:
-            member.alive = alive
-            self._changed(member.node_id, alive)
+    def _check(self, known: ConnectedNode) -> None:
+        alive = self.alive(known.node_id)
+        if alive is not known.alive:
+            known.alive = alive
+            self._changed(known.node_id, alive)
 
     # ---- messages
 
     def send(self, node: NodeId, frame: pb.Frame) -> None:
         """Send a message without an answer; it is dropped if the node is not connected."""
-        member = self._members.get(node)
-        if member is not None and member.connection is not None:
-            member.connection.send(frame)
+        known = self._nodes.get(node)
+        if known is not None and known.connection is not None:
+            known.connection.send(frame)
 
     async def request(
         self, node: NodeId, frame: pb.Frame, timeout_s: float = limits.REQUEST_TIMEOUT_S
@@ -338,7 +295,7 @@ class ConnectedNodes:
         return answer, content
 
     def _connection(self, node: NodeId) -> Connection:
-        member = self._members.get(node)
-        if member is None or member.connection is None:
+        known = self._nodes.get(node)
+        if known is None or known.connection is None:
             raise Unavailable(f"node {node} is not connected")
-        return member.connection
+        return known.connection

@@ -22,11 +22,11 @@ class ReplicaPlacement:
     def __init__(
         self,
         catalog: Catalog,
-        members: ConnectedNodes,
+        nodes: ConnectedNodes,
         existing: Callable[[], Iterable[tuple[NodeId, ...]]],
     ) -> None:
         self._catalog = catalog
-        self._members = members
+        self._nodes = nodes
         self._existing = existing
 
     def place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
@@ -38,13 +38,13 @@ class ReplicaPlacement:
 
     def usable_nodes(self) -> list[NodeId]:
         """Return the nodes that are alive, not drained, and have room."""
-        alive = filter(self._members.takes_more, self._members.all_reachable())
+        alive = filter(self._nodes.takes_more, self._nodes.all_reachable())
         return [node for node in alive if not self._catalog.nodes[node].draining]
 
     def too_few(self, wanted: int, need: str) -> LoomError:
         """Return the error of a request that needs `wanted` nodes. The request may be repeated if
         that many are part of the cluster and some are only away."""
-        alive, nodes = self._members.all_reachable(), self.usable_nodes()
+        alive, nodes = self._nodes.all_reachable(), self.usable_nodes()
         away, more = self._away(), len(alive) - len(nodes)
         others = f" ({more} more are drained or have no volume with room)" if more else ""
         text = f"{need}, and {len(nodes)} are alive{others}"
@@ -57,7 +57,7 @@ class ReplicaPlacement:
         """Wait until this many nodes are usable, or none is missing that may just be about to
         register: after a restart and a takeover they come back one by one."""
         while (  # noqa: ASYNC110 - there is no event to wait for
-            len(self.usable_nodes()) < wanted and any(map(self._members.alive, self._away()))
+            len(self.usable_nodes()) < wanted and any(map(self._nodes.alive, self._away()))
         ):
             await asyncio.sleep(LOOK_S)
 
@@ -69,7 +69,7 @@ class ReplicaPlacement:
             for node in sorted(nodes)
             if not nodes[node].draining
             and not nodes[node].removing
-            and not self._members.reachable(node)
+            and not self._nodes.reachable(node)
         ]
 
 

@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 
 from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
 from loomlog.errors import LoomError, RolledBack
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.ordered.held_replicas import HeldReplica, HeldReplicas
+from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.metadata.rounds import RoundLog
 from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.translate import commit_to_wire, report_from_wire
+from loomlog.wire.translate import commit_to_wire
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +43,17 @@ class Committer:
     def __init__(
         self,
         round_log: RoundLog,
-        catalog: Catalog,
-        members: ConnectedNodes,
+        records: StreamRecords,
+        nodes: ConnectedNodes,
         changed: Callable[[StreamId], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._round_log = round_log
         self._epoch = round_log.epoch
-        self.catalog = catalog
-        self.members = members
+        self.records, self.catalog = records, records.catalog
+        self.nodes = nodes
+        self.held = HeldReplicas(nodes)
         self._changed = changed
         self._failed = failed
         self.logs: dict[LogId, LogRounds] = {}
@@ -141,20 +143,21 @@ class Committer:
     # ---- reports in
 
     def reconnected(self, node: NodeId) -> None:
+        self.held.joined(node)
         for log in self.logs.values():
             log.reconnected(node)
 
     def take_report(self, node: NodeId, message: pb.GetReportResponse | pb.Register) -> None:
         """Called with every report of a node; the first is part of its registration."""
-        member = self.members.get(node)
-        if member is None:
+        connected = self.nodes.get(node)
+        if connected is None:
             return
         for each in message.uncommit_reports:
-            report = report_from_wire(each)
-            member.take(report, each.stored_bytes, each.stamp, each.birth)
-            stream = self.catalog.streams.get(report.stream_id)
-            if stream is not None and stream.stamp == each.stamp:
-                self.report(node, report)
+            replica = HeldReplica.from_wire(each)
+            self.held.put(connected, replica)
+            stream = self.records.streams.get(replica.report.stream_id)
+            if stream is not None and stream.stamp == replica.stamp:
+                self.report(node, replica.report)
 
     def report(self, node: NodeId, report: Report) -> None:
         log = self._log_of.get(report.stream_id)
@@ -220,7 +223,7 @@ class Committer:
     async def heard_all(self, log: LogRounds) -> None:
         """Wait until every replica has reported that is expected to since this process leads: only
         then it is known that no rounds are lost."""
-        while log.log_id not in self._ahead and any(map(self.members.expected, _nodes_of(log))):
+        while log.log_id not in self._ahead and any(map(self.nodes.expected, _nodes_of(log))):
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._hearing.setdefault(log.log_id, []).append(waiting)
             await asyncio.wait({waiting}, timeout=LOOK_S)
@@ -288,7 +291,7 @@ class Committer:
         results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
         for log in logs:
             for node in _nodes_of(log):
-                if self.members.connected(node):
+                if self.nodes.connected(node):
                     commits = log.commits_for(node, empty=empty)
                     results.setdefault(node, []).extend(commit_to_wire(*c) for c in commits)
             if not empty and len(log.streams) > 1:
@@ -305,7 +308,7 @@ class Committer:
 
     def tell(self, node: NodeId, log: LogRounds, *, empty: bool) -> None:
         """Send the node the commits of a log that it lacks, now."""
-        if self.members.connected(node):
+        if self.nodes.connected(node):
             self._send(node, [commit_to_wire(*c) for c in log.commits_for(node, empty=empty)])
 
     def catch_up(self, node: NodeId) -> None:
@@ -318,7 +321,7 @@ class Committer:
     def _send(self, node: NodeId, results: list[pb.LogStreamCommitResult]) -> None:
         if results:
             request = pb.CommitRequest(storage_node_id=node, commit_results=results)
-            self.members.send(node, pb.Frame(commit=request))
+            self.nodes.send(node, pb.Frame(commit=request))
 
 
 def _nodes_of(log: LogRounds) -> dict[NodeId, None]:

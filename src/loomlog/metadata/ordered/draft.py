@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from loomlog.core.history import Unknowable
 from loomlog.core.ordered.evidence import Stream, newest_stream
-from loomlog.metadata.catalog.records import LogRecord, StreamRecord, log_key, stream_key
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.offline.collector import Caller
+from loomlog.metadata.ordered.held_replicas import HeldReplica
+from loomlog.metadata.ordered.records import PREFIX, StreamRecord
 from loomlog.metadata.rollback.draft import Draft, ProtocolDraft
 from loomlog.protocol_names import ORDERED
-from loomlog.types import LogId, NodeId, Report, StreamId
+from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.translate import report_from_wire
-
-
-class HeldReplica(NamedTuple):
-    """A replica of a stream."""
-
-    report: Report
-    stamp: int
-    birth: int
 
 
 class OrderedDraft(ProtocolDraft):
@@ -36,8 +29,8 @@ class OrderedDraft(ProtocolDraft):
 
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
         for message in caller.registration.uncommit_reports:
-            held = HeldReplica(report_from_wire(message), message.stamp, message.birth)
-            self.streams.setdefault(message.log_stream_id, {})[caller.node_id] = held
+            held = self.streams.setdefault(message.log_stream_id, {})
+            held[caller.node_id] = HeldReplica.from_wire(message)
         self.log_of |= {each.log_stream_id: each.log_id for each in holdings.streams}
 
     def log_ids(self) -> Collection[LogId]:
@@ -47,10 +40,13 @@ class OrderedDraft(ProtocolDraft):
         return self.streams
 
     def keys_of(self, draft: Draft, log: LogRecord) -> list[str]:
-        return [stream_key(stream_id) for stream_id in log.streams]
+        return [_key(stream.stream_id) for stream in self._of_log(draft, log)]
+
+    def _of_log(self, draft: Draft, log: LogRecord) -> list[StreamRecord]:
+        return [s for s in draft.decoded(PREFIX, StreamRecord) if s.log_id == log.log_id]
 
     def is_held(self, draft: Draft, log: LogRecord) -> bool | None:
-        streams = [s for s in draft.decoded("stream/", StreamRecord) if s.log_id == log.log_id]
+        streams = self._of_log(draft, log)
         if any(map(self._is_held, streams)):
             return True
         has_run = any(stream.epoch > 1 or not stream.sealed for stream in streams)
@@ -61,14 +57,18 @@ class OrderedDraft(ProtocolDraft):
         return any(replica.stamp == stream.stamp for replica in replicas.values())
 
     def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
-        known = {stream.stream_id: stream for stream in draft.decoded("stream/", StreamRecord)}
+        known = {stream.stream_id: stream for stream in draft.decoded(PREFIX, StreamRecord)}
+        all_logs = {log.log_id for log in draft.decoded("log/", LogRecord)}
         for stream_id in sorted({*known, *self.streams}):
             stream = known.get(stream_id)
             held = self.streams.get(stream_id, {})
             if stream is not None:
                 held = {n: replica for n, replica in held.items() if replica.stamp == stream.stamp}
             log_id = stream.log_id if stream else self.log_of.get(stream_id, 0)
-            if not held and stream_key(stream_id) in draft.changes:
+            if not held and _key(stream_id) in draft.changes:
+                continue
+            if stream is not None and (stream.taken_back or log_id not in all_logs):
+                draft.changes[_key(stream_id)] = None  # what nodes have stays there, for cleanup
                 continue
             if log_id not in logs:
                 draft.notes.append(
@@ -85,11 +85,11 @@ class OrderedDraft(ProtocolDraft):
                 continue
             if stream is None:
                 stream = _added(draft, logs[log_id], stream_id, held)
-            draft.changes[stream_key(stream_id)] = _as_held(stream, newest, held)
+            draft.changes[_key(stream_id)] = _as_held(stream, newest, held)
 
     def seal_changed(self, draft: Draft) -> None:
         """Mark streams as sealed if their replicas may not know of the change."""
-        known = {stream.stream_id: stream for stream in draft.decoded("stream/", StreamRecord)}
+        known = {stream.stream_id: stream for stream in draft.decoded(PREFIX, StreamRecord)}
         for key, after in list(draft.changes.items()):
             if isinstance(after, StreamRecord):
                 before = known.get(after.stream_id)
@@ -102,8 +102,6 @@ def _added(
     draft: Draft, log: LogRecord, stream_id: StreamId, held: Mapping[NodeId, HeldReplica]
 ) -> StreamRecord:
     """Adopt a stream that was added to a log since the copy was made."""
-    current = draft.log(log.name)
-    draft.changes[log_key(log.name)] = replace(current, streams=(*current.streams, stream_id))
     draft.notes.append(f"log {log.name}: stream {stream_id} was added since: taken in")
     loglet, stamp = log.layout.active.loglet, next(iter(held.values())).stamp
     return StreamRecord(stream_id, log.log_id, loglet, (), epoch=0, sealed=True, stamp=stamp)
@@ -125,6 +123,10 @@ def _as_held(
         births=tuple({**dict(stream.births), **{n: held[n].birth for n in held}}.items()),
         left=tuple(n for n in dict.fromkeys(left) if n not in newest.replicas),
     )
+
+
+def _key(stream_id: StreamId) -> str:
+    return f"{PREFIX}{stream_id}"
 
 
 def _names(numbers: Collection[int]) -> str:

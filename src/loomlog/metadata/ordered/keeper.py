@@ -14,11 +14,12 @@ from typing import ClassVar, Final
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.core.segments import Segment, Successor
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
-from loomlog.metadata.catalog.records import LogRecord, NodeRecord, StreamRecord
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.metrics import Metric, Sample
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.orders import Orders
+from loomlog.metadata.ordered.records import StreamRecord, StreamRecords
 from loomlog.metadata.ordered.relief import Relief
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.metadata.ordered.repair_steps import RepairSteps
@@ -43,21 +44,22 @@ class OrderedKeeper(ProtocolKeeper):
 
     @classmethod
     async def load(cls, context: KeeperContext) -> OrderedKeeper:
-        return cls(context)
+        return cls(context, await StreamRecords.load(context.store, context.catalog))
 
-    def __init__(self, context: KeeperContext) -> None:
-        catalog, nodes, background = context.catalog, context.nodes, context.background
-        self._catalog = catalog
-        self._nodes = nodes
-        self._choice = choice = NodeChoice(catalog, nodes, context.lost_nodes)
+    def __init__(self, context: KeeperContext, records: StreamRecords) -> None:
+        background = context.background
+        self._catalog = context.catalog
+        self._nodes = context.nodes
+        self.records = records
         self._placement = context.placement
         self.committer = Committer(
             context.round_log,
-            catalog,
-            nodes,
+            records,
+            context.nodes,
             changed=lambda stream: self.reconciler.wake(stream),
             failed=context.failed,
         )
+        self._choice = choice = NodeChoice(self.committer, context.lost_nodes)
         self._orders = Orders(self.committer, background)
         steps = RepairSteps(
             self.committer,
@@ -86,6 +88,7 @@ class OrderedKeeper(ProtocolKeeper):
             for segment in log.layout.segments:
                 if segment.settings.protocol == self.protocol:
                     self.committer.logs[log.log_id].begin_at(segment.start)
+        self._orders.start()
 
     def stop(self) -> None:
         self.reconciler.stop()
@@ -100,11 +103,10 @@ class OrderedKeeper(ProtocolKeeper):
         """Make streams that are sealed on all their replicas: from there, running is one step."""
         settings = successor.settings
         await self._placement.wait_for_nodes(settings.replicas)
-        made = self._streams.of_segment(log, successor.loglet)
+        made = self.records.of_segment(log, successor.loglet)
         placed = self._placement.place(max(settings.streams - len(made), 0), settings.replicas)
-        current = self._catalog.logs.get(log.name, log)
-        made += await self._streams.create(current, successor.loglet, placed)
-        if not log.creating:  # else `begin` follows at once
+        made += await self._streams.create(log, successor.loglet, placed)
+        if not log.unfinished:  # else `begin` follows at once
             await self._all_sealed([record.stream_id for record in made])
 
     async def _all_sealed(self, streams: list[StreamId]) -> None:
@@ -122,12 +124,14 @@ class OrderedKeeper(ProtocolKeeper):
 
     async def begin(self, log: LogRecord, segment: Segment) -> bool:
         self.committer.logs[log.log_id].begin_at(segment.start)
-        streams = [record.stream_id for record in self._streams.of_segment(log, segment.loglet)]
-        return await self._streams.run(streams, CREATE_TIMEOUT_S if log.creating else BEGIN_WAIT_S)
+        streams = [record.stream_id for record in self.records.of_segment(log, segment.loglet)]
+        return await self._streams.run(
+            streams, CREATE_TIMEOUT_S if log.unfinished else BEGIN_WAIT_S
+        )
 
     def log_changed(self, log: LogRecord) -> None:
-        for stream_id in log.streams:
-            self.reconciler.wishes_changed(stream_id)
+        for stream in self.records.of_log(log.log_id):
+            self.reconciler.wishes_changed(stream.stream_id)
 
     async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
         """Return a reason only if rounds are lost: else rounds end whichever nodes are there."""
@@ -141,19 +145,17 @@ class OrderedKeeper(ProtocolKeeper):
         return max(rounds.high_watermark, segment.start - 1)
 
     async def discard(self, log: LogRecord, loglet: LogId) -> None:
-        for record in self._streams.of_segment(log, loglet):
-            await self._streams.take_back(log.name, record)
+        for record in self.records.of_segment(log, loglet):
+            await self._streams.take_back(record)
 
     async def trim(self, log: LogRecord) -> None:
-        await self._streams.drop_trimmed(log.name)
+        await self._streams.drop_trimmed(log.log_id)
         await self._orders.trim(self._catalog.log(log.name))
 
     async def deleted(self, log: LogRecord) -> None:
         self.committer.remove(log.log_id)
         self.reconciler.wake_waiting()  # others may move now
-        tombstone = self._catalog.tombstones.get(log.log_id)
-        if tombstone is not None:
-            await self._orders.remove(tombstone)
+        await asyncio.gather(*map(self._orders.remove, self.records.log_deleted(log.log_id)))
 
     # ---- positions
 
@@ -177,7 +179,7 @@ class OrderedKeeper(ProtocolKeeper):
         if last is None:
             self.committer.check_whole(log.log_id, log.name)
             last = self._rounds(log).high_watermark
-        streams = self._streams.of_segment(log, segment.loglet)
+        streams = self.records.of_segment(log, segment.loglet)
         found = await asyncio.gather(
             *(self._find_time_in(stream, timestamp_us, first, last) for stream in streams)
         )
@@ -217,7 +219,10 @@ class OrderedKeeper(ProtocolKeeper):
         return self._status.of_log(log)
 
     def has_stream(self, stream_id: StreamId) -> bool:
-        return stream_id in self._catalog.streams
+        return stream_id in self.records.streams
+
+    def version_of(self, log: LogRecord) -> int:
+        return self.records.version_of(log.log_id)
 
     def extend_status(self, status: pb.Status) -> None:
         status.rounds = self.committer.rounds
@@ -240,14 +245,14 @@ class OrderedKeeper(ProtocolKeeper):
     # ---- storage nodes
 
     def placement(self) -> list[tuple[NodeId, ...]]:
-        return [stream.replicas for stream in self._catalog.streams.values()]
+        return [stream.replicas for stream in self.records.streams.values()]
 
     def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
-        streams = self._catalog.streams_on(node)
+        streams = self.records.on_node(node)
         return [ReplicaSet(f"stream {s.stream_id}", s.replicas) for s in streams]
 
     def stuck_on(self, node: NodeId) -> list[str]:
-        streams = [self.committer.stream(s.stream_id) for s in self._catalog.streams_on(node)]
+        streams = [self.committer.stream(s.stream_id) for s in self.records.on_node(node)]
         return [
             f"stream {stream.stream_id}"
             for stream in streams
@@ -255,11 +260,13 @@ class OrderedKeeper(ProtocolKeeper):
         ]
 
     def stored_bytes(self, node: NodeId) -> int:
-        known = self._nodes.get(node)
-        if known is None:
-            return 0
-        streams = [s for s in self._catalog.streams.values() if node in s.replicas]
-        return sum(known.stored_bytes.get(stream.stream_id, 0) for stream in streams)
+        streams = self.records.streams
+        held = self.committer.held.on(node)
+        return sum(
+            replica.stored_bytes
+            for stream_id, replica in held.items()
+            if stream_id in streams and node in streams[stream_id].replicas
+        )
 
     def unknown_streams(self, node: NodeId) -> list[StreamId]:
         return self._operator.unknown_streams(node)
@@ -275,9 +282,10 @@ class OrderedKeeper(ProtocolKeeper):
         self._orders.greet(node)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
-        for stream in self._catalog.streams_on(node):
+        for stream in self.records.on_node(node):
             self.reconciler.wishes_changed(stream.stream_id)
         self.reconciler.node_changed(node, alive=alive)
+        self._orders.node_changed(node)
         if not alive:
             self._relief.node_silent(node)
 

@@ -12,22 +12,21 @@ from collections.abc import Callable
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.situation import Nodes
 from loomlog.core.placement import Candidate, Load, choose_spare, why_not
-from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.catalog.records import StreamRecord
 from loomlog.metadata.nodes import placement
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import LostNodes
+from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.types import NodeId, ReplicaState, StreamId
 
 
 class NodeChoice:
     """Knows which nodes have failed a stream, and finds the best node for another replica."""
 
-    def __init__(self, catalog: Catalog, members: ConnectedNodes, lost: LostNodes) -> None:
+    def __init__(self, committer: Committer, lost: LostNodes) -> None:
         self._loop = asyncio.get_running_loop()
-        self._catalog = catalog
-        self._members = members
-        self.connected = members.connected
+        self._catalog, self._records = committer.catalog, committer.records
+        self._nodes, self._held = committer.nodes, committer.held
+        self.connected = self._nodes.connected
         self.lost = lost.lost
         self.lost_in_s = lost.lost_in_s
         self._unable: dict[tuple[StreamId, NodeId], float] = {}  # until when
@@ -35,11 +34,11 @@ class NodeChoice:
     def of(self, stream: StreamRounds) -> Nodes:
         """Return the nodes as repair sees them, for one stream."""
         # A node in its grace cannot be asked, but need not stop a stream either.
-        alive = self._members.reachable if stream.sealed else self._members.alive
+        alive = self._nodes.reachable if stream.sealed else self._nodes.alive
         return _NodesOfStream(self, stream, alive)
 
     def moving(self) -> int:
-        return len(self._catalog.filling)
+        return len(self._records.filling)
 
     # ---- nodes that failed
 
@@ -63,19 +62,19 @@ class NodeChoice:
 
     def spare(self, stream: StreamRounds) -> NodeId | None:
         """Return the best node for one more replica of the stream, if there is any."""
-        fit = [n for n in self._members.all_reachable() if self.why_not(stream, n) is None]
+        fit = [n for n in self._nodes.all_reachable() if self.why_not(stream, n) is None]
         loads = {node: self._load(stream.stream_id, node) for node in fit}
         return choose_spare(loads, self._staying(stream), self._catalog.locations)
 
     def _load(self, stream_id: StreamId, node: NodeId) -> Load:
-        member = self._members.get(node)
-        stored = member.stored_bytes_total if member else 0
-        has_remains = self._members.report_of(node, stream_id) is not None
+        connected = self._nodes.get(node)
+        stored = connected.stored_bytes_total if connected else 0
+        has_remains = self._held.get(node, stream_id) is not None
         return Load(has_remains, self._catalog.load_of[node], stored)
 
     def _staying(self, stream: StreamRounds) -> list[NodeId]:
-        record = self._catalog.streams.get(stream.stream_id)
-        leaving = self._catalog.leaving(record) if record else None
+        record = self._records.streams.get(stream.stream_id)
+        leaving = self._records.leaving(record) if record else None
         return [
             node
             for node in stream.replicas
@@ -84,23 +83,23 @@ class NodeChoice:
 
     def freed_soon(self, stream: StreamRounds) -> list[NodeId]:
         """Return nodes that only have to delete old data of the stream before they can take it."""
-        record = self._catalog.streams.get(stream.stream_id)
+        record = self._records.streams.get(stream.stream_id)
         return [
             node
             for node in (record.dropping if record else ())
-            if self._members.reachable(node) and not self._catalog.nodes[node].draining
+            if self._nodes.reachable(node) and not self._catalog.nodes[node].draining
         ]
 
     def why_not(self, stream: StreamRounds, node: NodeId) -> str | None:
         """Return why the node cannot take a replica of the stream, if there is a reason."""
         stream_id, node_record = stream.stream_id, self._catalog.nodes.get(node)
-        record = self._catalog.streams.get(stream_id)
+        record = self._records.streams.get(stream_id)
         if record is None:
             return f"stream {stream_id} is just being deleted"
         candidate = Candidate(
             node,
-            reachable=self._members.reachable(node),
-            has_room=self._members.takes_more(node),
+            reachable=self._nodes.reachable(node),
+            has_room=self._nodes.takes_more(node),
             draining=node_record is not None and node_record.draining,
             deleting=node in record.dropping,
             unable=self.unable(stream_id, node),
@@ -110,30 +109,30 @@ class NodeChoice:
 
     def _has_old_data(self, record: StreamRecord, node: NodeId) -> bool:
         """Return whether it has data of the stream that a new replica cannot continue from."""
-        remains = self._members.report_of(node, record.stream_id)
+        remains = self._held.get(node, record.stream_id)
         return remains is not None and (
-            remains.state is ReplicaState.SEALED
+            remains.report.state is ReplicaState.SEALED
             or node in record.unregistered
-            or self._members.stamp_of(node, record.stream_id) != record.stamp
+            or remains.stamp != record.stamp
         )
 
 
 class _NodesOfStream:
     def __init__(
-        self, nodes: NodeChoice, stream: StreamRounds, alive: Callable[[NodeId], bool]
+        self, choice: NodeChoice, stream: StreamRounds, alive: Callable[[NodeId], bool]
     ) -> None:
-        self._nodes = nodes
+        self._choice = choice
         self._stream = stream
         self._alive = alive
-        self.connected = nodes.connected
-        self.moving = nodes.moving
-        self.spare = nodes.spare
+        self.connected = choice.connected
+        self.moving = choice.moving
+        self.spare = choice.spare
 
     def alive(self, node: NodeId) -> bool:
         return self._alive(node) and not self._unable(node)
 
     def lost(self, node: NodeId) -> bool:
-        return self._nodes.lost(node) or self._unable(node)
+        return self._choice.lost(node) or self._unable(node)
 
     def _unable(self, node: NodeId) -> bool:
-        return self._stream.sealed and self._nodes.unable(self._stream.stream_id, node)
+        return self._stream.sealed and self._choice.unable(self._stream.stream_id, node)

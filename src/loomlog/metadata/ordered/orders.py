@@ -1,22 +1,20 @@
 """Orders to storage nodes about whole replicas: add, trim, remove.
 
-Trims and removals are recorded first (catalog), so that a node that is away gets them when it
-registers, and one that fails gets them again while it is connected; this module only sends them.
+Trims and removals are recorded first, so that a node that is away gets them when it registers, and
+one that fails gets them again while it is connected; this module only sends them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.replica import START
-from loomlog.errors import Conflict, LoomError, NotFound, NotLeader
-from loomlog.metadata.background import Background
-from loomlog.metadata.catalog.records import LogRecord, TombstoneRecord
+from loomlog.errors import Conflict, LoomError, NotFound
+from loomlog.metadata.background import Background, Progress, RetryLoop
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.types import LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -28,47 +26,65 @@ ORDERS_UNDER_WAY_MAX: Final = 64  # each makes or removes files on a node
 RETRY: Final = Backoff(0.5, 30.0)
 
 
+class _Target(NamedTuple):
+    """The replica of a stream on a node."""
+
+    node: NodeId
+    stream_id: StreamId
+
+    def __str__(self) -> str:
+        return f"stream {self.stream_id} on node {self.node}"
+
+
 class Orders:
     """Sends orders about replicas to nodes, and repeats those that fail."""
 
     def __init__(self, committer: Committer, background: Background) -> None:
-        self._catalog, self._members = committer.catalog, committer.members
+        self._catalog, self._records = committer.catalog, committer.records
+        self._nodes, self._held = committer.nodes, committer.held
         self._committer = committer
-        self._background = background
         self._room = asyncio.Semaphore(ORDERS_UNDER_WAY_MAX)
-        self._insisting: set[tuple[str, NodeId, StreamId]] = set()
+        self._trims = RetryLoop("trim of", self._trim_step, background, RETRY)
+        self._drops = RetryLoop("deletion of", self._drop_step, background, RETRY)
+        self._removals = RetryLoop("removal of stream", self._remove_step, background, RETRY)
+
+    def start(self) -> None:
+        """Resume removals that an earlier leader left unfinished."""
+        for stream_id in self._records.abandoned:
+            self._removals.wake(stream_id)
 
     def greet(self, node: NodeId) -> None:
         """Send a node that registered the orders it may have missed."""
-        for log in self._catalog.logs.values():
-            for stream_id in log.streams if log.trimmed else ():
-                if node in self._replicas(stream_id):
-                    self.trim_soon(node, stream_id)
-        for stream in self._catalog.streams.values():
+        for stream in self._records.streams.values():
+            log = self._catalog.log_of(stream)
+            if node in stream.replicas and log is not None and log.trimmed:
+                self.trim_soon(node, stream.stream_id)
             if node in stream.dropping:
                 self.drop_soon(node, stream.stream_id)
-        for tombstone in self._catalog.tombstones.values():
-            if any(node in remains.nodes for remains in tombstone.remains):
-                self._background.spawn(
-                    self._remove_from(node, tombstone), f"removal on node {node}"
-                )
+        self.node_changed(node)
+
+    def node_changed(self, node: NodeId) -> None:
+        """Called when a node may have become able to delete, or is not part of the cluster."""
+        for stream in self._records.abandoned.values():
+            if node in stream.holders:
+                self._removals.wake(stream.stream_id)
 
     # ---- add
 
     async def add_stream(self, log_id: LogId, stream_id: StreamId) -> None:
         """Create every replica of the stream; raise the first refusal."""
-        orders = (self.add_replica(log_id, stream_id, n) for n in self._replicas(stream_id))
+        replicas = self._records.stream(stream_id).replicas
+        orders = (self.add_replica(log_id, stream_id, node) for node in replicas)
         for failure in await asyncio.gather(*orders, return_exceptions=True):
             if failure is not None:
                 raise failure
 
     async def add_replica(self, log_id: LogId, stream_id: StreamId, node: NodeId) -> None:
-        replicas = self._catalog.addressed(self._replicas(stream_id))
-        record = self._catalog.stream(stream_id)
+        record = self._records.stream(stream_id)
         order = pb.AddLogStream(
             log_id=log_id,
             log_stream_id=stream_id,
-            replicas=replicas,
+            replicas=self._catalog.addressed(record.replicas),
             stamp=record.stamp,
             birth=record.birth_on(node),
         )
@@ -81,95 +97,77 @@ class Orders:
     # ---- trim
 
     async def trim(self, log: LogRecord) -> None:
-        """Trim every replica that can be reached."""
-        targets = [(node, s) for s in log.streams for node in self._replicas(s)]
-        trimmed = await asyncio.gather(*(self._trim_replica(*target) for target in targets))
-        for target, done in zip(targets, trimmed, strict=True):
-            if not done:
-                self.trim_soon(*target)
+        """Trim every replica that can be reached; those that fail are trimmed later."""
+        streams = self._records.of_log(log.log_id)
+        targets = [_Target(node, s.stream_id) for s in streams for node in s.replicas]
+        await asyncio.gather(*map(self._trims.step_now, targets))
 
     def trim_soon(self, node: NodeId, stream_id: StreamId) -> None:
         """Trim a replica as far as its log, retrying until it succeeds."""
-        self._insist("trim", node, stream_id, self._trim_replica)
+        self._trims.wake(_Target(node, stream_id))
 
-    async def _trim_replica(self, node: NodeId, stream_id: StreamId) -> bool:
-        """Trim one replica; return whether nothing is left to trim."""
-        stream = self._catalog.streams.get(stream_id)
+    async def _trim_step(self, target: _Target) -> Progress:
+        node, stream_id = target
+        stream = self._records.streams.get(stream_id)
         log = self._catalog.log_of(stream) if stream else None
-        if stream is None or log is None:
-            return True
-        if not log.trimmed or node not in stream.replicas:
-            return True
-        order = pb.TrimLogStream(log_stream_id=stream_id, glsn=log.trimmed, stamp=stream.stamp)
-        try:
-            await self._order(node, pb.Frame(trim_log_stream=order))
-        except LoomError as error:
-            logger.warning(
-                "stream %d is not trimmed to %d on node %d yet: %s",
-                stream_id,
-                log.trimmed,
-                node,
-                error,
-            )
-            return False
-        return True
+        if stream is None or log is None or not log.trimmed or node not in stream.replicas:
+            return Progress.IDLE
+        if self._nodes.connected(node):
+            order = pb.TrimLogStream(log_stream_id=stream_id, glsn=log.trimmed, stamp=stream.stamp)
+            try:
+                await self._order(node, pb.Frame(trim_log_stream=order))
+            except NotFound as error:  # it lost its replica
+                logger.warning("%s is not trimmed to %d yet: %s", target, log.trimmed, error)
+                return Progress.FAILED
+        return Progress.IDLE
 
     # ---- remove
 
-    async def remove(self, tombstone: TombstoneRecord) -> None:
-        """Remove every replica that can be reached; the tombstone keeps the others."""
-        nodes = dict.fromkeys(n for remains in tombstone.remains for n in remains.nodes)
-        await asyncio.gather(*(self._remove_from(node, tombstone) for node in nodes))
+    async def remove(self, stream_id: StreamId) -> None:
+        """Remove an abandoned stream from every node that can be reached, and later from others."""
+        await self._removals.step_now(stream_id)
 
-    async def _remove_from(self, node: NodeId, tombstone: TombstoneRecord) -> None:
-        mine = {r.stream_id: r.stamp for r in tombstone.remains if node in r.nodes}
-        gone = await asyncio.gather(*(self.remove_replica(node, s, mine[s]) for s in mine))
-        streams = {stream_id for stream_id, done in zip(mine, gone, strict=True) if done}
-        try:
-            if streams:
-                await self._catalog.replicas_gone(tombstone.log_id, streams, node)
-        except LoomError as error:
-            logger.warning("what is deleted on node %d is not written yet: %s", node, error)
-            streams = set()
-        for stream_id, stamp in mine.items():
-            if stream_id not in streams:
-                remove = partial(self._remove_remains, tombstone.log_id, stamp)
-                self._insist("deletion", node, stream_id, remove)
-
-    async def _remove_remains(
-        self, log_id: LogId, stamp: int, node: NodeId, stream_id: StreamId
-    ) -> bool:
-        """Remove what a deleted log left on a node; return whether it is gone."""
-        gone = await self.remove_replica(node, stream_id, stamp)
-        if gone:
-            await self._catalog.replicas_gone(log_id, {stream_id}, node)
-        return gone
+    async def _remove_step(self, stream_id: StreamId) -> Progress:
+        stream = self._records.abandoned.get(stream_id)
+        if stream is None:
+            return Progress.IDLE
+        holders = [node for node in stream.holders if node in self._catalog.nodes]
+        there = [node for node in holders if self._nodes.connected(node)]
+        orders = (self._remove_replica(node, stream_id, stream.stamp) for node in there)
+        done = await asyncio.gather(*orders)
+        gone = [node for node, is_gone in zip(there, done, strict=True) if is_gone]
+        if len(gone) == len(holders):
+            await self._records.forget(stream_id)
+        elif gone:
+            await self._records.change(stream_id, lambda stream: stream.without_holders(gone))
+        return Progress.IDLE if len(gone) == len(there) else Progress.FAILED
 
     def drop_soon(self, node: NodeId, stream_id: StreamId) -> None:
         """Delete the data on a node of a stream that it is not, or no longer, a replica of."""
-        self._insist("removal", node, stream_id, self._drop)
+        self._drops.wake(_Target(node, stream_id))
 
-    async def _drop(self, node: NodeId, stream_id: StreamId) -> bool:
-        stream = self._catalog.streams.get(stream_id)
-        if stream is None or node not in stream.dropping:
-            return True
+    async def _drop_step(self, target: _Target) -> Progress:
+        node, stream_id = target
+        stream = self._records.streams.get(stream_id)
+        if stream is None or node not in stream.dropping or not self._nodes.connected(node):
+            return Progress.IDLE
         birth = stream.birth_on(node)
-        if birth and not await self.remove_replica(node, stream_id, stream.stamp, birth):
-            return False
-        await self._catalog.replica_dropped(stream_id, node)
-        return True
+        if birth and not await self._remove_replica(node, stream_id, stream.stamp, birth):
+            return Progress.FAILED
+        await self._records.change(stream_id, lambda stream: stream.without_dropped(node))
+        return Progress.IDLE
 
     async def clean_up(self, node: NodeId, stream_id: StreamId) -> bool:
         """Delete the reported data of a stream that the node is no replica of."""
-        stamp = self._members.stamp_of(node, stream_id)
-        if stamp is None or not await self.remove_replica(node, stream_id, stamp):
+        held = self._held.get(node, stream_id)
+        if held is None or not await self._remove_replica(node, stream_id, held.stamp):
             return False
-        record = self._catalog.streams.get(stream_id)
-        if record is not None and record.stamp == stamp:
-            await self._catalog.replica_cleaned_up(stream_id, node)
+        record = self._records.streams.get(stream_id)
+        if record is not None and record.stamp == held.stamp:
+            await self._records.change(stream_id, lambda stream: stream.without_holders({node}))
         return True
 
-    async def remove_replica(
+    async def _remove_replica(
         self, node: NodeId, stream_id: StreamId, stamp: int, birth: int = 0
     ) -> bool:
         """Delete a replica and its data; True if there is none with this stamp and birth."""
@@ -184,50 +182,9 @@ class Orders:
         except LoomError as error:
             logger.warning("stream %d is not removed from node %d yet: %s", stream_id, node, error)
             return False
-        self._members.removed(node, stream_id)
+        self._held.removed(node, stream_id)
         return True
-
-    # ---- all
-
-    def _replicas(self, stream_id: StreamId) -> tuple[NodeId, ...]:
-        stream = self._catalog.streams.get(stream_id)
-        return stream.replicas if stream else ()
-
-    def _insist(
-        self,
-        what: str,
-        node: NodeId,
-        stream_id: StreamId,
-        order: Callable[[NodeId, StreamId], Awaitable[bool]],
-    ) -> None:
-        """Repeat the order until it is done or the node is away; then it gets it on its return."""
-
-        async def insist() -> None:
-            failures = 0
-            try:
-                while self._members.connected(node) and not await self._is_done(
-                    order(node, stream_id), what
-                ):
-                    await asyncio.sleep(RETRY.delay_s(failures))
-                    failures += 1
-            finally:
-                self._insisting.discard(key)
-
-        key = (what, node, stream_id)
-        if key not in self._insisting:
-            self._insisting.add(key)
-            self._background.spawn(insist(), f"{what} of stream {stream_id} on node {node}")
-
-    async def _is_done(self, order: Awaitable[bool], what: str) -> bool:
-        """Carry it out; False, too, if its completion could not be recorded."""
-        try:
-            return await order
-        except NotLeader:
-            raise
-        except LoomError as error:
-            logger.warning("%s is tried again: %s", what, error)
-            return False
 
     async def _order(self, node: NodeId, frame: pb.Frame) -> None:
         async with self._room:
-            await self._members.request(node, frame, ORDER_TIMEOUT_S)
+            await self._nodes.request(node, frame, ORDER_TIMEOUT_S)

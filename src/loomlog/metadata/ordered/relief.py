@@ -11,11 +11,10 @@ import asyncio
 import logging
 from typing import Final
 
-from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.repair import concerns_all, stands_still
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
-from loomlog.metadata.background import Background
+from loomlog.metadata.background import Background, Progress, RetryLoop
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.status import Losses
 from loomlog.metadata.ordered.streams import OrderedStreams
@@ -23,7 +22,7 @@ from loomlog.types import NodeId
 
 logger = logging.getLogger(__name__)
 
-PATIENCE: Final = Backoff(0.25, 5.0)  # little data is copied sooner than that
+PATIENCE_S: Final = 0.25  # little data is copied sooner than that
 
 
 class Relief:
@@ -32,42 +31,38 @@ class Relief:
     def __init__(
         self, committer: Committer, streams: OrderedStreams, background: Background
     ) -> None:
-        self._catalog, self._members = committer.catalog, committer.members
+        self._catalog, self._nodes = committer.catalog, committer.nodes
         self._committer = committer
         self._streams = streams
-        self._background = background
         self._losses = Losses(committer)
         self._one_at_a_time = asyncio.Lock()
+        self._work = RetryLoop("relief for node", self._step, background)
 
     def node_silent(self, node: NodeId) -> None:
         """Watch the logs of a silent node until it is back or replaced everywhere."""
-        self._background.spawn(self._relieve(node), f"relief for node {node}")
+        self._work.wake(node)
 
     def node_joined(self, node: NodeId) -> None:
         """Watch the logs of a node that came back without their data."""
         if self._has_lost_logs(node):
             self.node_silent(node)
 
-    async def _relieve(self, node: NodeId) -> None:
-        looks = 0
-        while self._is_missed(node) or self._has_lost_logs(node):
-            await asyncio.sleep(PATIENCE.delay_s(looks))
-            looks += 1
-            async with self._one_at_a_time:
-                await self._look_at_logs(node)
+    async def _step(self, node: NodeId) -> Progress:
+        if not (self._is_missed(node) or self._has_lost_logs(node)):
+            return Progress.IDLE
+        await asyncio.sleep(PATIENCE_S)
+        async with self._one_at_a_time:
+            await self._look_at_logs(node)
+        return Progress.FAILED  # the node is still missed: look again later
 
     async def _look_at_logs(self, node: NodeId) -> None:
         for record in list(self._catalog.logs.values()):
             log = self._committer.logs.get(record.log_id)
-            if (
-                log is not None
-                and not self._catalog.is_unfinished(record)
-                and self._stands_still(log, node)
-            ):
+            if log is not None and not record.unfinished and self._stands_still(log, node):
                 await self._add_stream(record.name)
 
     def _is_missed(self, node: NodeId) -> bool:
-        if self._members.alive(node):
+        if self._nodes.alive(node):
             return False
         streams = (s for log in self._committer.logs.values() for s in log.streams.values())
         return any(node in stream.replicas for stream in streams)
@@ -85,7 +80,7 @@ class Relief:
         return stands_still(log.streams.values(), node, self._is_hit)
 
     def _is_hit(self, stream: StreamRounds) -> bool:
-        is_whole = all(self._members.alive(node) for node in stream.replicas)
+        is_whole = all(self._nodes.alive(node) for node in stream.replicas)
         return not is_whole or self._losses.of(stream) is not None
 
     async def _add_stream(self, name: str) -> None:

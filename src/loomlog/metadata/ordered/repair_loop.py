@@ -38,11 +38,11 @@ class Reconciler:
     """Repairs all streams of a term; one task per stream that needs work."""
 
     def __init__(
-        self, committer: Committer, background: Background, nodes: NodeChoice, steps: RepairSteps
+        self, committer: Committer, background: Background, choice: NodeChoice, steps: RepairSteps
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._catalog, self._committer = committer.catalog, committer
-        self._nodes = nodes
+        self._committer = committer
+        self._choice = choice
         self._steps = steps
         self._work = RetryLoop("repair of stream", self._step, background)
         self._woken: dict[StreamId, None] = {}  # an ordered set
@@ -73,7 +73,7 @@ class Reconciler:
         if alive:
             self.wake_waiting()
         else:
-            delay_s = max(0.0, self._nodes.lost_in_s(node))
+            delay_s = max(0.0, self._choice.lost_in_s(node))
             self._timers.set(("node", node), delay_s, partial(self._wake_node, node))
 
     def _wake_node(self, node: NodeId) -> None:
@@ -86,7 +86,7 @@ class Reconciler:
         """Called when an operator's wishes for the stream or one of its nodes changed."""
         stream = self._committer.stream(stream_id)
         if stream is not None:
-            adopt_wishes(stream, self._catalog)
+            adopt_wishes(stream, self._committer.records)
             self.wake(stream_id)
 
     def _look(self) -> None:
@@ -154,7 +154,7 @@ class Reconciler:
         log = self._committer.log_of(stream.stream_id)
         if log is not None and (reason := self._committer.lost_rounds(log.log_id)):
             return repair.Wait(reason)  # any decision without them could be wrong
-        return repair.decide(stream, self._nodes.of(stream))
+        return repair.decide(stream, self._choice.of(stream))
 
     async def _step(self, stream_id: StreamId) -> Progress | Later:
         log = self._committer.log_of(stream_id)

@@ -15,10 +15,10 @@ from loomlog.core.ordered import repair
 from loomlog.core.ordered.repair import Copying
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import DataLoss, InvalidArgument, LoomError, NotFound, Retryable, Unavailable
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.orders import Orders
+from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.types import NodeId, ReplicaState, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import state_from_wire
@@ -45,16 +45,17 @@ class RepairSteps:
         self,
         committer: Committer,
         orders: Orders,
-        nodes: NodeChoice,
+        choice: NodeChoice,
         forget_if_removed: Callable[[NodeId], Awaitable[None]],
         *,
         request_timeout_s: float,
         sync_bytes_per_s: int,
     ) -> None:
-        self._catalog, self._members = committer.catalog, committer.members
+        self._catalog, self._records = committer.catalog, committer.records
+        self._nodes, self._held = committer.nodes, committer.held
         self._committer = committer
         self._orders = orders
-        self._nodes = nodes
+        self._choice = choice
         self._forget_if_removed = forget_if_removed
         self._request_timeout_s = request_timeout_s
         self._sync_bytes_per_s = sync_bytes_per_s
@@ -94,7 +95,7 @@ class RepairSteps:
         stream.sealed = True
         await self._committer.settled(log)
         epoch = 1 + max(stream.epoch, *(report.epoch for report in stream.reports.values()), 0)
-        await self._catalog.update_stream(stream.stream_id, epoch=epoch, sealed=True)
+        await self._records.update(stream.stream_id, epoch=epoch, sealed=True)
         stream.epoch = epoch
         logger.info(
             "stream %d is sealed in epoch %d after LLSN %d: %s",
@@ -121,10 +122,10 @@ class RepairSteps:
     def _seal_failed(self, stream: StreamRounds, node: NodeId, error: LoomError) -> None:
         logger.warning("stream %d: node %d: %s", stream.stream_id, node, error)
         if isinstance(error, NotFound):  # it lost its replica
-            self._members.removed(node, stream.stream_id)
+            self._held.removed(node, stream.stream_id)
             stream.reports.pop(node, None)
         elif not isinstance(error, Retryable | DataLoss | InvalidArgument):
-            self._nodes.set_unable(stream.stream_id, node)
+            self._choice.set_unable(stream.stream_id, node)
 
     async def _seal_replica(
         self, log: LogRounds, stream: StreamRounds, node: NodeId
@@ -135,7 +136,7 @@ class RepairSteps:
             log_stream_id=stream.stream_id,
             seal_epoch=epoch,
             last_committed_llsn=stream.committed_llsn_end - 1,
-            stamp=self._catalog.stream(stream.stream_id).stamp,
+            stamp=self._records.stream(stream.stream_id).stamp,
         )
         answer = await self._ask(node, pb.Frame(seal=order))
         response = answer.seal_response
@@ -160,7 +161,7 @@ class RepairSteps:
 
     async def _unseal(self, log: LogRounds, stream: StreamRounds) -> bool:
         stream_id, epoch = stream.stream_id, stream.epoch
-        await self._catalog.update_stream(stream_id, epoch=epoch, sealed=False)
+        await self._records.update(stream_id, epoch=epoch, sealed=False)
         replicas = self._catalog.addressed(stream.replicas)
         order = pb.Unseal(log_stream_id=stream_id, seal_epoch=epoch, replicas=replicas)
         try:
@@ -209,28 +210,28 @@ class RepairSteps:
         return True
 
     def _remains_on(self, stream: StreamRounds, node: NodeId) -> Report | None:
-        stamp = self._catalog.stream(stream.stream_id).stamp
-        is_ours = stamp == self._members.stamp_of(node, stream.stream_id)
-        return self._members.report_of(node, stream.stream_id) if is_ours else None
+        stamp = self._records.stream(stream.stream_id).stamp
+        held = self._held.matching(node, stream.stream_id, stamp)
+        return held.report if held else None
 
     async def _write_joining(self, stream: StreamRounds, node: NodeId) -> bool:
         """Record that the node joins; return whether it is the one that does."""
         if stream.joining is None:
-            await self._catalog.wish(stream.stream_id, joining=node)
-            adopt_wishes(stream, self._catalog)
+            await self._records.wish(stream.stream_id, joining=node)
+            adopt_wishes(stream, self._records)
             logger.info("stream %d: node %d joins", stream.stream_id, node)
         return stream.joining == node
 
     async def _give_up(self, stream: StreamRounds, node: NodeId, error: LoomError) -> None:
         """Let another node take its place."""
         logger.warning("stream %d: node %d cannot take it: %s", stream.stream_id, node, error)
-        self._nodes.set_unable(stream.stream_id, node)
+        self._choice.set_unable(stream.stream_id, node)
         if node == stream.joining:
             await self._drop_joining(stream, node, str(error))
 
     async def _drop_joining(self, stream: StreamRounds, node: NodeId, reason: str) -> bool:
-        await self._catalog.drop_joining(stream.stream_id, node)
-        adopt_wishes(stream, self._catalog)
+        await self._records.drop_joining(stream.stream_id, node)
+        adopt_wishes(stream, self._records)
         stream.reports.pop(node, None)
         stream.sent.pop(node, None)
         logger.info("stream %d: node %d does not join: %s", stream.stream_id, node, reason)
@@ -246,7 +247,7 @@ class RepairSteps:
         action: repair.Synchronise,
         attempt: Attempt,
     ) -> bool:
-        source = repair.choose_source(stream, action, attempt.number, self._members.reachable)
+        source = repair.choose_source(stream, action, attempt.number, self._nodes.reachable)
         try:
             async with self._copies:
                 finished = await self._copy(stream, source, action.destination, attempt)
@@ -323,12 +324,13 @@ class RepairSteps:
         # A replica that was moved is deleted. One that was away, or unregistered, keeps its data.
         moved = len(replicas) == len(before)
         dropping = [node for node in gone if moved and node == stream.leaving]
-        births = {n: self._members.birth_of(n, stream.stream_id) for n in {*replicas} - {*before}}
-        await self._catalog.swap_replicas(stream.stream_id, replicas, dropping, births)
+        held = {n: self._held.get(n, stream.stream_id) for n in {*replicas} - {*before}}
+        births = {node: replica.birth if replica else 0 for node, replica in held.items()}
+        await self._records.swap_replicas(stream.stream_id, replicas, dropping, births)
         if log.streams.get(stream.stream_id) is not stream:
             return True  # deleted, or taken back, meanwhile
         log.change_replicas(stream.stream_id, replicas)
-        adopt_wishes(stream, self._catalog)
+        adopt_wishes(stream, self._records)
         logger.info(
             "stream %d continues with nodes %s instead of %s", stream.stream_id, replicas, before
         )
@@ -343,15 +345,15 @@ class RepairSteps:
         return True
 
     async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
-        return await self._members.request(node, frame, self._request_timeout_s)
+        return await self._nodes.request(node, frame, self._request_timeout_s)
 
 
-def adopt_wishes(stream: StreamRounds, catalog: Catalog) -> None:
-    """Copy the catalog's wishes to the stream. Wishes are durable before they count."""
-    record = catalog.streams.get(stream.stream_id)
+def adopt_wishes(stream: StreamRounds, records: StreamRecords) -> None:
+    """Copy the wishes of its record to the stream. Wishes are durable before they count."""
+    record = records.streams.get(stream.stream_id)
     if record is not None:
         stream.joining = record.joining
-        stream.closed = not catalog.takes_appends(record)
+        stream.closed = not records.takes_appends(record)
         stream.wanted_running = record.wanted_running and not stream.closed
-        stream.wanted_replicas = catalog.wanted_replicas(record)
-        stream.leaving = catalog.leaving(record)
+        stream.wanted_replicas = records.wanted_replicas(record)
+        stream.leaving = records.leaving(record)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from loomlog.core.ordered.repair import Loss, find_loss
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.metadata.catalog.records import LogRecord, StreamRecord
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.types import Llsn, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -18,14 +19,14 @@ class Losses:
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._members = committer.members
+        self._nodes, self._held = committer.nodes, committer.held
 
     def of(self, stream: StreamRounds) -> Loss | None:
         """Return the loss of a stream; None while a node may still come back with the data, or has
         data that it cannot serve now."""
         for node in stream.replicas:
-            member = self._members.get(node)
-            if not member or not member.connection or stream.stream_id in member.unserved:
+            unserved = self._nodes.restrictions(node).unserved  # it has data that it cannot serve
+            if not self._nodes.connected(node) or stream.stream_id in unserved:
                 return None
         log = self._committer.log_of(stream.stream_id)
         if log is not None and self._committer.lost_rounds(log.log_id):
@@ -43,13 +44,12 @@ class Losses:
         """Return nodes that left the stream and have something of what is lost: from its first LLSN
         on up to that one, exclusively."""
         found = []
-        for node in self._members.all_reachable():
-            report = self._members.report_of(node, stream.stream_id)
-            is_other = self._members.stamp_of(node, stream.stream_id) != stream.stamp
-            if report is None or is_other or node in stream.replicas:
+        for node in self._nodes.all_reachable():
+            held = self._held.matching(node, stream.stream_id, stream.stamp)
+            if held is None or node in stream.replicas:
                 continue
-            if report.uncommitted_llsn_offset > loss.first:
-                found.append((node, report.uncommitted_llsn_offset))
+            if held.report.uncommitted_llsn_offset > loss.first:
+                found.append((node, held.report.uncommitted_llsn_offset))
         return found
 
 
@@ -59,7 +59,8 @@ class StreamStatus:
     def __init__(
         self, committer: Committer, reconciler: Reconciler, placement: ReplicaPlacement
     ) -> None:
-        self._catalog, self._nodes = committer.catalog, committer.members
+        self._catalog, self._records = committer.catalog, committer.records
+        self._nodes, self._held = committer.nodes, committer.held
         self._placement = placement
         self._committer = committer
         self._reconciler = reconciler
@@ -67,7 +68,8 @@ class StreamStatus:
 
     def of_log(self, log: LogRecord) -> list[pb.LogStream]:
         advice = self._advice(log)
-        return [stream for s in log.streams if (stream := self._describe(log, s, advice))]
+        streams = self._records.of_log(log.log_id)
+        return [stream for s in streams if (stream := self._describe(log, s, advice))]
 
     def _advice(self, log: LogRecord) -> str:
         """Return the command that lets appends continue while too few nodes can take them, or
@@ -77,12 +79,12 @@ class StreamStatus:
             return ""
         return f"appends continue after `loom log switch {log.name} --replicas {usable}`"
 
-    def _describe(self, log: LogRecord, stream_id: StreamId, advice: str) -> pb.LogStream | None:
+    def _describe(self, log: LogRecord, record: StreamRecord, advice: str) -> pb.LogStream | None:
+        stream_id = record.stream_id
         stream = self._committer.stream(stream_id)
         if stream is None:  # it is just being deleted
             return None
-        loglet = self._catalog.streams[stream_id].loglet
-        segment = log.segment_of(loglet)
+        segment = log.segment_of(record.loglet)
         condition, lost = self._reconciler.condition(stream), self._losses.of(stream)
         if lost is not None:
             condition = self._describe_loss(stream, lost)
@@ -97,7 +99,7 @@ class StreamStatus:
             condition=condition,
             joining_node=stream.joining or 0,
             copied_entries=self._reconciler.copied_entries(stream),
-            loglet_id=loglet,
+            loglet_id=record.loglet,
             protocol=segment.settings.protocol if segment else log.protocol,
             held=not stream.wanted_running and not stream.closed,
             lost_from=lost.first if lost else 0,
@@ -123,7 +125,7 @@ class StreamStatus:
                 f"; node {', '.join(map(str, nodes))} has entries of it, but lost their positions: "
                 "`loom metadata rebuild` may find those, see docs/operations.md"
             )
-        for node, end in self._losses.remains(self._catalog.streams[stream.stream_id], lost):
+        for node, end in self._losses.remains(self._records.streams[stream.stream_id], lost):
             text += (
                 f"; node {node} has LLSN {lost.first} to {end - 1} of it in an old replica, which "
                 "is not read: see docs/operations.md, Old replicas"
@@ -147,8 +149,8 @@ class StreamStatus:
         """Return how many entries are committed, as far as rounds and nodes know."""
         ends = [stream.committed_llsn_end]
         if self._has_lost_rounds(stream.stream_id):
-            reports = (self._nodes.report_of(n, stream.stream_id) for n in stream.replicas)
-            ends += [report.uncommitted_llsn_offset for report in reports if report is not None]
+            held = (self._held.get(node, stream.stream_id) for node in stream.replicas)
+            ends += [replica.report.uncommitted_llsn_offset for replica in held if replica]
         return max(ends) - 1
 
     def _has_lost_rounds(self, stream_id: StreamId) -> bool:

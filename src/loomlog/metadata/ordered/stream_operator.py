@@ -13,6 +13,7 @@ from typing import Any, Final
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
 from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.held_replicas import HeldReplica
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.orders import Orders
 from loomlog.metadata.ordered.repair_loop import Reconciler
@@ -35,7 +36,8 @@ class StreamOperator:
         reconciler: Reconciler,
         streams: OrderedStreams,
     ) -> None:
-        self._catalog, self._nodes = committer.catalog, committer.members
+        self._catalog, self._records = committer.catalog, committer.records
+        self._nodes, self._held = committer.nodes, committer.held
         self._committer = committer
         self._choice = choice
         self._orders = orders
@@ -71,7 +73,7 @@ class StreamOperator:
         return pb.Changed(done=done, next=f"it stays readable, and takes appends after {unseal}")
 
     async def _want_running(self, stream: StreamRounds, *, wanted: bool) -> None:
-        await self._catalog.update_stream(stream.stream_id, wanted_running=wanted)
+        await self._records.update(stream.stream_id, wanted_running=wanted)
         self._reconciler.wishes_changed(stream.stream_id)
 
     def _is_sealed(self, stream: StreamRounds) -> bool:
@@ -190,14 +192,12 @@ class StreamOperator:
 
     def unknown_streams(self, node: NodeId) -> list[StreamId]:
         """Return the streams that the node holds without being, or becoming, a replica."""
-        known = self._nodes.get(node)
-        return sorted(s for s in (known.reports if known else ()) if not self._owns(node, s))
+        held = self._held.on(node).values() if self._nodes.get(node) else ()
+        return sorted(each.report.stream_id for each in held if not self._owns(node, each))
 
-    def _owns(self, node: NodeId, stream_id: StreamId) -> bool:
-        stream = self._catalog.streams.get(stream_id)
-        if stream is None or stream.stamp != self._nodes.stamp_of(node, stream_id):
-            return False
-        return node in (*stream.replicas, stream.joining)
+    def _owns(self, node: NodeId, held: HeldReplica) -> bool:
+        stream = self._records.streams.get(held.report.stream_id)
+        return stream is not None and stream.stamp == held.stamp and node in stream.filled
 
     async def clean_up(self, node: NodeId) -> Cleanup:
         """Delete the node's unknown streams, except those that may be all there is."""
@@ -224,7 +224,7 @@ class StreamOperator:
     # ---- all
 
     def _stream(self, stream_id: StreamId) -> StreamRounds:
-        self._catalog.stream(stream_id)
+        self._records.stream(stream_id)
         stream = self._committer.stream(stream_id)
         if stream is None:
             raise NotFound(f"stream {stream_id} was deleted")
@@ -290,7 +290,7 @@ class StreamOperator:
 
     async def _wish(self, stream: StreamRounds, **wishes: Any) -> None:
         """Record which replicas it should have, and wake the loop."""
-        await self._catalog.wish(stream.stream_id, **wishes)
+        await self._records.wish(stream.stream_id, **wishes)
         self._reconciler.wishes_changed(stream.stream_id)
 
     async def _comes_true(self, stream: StreamRounds, true: Callable[[StreamRounds], bool]) -> bool:

@@ -10,10 +10,11 @@ from typing import Final
 from loomlog import limits
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import Busy, InvalidArgument, LoomError
-from loomlog.metadata.catalog.records import LogRecord, StreamRecord
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.orders import Orders
+from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.metadata.ordered.repair_steps import adopt_wishes
 from loomlog.protocol_names import ORDERED
@@ -34,7 +35,8 @@ class OrderedStreams:
         reconciler: Reconciler,
         placement: ReplicaPlacement,
     ) -> None:
-        self._catalog, self._committer = committer.catalog, committer
+        self._catalog, self._records = committer.catalog, committer.records
+        self._committer = committer
         self._orders = orders
         self._reconciler = reconciler
         self._placement = placement
@@ -44,8 +46,8 @@ class OrderedStreams:
         rounds = self._committer.logs.get(log.log_id)
         if rounds is None:
             rounds = LogRounds(log.log_id)
-            for stream_id in log.streams:
-                self._add_to(rounds, self._catalog.streams[stream_id])
+            for record in self._records.of_log(log.log_id):
+                self._add_to(rounds, record)
             self._committer.add(rounds)
         return rounds
 
@@ -53,23 +55,17 @@ class OrderedStreams:
         stream = rounds.add_stream(
             record.stream_id, record.replicas, record.epoch, sealed=record.sealed
         )
-        adopt_wishes(stream, self._catalog)
+        adopt_wishes(stream, self._records)
         return stream
-
-    def of_segment(self, log: LogRecord, loglet: LogId) -> list[StreamRecord]:
-        """Return the streams of a segment that are still there."""
-        current = self._catalog.logs.get(log.name, log)
-        streams = (self._catalog.streams.get(stream_id) for stream_id in current.streams)
-        return [stream for stream in streams if stream and stream.loglet == loglet]
 
     async def create(
         self, log: LogRecord, loglet: LogId, replicas: Sequence[tuple[NodeId, ...]]
     ) -> list[StreamRecord]:
         """Make a sealed stream on each of the given lists of nodes."""
-        if len(log.streams) + len(replicas) > limits.STREAMS_PER_LOG_MAX:
+        if len(self._records.of_log(log.log_id)) + len(replicas) > limits.STREAMS_PER_LOG_MAX:
             raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
-        records = await self._catalog.add_streams(log.name, loglet, replicas)
         rounds = self.rounds_of(log)
+        records = await self._records.add_streams(log, loglet, replicas)
         for record in records:
             self._committer.add_stream(rounds, self._add_to(rounds, record))
         made = await asyncio.gather(
@@ -77,11 +73,11 @@ class OrderedStreams:
             return_exceptions=True,
         )
         errors = [error for error in made if error is not None]
-        if errors and not log.creating:  # else it is deleted as a whole
+        if errors and not log.unfinished:  # else it is deleted as a whole
             logger.warning("log %r gets no other stream: %s", log.name, errors[0])
             for record, error in zip(records, made, strict=True):
                 if isinstance(error, LoomError):
-                    await self.take_back(log.name, record)
+                    await self.take_back(record)
         for error in errors:
             raise error
         for record in records:
@@ -112,7 +108,7 @@ class OrderedStreams:
             (record,) = await self.create(log, log.layout.active.loglet, replicas)
         return record, await self.run((record.stream_id,), ADD_WAIT_S)
 
-    async def take_back(self, name: str, record: StreamRecord) -> None:
+    async def take_back(self, record: StreamRecord) -> None:
         """Remove a stream that never ran, or has nothing left."""
         stream = self._committer.stream(record.stream_id)
         if stream is None:
@@ -120,24 +116,21 @@ class OrderedStreams:
         has_run = not stream.sealed or stream.epoch != record.epoch
         if has_run and not stream.closed:
             return  # a node was slow to answer, and the stream runs nevertheless
-        joined = stream.replicas if stream.joining is None else (*stream.replicas, stream.joining)
         rounds = self._committer.logs[record.log_id]
         self._committer.remove_stream(record.stream_id)  # before waiting: it must not begin to run
         try:
-            await self._catalog.take_back_stream(name, record.stream_id)
+            await self._records.update(record.stream_id, taken_back=True)
         except BaseException:
-            log = self._catalog.logs.get(name)
-            if log is not None and record.stream_id in log.streams:
+            if record.stream_id in self._records.streams:
                 self._committer.add_stream(rounds, stream)
                 self._reconciler.wake(record.stream_id)
             raise
-        nodes = dict.fromkeys((*record.replicas, *joined))  # a spare may have come in
-        remove = self._orders.remove_replica
-        await asyncio.gather(*(remove(n, record.stream_id, record.stamp) for n in nodes))
+        await self._orders.remove(record.stream_id)
 
-    async def drop_trimmed(self, name: str) -> None:
+    async def drop_trimmed(self, log_id: LogId) -> None:
         """Remove the streams of segments that are trimmed as a whole."""
-        for stream_id in self._catalog.without_segment(self._catalog.log(name)):
-            record = self._catalog.streams.get(stream_id)
-            if record is not None:  # else another trim has removed it
-                await self.take_back(name, record)
+        rounds = self._committer.logs.get(log_id)
+        for stream_id in list(rounds.streams if rounds else ()):
+            record = self._records.get(stream_id)
+            if record is not None and self._catalog.segment_of(record) is None:
+                await self.take_back(record)

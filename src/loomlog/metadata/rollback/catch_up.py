@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from loomlog.errors import NotFound
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import (
     HISTORY,
     ClusterRecord,
-    CountersRecord,
     HistoryRecord,
     NodeRecord,
     Record,
@@ -27,12 +25,12 @@ from loomlog.metadata.catalog.records import (
 )
 from loomlog.metadata.nodes.registration import record_of
 from loomlog.metadata.offline.collector import Collector
+from loomlog.metadata.offline.rebuild import Findings, copied
 from loomlog.metadata.offline.transfer import MovableStore
-from loomlog.metadata.registry import DRAFTS, Findings, Rebuilding, no_secret
+from loomlog.metadata.registry import DRAFTS, REBUILD
 from loomlog.metadata.rollback.draft import Draft
 from loomlog.metadata.rollback.gate import fields_of, history_of, seen_from_wire
 from loomlog.metadata.store.contract import Versioned
-from loomlog.metadata.store.memory import MemoryStore
 from loomlog.types import LogId, NodeId
 
 VERSIONS_ABOVE: Final = 1_000_000  # changes that no node knows of
@@ -139,15 +137,12 @@ class MetadataCatchUp:
         """Rebuild the rounds from the records as they will be."""
         values = {key: item.value for key, item in self._items.items()}
         values |= {key: encode(record) for key, record in changes.items() if record is not None}
-        copy = MemoryStore()
-        for key, value in values.items():
-            if key not in changes or changes[key] is not None:
-                await copy.compare_and_swap(key, 0, value)
+        for key in [key for key, record in changes.items() if record is None]:
+            values.pop(key, None)
         cluster = decode(ClusterRecord, "cluster", values["cluster"])
-        catalog = await Catalog.load(copy, cluster.cluster_id, no_secret)
-        counters = decode(CountersRecord, "counters", values["counters"])
-        rebuilding = Rebuilding(catalog, counters.stream_id, self._collector)
-        return await rebuilding.examine(without=without, timeout_s=0, waiting=lambda _: None)
+        copy, catalog = await copied(values, cluster)
+        rebuild = await REBUILD.load(copy, catalog, self._collector)
+        return await rebuild.examine(without=without, timeout_s=0, waiting=lambda _: None)
 
     @property
     def _history(self) -> HistoryRecord:

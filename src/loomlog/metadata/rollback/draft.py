@@ -61,8 +61,8 @@ class Draft:
         self._adopt_nodes(came)
         logs = {log.log_id: log for log in self.decoded("log/", LogRecord)}
         for log in logs.values():
-            if log.creating:  # it may have been created since: a start would undo it
-                self.changes[log_key(log.name)] = replace(log, creating=False)
+            if log.unfinished:  # it may have been created since: a start would undo it
+                self.changes[log_key(log.name)] = replace(log, unfinished=False)
         for log in [log for log in logs.values() if not self._is_anywhere(log)]:
             del logs[log.log_id]
             self._drop(log, deleted)
@@ -71,8 +71,6 @@ class Draft:
         for protocol in self._protocols:
             self._look_at_unknown(protocol, logs, leave)
         self._end_leases()
-        for key in self.keys("tombstone/"):  # what was deleted stays on the nodes, for cleanup
-            self.changes[key] = None
         if self.keys("register/") or self.keys("lease/"):
             self.notes.append(
                 "registers, checkpoints and leases are as in the copy: what was changed since is "

@@ -10,7 +10,7 @@ from small_cluster import SmallCluster
 
 from loomlog.metadata.offline import embedded
 from loomlog.metadata.offline.transfer import Dump
-from loomlog.metadata.ordered.rebuild import rebuilding
+from loomlog.metadata.ordered.rebuild import OrderedRebuild
 from loomlog.wire import loomlog_pb2 as pb
 
 PATIENCE_S = 30.0  # never waited for in full, unless something is broken
@@ -40,7 +40,7 @@ async def test_rounds_are_rebuilt_between_segments_of_another_protocol(tmp_path:
         shutil.rmtree(f"{directory}/rounds")
         async with (
             embedded.opened(directory) as store,
-            rebuilding(store, address) as rebuild,
+            OrderedRebuild.listening(store, address) as rebuild,
         ):
             found = await rebuild.examine(
                 without=(), timeout_s=PATIENCE_S, waiting=lambda missing: None

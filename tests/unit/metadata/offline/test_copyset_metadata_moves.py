@@ -11,7 +11,7 @@ from small_cluster import SmallCluster
 from loomlog.core.copyset.record import epoch_of
 from loomlog.metadata.offline import embedded
 from loomlog.metadata.offline.transfer import Dump
-from loomlog.metadata.ordered.rebuild import rebuilding
+from loomlog.metadata.ordered.rebuild import OrderedRebuild
 
 PATIENCE_S = 30.0  # never waited for in full, unless something is broken
 
@@ -46,7 +46,10 @@ async def test_rounds_are_rebuilt_behind_a_copyset_segment(tmp_path: Path) -> No
         before, address = segments(await cluster.describe()), cluster.address
         await cluster.stop_repository()
         shutil.rmtree(f"{directory}/rounds")
-        async with embedded.opened(directory) as store, rebuilding(store, address) as rebuild:
+        async with (
+            embedded.opened(directory) as store,
+            OrderedRebuild.listening(store, address) as rebuild,
+        ):
             found = await rebuild.examine(
                 without=(), timeout_s=PATIENCE_S, waiting=lambda missing: None
             )

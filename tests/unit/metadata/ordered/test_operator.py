@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cluster_requests import replicas
+from keepers import stream_records
 from scripted_node import ScriptedNode
 from small_cluster import SmallCluster, commits, told, turns, write_all
 
@@ -132,10 +133,9 @@ async def test_a_stream_that_a_node_refuses_is_taken_back(tmp_path: Path) -> Non
 async def test_an_addition_that_a_restart_interrupts_is_finished(tmp_path: Path) -> None:
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 2)
-        assert cluster.repository.term is not None
-        assert cluster.repository.term is not None
-        catalog = cluster.repository.term.catalog
-        await catalog.add_streams("events", 1, [(1, 2)])  # written down, and nobody was told
+        records = stream_records(cluster.repository)
+        log = records.catalog.log("events")
+        await records.add_streams(log, 1, [(1, 2)])  # written down, and nobody was told
         await cluster.restart_repository()
         await cluster.rejoin(*nodes)
         await cluster.runs_on(1, 2, stream_id=2)
@@ -313,14 +313,13 @@ async def test_a_newcomer_that_is_given_up_keeps_what_it_had_before(tmp_path: Pa
         await cluster.change(CHANGE.UNREGISTER, from_node=2)
         await cluster.runs_on(1, 3)
         kept = nodes[1].replicas[1]
-        assert cluster.repository.term is not None
-        catalog = cluster.repository.term.catalog
-        await catalog.update_stream(1, joining=2)
-        await catalog.drop_joining(1, 2)
+        records = stream_records(cluster.repository)
+        await records.update(1, joining=2)
+        await records.drop_joining(1, 2)
         await nodes[1].restart(cluster.address)
         await nodes[1].until(lambda: "remove 1" in nodes[1].orders)
         assert nodes[1].replicas[1].context == kept.context
-        await cluster.until(lambda _: not catalog.streams[1].dropping)
+        await cluster.until(lambda _: not records.streams[1].dropping)
         await cluster.delete()
         await nodes[1].until(lambda: not nodes[1].replicas)
 

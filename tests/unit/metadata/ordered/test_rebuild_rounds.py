@@ -14,7 +14,9 @@ import loomlog
 from loomlog.errors import Corrupt
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.offline import embedded
-from loomlog.metadata.ordered.rebuild import Findings, give_up, rebuilding
+from loomlog.metadata.offline.rebuild import Findings
+from loomlog.metadata.ordered.rebuild import OrderedRebuild
+from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.metadata.store.contract import Versioned
 from loomlog.testing import LocalCluster
 from loomlog.types import NodeId, Position
@@ -28,13 +30,13 @@ async def findings_of(
 ) -> Findings:
     async with (
         embedded.opened(str(directory / "vmr")) as store,
-        rebuilding(store, cluster.address) as rebuild,
+        OrderedRebuild.listening(store, cluster.address) as rebuild,
     ):
         found = await rebuild.examine(
             without=without, timeout_s=timeout_s, waiting=lambda missing: None
         )
         if found.certain:
-            await give_up(store, found.given_up)
+            await rebuild.give_up(store, found.given_up)
             embedded.write_rounds(str(directory / "vmr"), found.records, found.epoch)
         return found
 
@@ -221,6 +223,6 @@ async def test_replicas_of_another_stream_of_that_number_are_no_witnesses(tmp_pa
         await lose_rounds(cluster, tmp_path)
         async with embedded.opened(str(tmp_path / "vmr")) as store:
             catalog = await Catalog.load(store, "local", str)
-            await catalog.update_stream(1, stamp=7)
+            await (await StreamRecords.load(store, catalog)).update(1, stamp=7)
         found = await findings_of(cluster, tmp_path, timeout_s=PATIENCE_S)
         assert not found.certain

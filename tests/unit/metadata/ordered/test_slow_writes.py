@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from faulty_store import FaultyStore
+from keepers import stream_records
 from scripted_node import PATIENCE_S, Peer, ScriptedNode
 from small_cluster import SmallCluster
 
 from loomlog.core.backoff import Backoff
 from loomlog.errors import Busy, InvalidArgument, LoomError, SwapUnknown, Unavailable
-from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.ordered import orders
+from loomlog.metadata.ordered.records import StreamRecords
+from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 CHANGE = pb.ChangeStream
@@ -31,9 +33,8 @@ class SlowCluster(SmallCluster):
         self._arrived, self.release = asyncio.Event(), asyncio.Event()
 
     @property
-    def catalog(self) -> Catalog:
-        assert self.repository.term is not None
-        return self.repository.term.catalog
+    def records(self) -> StreamRecords:
+        return stream_records(self.repository)
 
     async def ask_slowly(self, action: pb.ChangeStream.Action, **more: Any) -> asyncio.Task[None]:
         """Ask for it, and return when it is being written."""
@@ -150,7 +151,7 @@ async def test_a_replica_is_dropped_though_the_store_fails_meanwhile(
         await cluster.runs_on(1, 3)
         cluster.store.loses = "request"
         cluster.nodes[1].refuse.clear()
-        await until(lambda: not cluster.catalog.streams[1].dropping)
+        await until(lambda: not cluster.records.streams[1].dropping)
         await cluster.change(CHANGE.MOVE, from_node=1, to_node=2)
         await cluster.runs_on(3, 2)
 
@@ -160,16 +161,17 @@ async def test_a_log_is_deleted_though_the_store_fails_meanwhile(
 ) -> None:
     monkeypatch.setattr(orders, "RETRY", Backoff(0.01, 0.01))
     async with running(tmp_path, 2) as cluster:
-        gone, fails = cluster.catalog.replicas_gone, iter(range(4))
+        forget, fails = cluster.records.forget, iter(range(4))
 
-        async def fail_at_first(*given: Any) -> None:
+        async def fail_at_first(stream_id: StreamId) -> None:
             if next(fails, None) is not None:
                 cluster.store.loses = "request"
-            await gone(*given)
+            await forget(stream_id)
 
-        monkeypatch.setattr(cluster.catalog, "replicas_gone", fail_at_first)
+        monkeypatch.setattr(cluster.records, "forget", fail_at_first)
         await cluster.delete()
-        await until(lambda: not cluster.catalog.tombstones)
+        await until(lambda: not cluster.records.abandoned)
+        assert next(fails, None) is None
         assert not any(node.replicas for node in cluster.nodes)
 
 
@@ -177,7 +179,7 @@ async def test_a_name_is_free_again_though_its_deletion_was_not_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, 2) as cluster:
-        lose_write_of(cluster, monkeypatch, "log/events")
+        lose_write_of(cluster, monkeypatch, "log/events", after=1)
         with pytest.raises(SwapUnknown):
             await cluster.delete()
         assert await cluster.names() == []
@@ -191,7 +193,7 @@ async def test_a_name_is_free_again_though_its_creation_was_not_taken_back(
 ) -> None:
     async with running(tmp_path, 2) as cluster:
         cluster.nodes[1].refuse["add_log_stream"] = InvalidArgument("not here")
-        lose_write_of(cluster, monkeypatch, "tombstone/2")
+        lose_write_of(cluster, monkeypatch, "log/other", after=1)
         with pytest.raises(LoomError):
             await cluster.create("other", replicas=2)
         cluster.nodes[1].refuse.clear()
@@ -199,12 +201,14 @@ async def test_a_name_is_free_again_though_its_creation_was_not_taken_back(
         assert await cluster.names() == ["events", "other"]
 
 
-def lose_write_of(cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    """Fail the next write of a record."""
-    swap = cluster.store.compare_and_swap
+def lose_write_of(
+    cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch, key: str, after: int = 0
+) -> None:
+    """Fail a write of a record, after this many others of it."""
+    swap, earlier = cluster.store.compare_and_swap, iter(range(after))
 
     async def fail(written: str, *given: Any, **more: Any) -> int:
-        if written == key:
+        if written == key and next(earlier, None) is None:
             cluster.store.loses = "request"
             monkeypatch.setattr(cluster.store, "compare_and_swap", swap)
         return await swap(written, *given, **more)
@@ -216,13 +220,14 @@ async def test_a_stream_that_cannot_be_taken_back_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, 2) as cluster:
-        take_back = cluster.catalog.take_back_stream
+        update = cluster.records.update
 
-        async def fail(*given: Any) -> None:
-            cluster.store.loses = "request"
-            await take_back(*given)
+        async def fail(stream_id: StreamId, **changes: Any) -> None:
+            if "taken_back" in changes:
+                cluster.store.loses = "request"
+            await update(stream_id, **changes)
 
-        monkeypatch.setattr(cluster.catalog, "take_back_stream", fail)
+        monkeypatch.setattr(cluster.records, "update", fail)
         cluster.nodes[1].refuse["add_log_stream"] = InvalidArgument("not here")
         with pytest.raises(SwapUnknown):
             await cluster.change(CHANGE.ADD, log="events")

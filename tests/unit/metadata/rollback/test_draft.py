@@ -16,13 +16,13 @@ from loomlog.metadata.catalog.records import (
     LogRecord,
     NodeRecord,
     Record,
-    StreamRecord,
-    TombstoneRecord,
     encode,
 )
 from loomlog.metadata.chained.records import ChainedDraft
 from loomlog.metadata.copyset.records import CopysetDraft, CopysetRecord
-from loomlog.metadata.ordered.draft import HeldReplica, OrderedDraft
+from loomlog.metadata.ordered.draft import OrderedDraft
+from loomlog.metadata.ordered.held_replicas import HeldReplica
+from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft
 from loomlog.metadata.store.contract import Versioned
 from loomlog.types import ReplicaState, Report
@@ -36,7 +36,7 @@ STATE = take_epoch(first_state([Member(1), Member(2)], 2), 1, [Member(1), Member
 COPY: dict[str, Record] = {
     **{f"node/{node}": record for node, record in NODES.items()},
     "counters": CountersRecord(3, 9),
-    "log/a": LogRecord(1, "a", (Segment(1, Settings("ordered", 1, 2), 1),), (1,)),
+    "log/a": LogRecord(1, "a", (Segment(1, Settings("ordered", 1, 2), 1),)),
     "stream/1": StreamRecord(
         1, 1, 1, (1, 2), 3, sealed=False, dropping=(3,), stamp=77, births=((1, 10), (2, 20))
     ),
@@ -86,10 +86,14 @@ def draft(
 
 
 def test_nothing_is_dropped_from_any_node_any_more() -> None:
-    tombstone = TombstoneRecord(4, "gone", ())
-    made = draft(held(), {"tombstone/4": tombstone})
+    deleted = StreamRecord(5, 4, 4, (1, 2), 3, sealed=True, stamp=78)
+    taken_back = StreamRecord(6, 1, 1, (1, 2), 1, sealed=True, stamp=79, taken_back=True)
+    found = held()
+    found.streams[6] = {1: stream(1, 1, stamp=79)}
+    found.log_of[6] = 1
+    made = draft(found, {"stream/5": deleted, "stream/6": taken_back})
     assert not made.reasons
-    assert made.changes["tombstone/4"] is None
+    assert (made.changes["stream/5"], made.changes["stream/6"]) == (None, None)
     brought = made.changes["stream/1"]
     assert isinstance(brought, StreamRecord)
     assert (brought.dropping, brought.left) == ((), (3,))
@@ -129,11 +133,10 @@ def test_a_stream_that_was_added_to_a_log_is_taken_in() -> None:
     found.streams[12] = {2: stream(2, 2, stamp=99), 3: stream(3, 2, stamp=99)}
     found.log_of[12] = 1
     made = draft(found)
-    added, log = made.changes["stream/12"], made.changes["log/a"]
+    added = made.changes["stream/12"]
     assert isinstance(added, StreamRecord)
     assert (added.replicas, added.stamp, added.epoch, added.sealed) == ((2, 3), 99, 3, True)
-    assert isinstance(log, LogRecord)
-    assert log.streams == (1, 12)
+    assert (added.log_id, added.loglet) == (1, 1)
 
 
 def test_chains_and_copysets_go_on_above_their_epochs() -> None:
