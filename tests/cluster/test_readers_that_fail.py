@@ -12,7 +12,7 @@ from loomlog.client.log import Log
 from loomlog.client.loglets.chained import part as chained
 from loomlog.client.loglets.copyset import finder
 from loomlog.client.loglets.copyset import reader_driver as copyset
-from loomlog.core.copyset.reader import Reader
+from loomlog.core.copyset.reader import CopysetReader
 from loomlog.testing import LocalCluster
 
 
@@ -51,9 +51,9 @@ async def test_it_ends_its_subscription(
 async def of_copysets(log: Log, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the handling of an answer, of a timer and of a single read fail."""
     with monkeypatch.context() as broken:
-        broken.setattr(Reader, "woken", fail)
+        broken.setattr(CopysetReader, "woken", fail)
         await fails(log, "latest")
-        broken.setattr(Reader, "answered", fail)
+        broken.setattr(CopysetReader, "answered", fail)
         await fails(log)
         broken.setattr(finder, "GUESSES_MAX", 0)
         with pytest.raises(UnexpectedError):

@@ -6,15 +6,15 @@ from loomlog.core.copyset.effects import (
     AskNode,
     Deliver,
     Finished,
-    Gap,
     GapKind,
     NeedMetadata,
     ReaderEffect,
+    ReadGap,
     SetTimer,
 )
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
-from loomlog.core.copyset.reader import Reader
+from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
 from loomlog.core.copyset.record import LSN_MAX, OFFSET_MAX, Epoch, Kind, Lsn, Record, make
 from loomlog.types import NodeId
@@ -79,9 +79,9 @@ class ReaderRig:
         settings: ReadSettings | None = None,
     ) -> None:
         self.settings = settings or ReadSettings()
-        self.reader = Reader(LOG, first, until, batches=batches, settings=self.settings)
+        self.reader = CopysetReader(LOG, first, until, batches=batches, settings=self.settings)
         self.now = 10.0
-        self.seen: list[Deliver | Gap] = []
+        self.seen: list[Deliver | ReadGap] = []
         self.asks: dict[NodeId, AskNode] = {}  # the newest that is not answered
         self.questions: list[AskNode] = []
         self.wanted: list[Epoch] = []
@@ -135,7 +135,7 @@ class ReaderRig:
                 case AskNode():
                     self.asks[effect.node] = effect
                     self.questions.append(effect)
-                case Deliver() | Gap():
+                case Deliver() | ReadGap():
                     self.seen.append(effect)
                 case NeedMetadata(epoch):
                     self.wanted.append(epoch)
@@ -155,4 +155,4 @@ class ReaderRig:
 
     @property
     def gaps(self) -> list[tuple[Lsn, Lsn, GapKind]]:
-        return [(gap.first, gap.last, gap.kind) for gap in self.seen if isinstance(gap, Gap)]
+        return [(gap.first, gap.last, gap.kind) for gap in self.seen if isinstance(gap, ReadGap)]

@@ -17,9 +17,9 @@ from copyset_parties import LOG, Node
 from loomlog.core.copyset.effects import (
     Acknowledge,
     Deliver,
-    Gap,
     GapKind,
     LeaveOpen,
+    ReadGap,
     Reject,
     Send,
     SequencerEffect,
@@ -229,7 +229,7 @@ class Judge(WriteJudge):
         self.trimmed: Lsn = 0  # by some trim that began
         self.doubtful: set[Epoch] = set()  # too few nodes were left that knew them in recovery
         self.finished: dict[Epoch, Lsn] = {}  # said the sequencer: nothing is behind
-        self.gaps: list[Gap] = []  # shown to readers
+        self.gaps: list[ReadGap] = []  # shown to readers
         self.deliveries = 0  # to readers
         self.holes = 0
         self.delivered = 0  # records, by single copy delivery, at the end
@@ -245,11 +245,11 @@ class Judge(WriteJudge):
 
     # ---- reading: what anybody sees is so for everybody, forever
 
-    def shown(self, shown: Deliver | Gap, expected: Lsn) -> None:
+    def shown(self, shown: Deliver | ReadGap, expected: Lsn) -> None:
         """Called when a reader gets something; it should begin at `expected`."""
         if shown.first != expected:
             raise Violation(f"{lsn_words(expected)} comes next, not {lsn_words(shown.first)}")
-        if isinstance(shown, Gap):
+        if isinstance(shown, ReadGap):
             self._gap(shown)
             return
         demand(shown.last <= self.highest_release, f"{lsn_words(shown.last)} is not released")
@@ -293,7 +293,7 @@ class Judge(WriteJudge):
         if overlap(record, void):
             raise Violation(f"{lsn_words(record.first)} shows {record} and {void}")
 
-    def _gap(self, gap: Gap) -> None:
+    def _gap(self, gap: ReadGap) -> None:
         """Called when a reader has found a gap."""
         self.gaps.append(gap)
         first, last, kind = gap.first, gap.last, gap.kind
@@ -320,7 +320,7 @@ class Judge(WriteJudge):
             raise Violation(f"{record} was lost and is shown as {kind}")
         self.lost.add(record.first)
 
-    def _may_be_lost(self, gap: Gap, there: Collection[Lsn]) -> bool:
+    def _may_be_lost(self, gap: ReadGap, there: Collection[Lsn]) -> bool:
         """Return whether something in the gap was lost, or may have been."""
         if gap.last <= self.trimmed:
             return True

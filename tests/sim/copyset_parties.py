@@ -17,9 +17,9 @@ from loomlog.core.copyset.effects import (
     AskNode,
     Deliver,
     Finished,
-    Gap,
     NeedMetadata,
     ReaderEffect,
+    ReadGap,
     SetTimer,
 )
 from loomlog.core.copyset.messages import (
@@ -40,11 +40,11 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Exclusions, Member, Trouble
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
-from loomlog.core.copyset.reader import Reader
+from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
 from loomlog.core.copyset.record import Epoch, Lsn, Record, skip_zero
 from loomlog.core.copyset.recovery import Recovery
-from loomlog.core.copyset.sequencer import Sequencer
+from loomlog.core.copyset.sequencer import EpochSequencer
 from loomlog.core.requests import Lost, Service
 from loomlog.types import NodeId
 
@@ -263,7 +263,7 @@ class Host:
     """A process that has a sequencer, and recovers the epochs before it."""
 
     process: int
-    sequencer: Sequencer
+    sequencer: EpochSequencer
     exclusions: Exclusions
     recovery: Recovery
     fencing: bool = False  # or fenced
@@ -290,7 +290,7 @@ class Follower:
         self._is_lazy = lazy  # takes what it is shown only now and then
         self._untaken = 0
         self._authorities: dict[NodeId, Authority] = {}
-        self._reader = Reader(LOG, first, until, settings=settings)
+        self._reader = CopysetReader(LOG, first, until, settings=settings)
         self._carry_out(self._reader.start(world.now))
 
     @property
@@ -323,7 +323,7 @@ class Follower:
                 case AskNode(node, question, request):
                     done = partial(self._answered, node, question)
                     self._world.send(self.process, node, request, done)
-                case Deliver() | Gap():
+                case Deliver() | ReadGap():
                     self._show(effect)
                 case NeedMetadata():
                     self._ask_for_state()
@@ -332,11 +332,11 @@ class Follower:
                 case Finished():
                     self._world.judge.reader_finished(self.head, self._until)
 
-    def _show(self, shown: Deliver | Gap) -> None:
+    def _show(self, shown: Deliver | ReadGap) -> None:
         self._world.judge.shown(shown, self._expected)
         self._expected = skip_zero(shown.last + 1)
         self.shown += 1
-        if isinstance(shown, Gap):
+        if isinstance(shown, ReadGap):
             return
         if self._is_lazy:
             self._untaken += 1

@@ -46,8 +46,8 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import Authority, Exclusions, Member
 from loomlog.core.copyset.procedures import Answer, fence, purge
 from loomlog.core.copyset.record import LSN_MAX, Lsn, make, offset_of
-from loomlog.core.copyset.recovery import Ending, Interrupted, Recovered, Recovery
-from loomlog.core.copyset.sequencer import Sequencer, SequencerSettings, State
+from loomlog.core.copyset.recovery import Ending, NotRecovered, Recovered, Recovery
+from loomlog.core.copyset.sequencer import EpochSequencer, SequencerSettings, SequencerState
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.core.requests import Lost, Service
 from loomlog.types import NodeId
@@ -321,7 +321,7 @@ class CopysetWorld:
 
     def _begin(self, process: int, state: LogState) -> None:
         exclusions = Exclusions(silent_s=3.0)
-        sequencer = Sequencer(
+        sequencer = EpochSequencer(
             LOG,
             state.metadata_of(state.epoch),
             state.epoch,
@@ -363,7 +363,7 @@ class CopysetWorld:
         self.send(0, Service.METADATA, Finish(LOG, epoch, last), ignore)
 
     def _append(self) -> None:
-        running = [host for host in self.hosts if host.sequencer.state is State.RUNNING]
+        running = [host for host in self.hosts if host.sequencer.state is SequencerState.RUNNING]
         if self.random.random() < 0.1:
             running = self.hosts
         if not running:
@@ -431,7 +431,7 @@ class CopysetWorld:
                 self._carry_out(host, effects)
             case Preempted(seal):
                 self._carry_out(host, host.sequencer.preempted(seal))
-            case Interrupted():
+            case NotRecovered():
                 pass
 
     def _purge(self, node: Node) -> None:
@@ -508,7 +508,9 @@ class CopysetWorld:
     def _newest_host(self) -> Host | None:
         epoch = self.store.state.epoch
         newest = (host for host in self.hosts if host.sequencer.epoch == epoch)
-        return next((host for host in newest if host.sequencer.state is State.RUNNING), None)
+        return next(
+            (host for host in newest if host.sequencer.state is SequencerState.RUNNING), None
+        )
 
     def _calm_down(self) -> None:
         self.blocked.clear()

@@ -165,5 +165,5 @@ def test_nodes_that_were_away_show_what_they_have(monkeypatch: Patch) -> None:
 
 def test_an_epoch_is_released_before_the_ones_before_it_are_clean(monkeypatch: Patch) -> None:
     released = property(lambda self: make(self.epoch, self.lng))
-    monkeypatch.setattr(sequencer.Sequencer, "released", released)
+    monkeypatch.setattr(sequencer.EpochSequencer, "released", released)
     assert notices("is released before recovery")

@@ -14,9 +14,9 @@ from copyset_world import CopysetWorld
 from loomlog.core.copyset.effects import GapKind
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata
-from loomlog.core.copyset.reader import Knowledge, Reader
-from loomlog.core.copyset.reader_sources import Finding, Source, Sources
-from loomlog.core.copyset.reader_window import Window
+from loomlog.core.copyset.reader import CopysetReader, Knowledge
+from loomlog.core.copyset.reader_sources import Finding, ReadSource, ReadSources
+from loomlog.core.copyset.reader_window import ReadWindow
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
 from loomlog.types import NodeId
 
@@ -38,39 +38,39 @@ def notices(complaint: str, *, disaster: bool = False, first: int = 0) -> bool:
 
 
 def test_what_single_copy_delivery_does_not_bring_is_thought_lost(monkeypatch: Patch) -> None:
-    def hasty(reader: Reader, now: float) -> bool:
+    def hasty(reader: CopysetReader, now: float) -> bool:
         return reader._is_decided() and reader._conclude(is_grace_over=True, now=now)
 
-    monkeypatch.setattr(Reader, "_unblock", hasty)
+    monkeypatch.setattr(CopysetReader, "_unblock", hasty)
     assert notices(LOST)
 
 
 def test_others_are_not_asked_again_for_what_a_node_that_failed_should_send(
     monkeypatch: Patch,
 ) -> None:
-    monkeypatch.setattr(Sources, "must_rewind", lambda self: False)
+    monkeypatch.setattr(ReadSources, "must_rewind", lambda self: False)
     assert notices(f"{LOST}|{STILL}")
 
 
 def test_a_node_that_lost_its_disk_counts_as_one_that_never_had_anything(
     monkeypatch: Patch,
 ) -> None:
-    monkeypatch.setattr(Source, "counts_at", lambda self, lsn: True)
+    monkeypatch.setattr(ReadSource, "counts_at", lambda self, lsn: True)
     assert notices(LOST)
 
 
 def test_a_damaged_copy_counts_as_none(monkeypatch: Patch) -> None:
-    def counts_at(source: Source, _lsn: Lsn) -> bool:
+    def counts_at(source: ReadSource, _lsn: Lsn) -> bool:
         trusted = source.authority in (Authority.FULL, Authority.UNAVAILABLE)
         return trusted and not source.lost_through
 
-    monkeypatch.setattr(Source, "counts_at", counts_at)
+    monkeypatch.setattr(ReadSource, "counts_at", counts_at)
     assert notices(LOST)
 
 
 def test_nobody_waits_for_a_node_that_is_unavailable(monkeypatch: Patch) -> None:
     is_full = property(lambda source: source.authority is Authority.FULL)
-    monkeypatch.setattr(Source, "is_expected", is_full)
+    monkeypatch.setattr(ReadSource, "is_expected", is_full)
     assert notices(LOST)
 
 
@@ -89,18 +89,18 @@ def test_a_simple_majority_is_thought_to_be_enough(monkeypatch: Patch) -> None:
 
 
 def test_answers_from_before_records_were_copied_again_are_believed(monkeypatch: Patch) -> None:
-    learn_authorities = Sources.learn_authorities
+    learn_authorities = ReadSources.learn_authorities
 
-    def told(sources: Sources, authorities: dict[NodeId, Authority]) -> None:
+    def told(sources: ReadSources, authorities: dict[NodeId, Authority]) -> None:
         learn_authorities(sources, authorities)
         sources._answers_are_stale = False
 
-    monkeypatch.setattr(Sources, "learn_authorities", told)
+    monkeypatch.setattr(ReadSources, "learn_authorities", told)
     assert notices(LOST, disaster=True, first=400)
 
 
 def test_answers_to_older_questions_are_taken(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(Sources, "asked", lambda self, node, question: self._by_node.get(node))
+    monkeypatch.setattr(ReadSources, "asked", lambda self, node, question: self._by_node.get(node))
     assert notices(f"{LOST}|{STILL}")
 
 
@@ -116,13 +116,13 @@ def test_ends_that_nobody_knows_are_taken_for_certain(monkeypatch: Patch) -> Non
 
 
 def test_an_epoch_is_thought_to_end_with_the_last_record_that_is_left(monkeypatch: Patch) -> None:
-    def hopeful(reader: Reader, finding: Finding) -> Lsn:
+    def hopeful(reader: CopysetReader, finding: Finding) -> Lsn:
         last = finding.last if reader._window.first is None else reader._window.first - 1
         if last >= make(epoch_of(reader.head), OFFSET_MAX):
             reader._gap(last_of(epoch_of(reader.head)), GapKind.BRIDGE)
         return last
 
-    monkeypatch.setattr(Reader, "_last_lost", hopeful)
+    monkeypatch.setattr(CopysetReader, "_last_lost", hopeful)
     assert notices("was lost and is shown as bridge", disaster=True)
 
 
@@ -133,16 +133,16 @@ def test_trims_are_not_listened_to(monkeypatch: Patch) -> None:
 
 
 def test_records_are_delivered_as_they_come(monkeypatch: Patch) -> None:
-    pop: Any = Window.pop
+    pop: Any = ReadWindow.pop
 
-    def first_best(window: Window, head: Lsn) -> object:
+    def first_best(window: ReadWindow, head: Lsn) -> object:
         return pop(window, window.first if window.first is not None else head)
 
-    monkeypatch.setattr(Window, "pop", first_best)
+    monkeypatch.setattr(ReadWindow, "pop", first_best)
     assert notices("comes next, not")
 
 
 def test_a_node_that_is_late_is_waited_for(monkeypatch: Patch) -> None:
     """Without a grace that ends, a reader stands still while one node is away."""
-    monkeypatch.setattr(Reader, "_unblock", lambda self, now: False)
+    monkeypatch.setattr(CopysetReader, "_unblock", lambda self, now: False)
     assert notices(STILL, disaster=True)

@@ -14,7 +14,7 @@ from loomlog.core.copyset.effects import SequencerEffect
 from loomlog.core.copyset.messages import Amend, Stored
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.sequencer import Sequencer, Underway
+from loomlog.core.copyset.sequencer import EpochSequencer, Underway
 from loomlog.core.copyset.storage import Decision, LogStanding, Records
 from loomlog.types import NodeId
 
@@ -72,38 +72,38 @@ def test_nodes_take_what_is_sealed(monkeypatch: Patch) -> None:
 
 
 def test_a_sequencer_goes_on_when_it_is_preempted(monkeypatch: Patch) -> None:
-    step_down = Sequencer._step_down
+    step_down = EpochSequencer._step_down
 
-    def stubborn(sequencer: Sequencer, seal: Epoch) -> list[SequencerEffect]:
+    def stubborn(sequencer: EpochSequencer, seal: Epoch) -> list[SequencerEffect]:
         state, underway = sequencer.state, dict(sequencer._underway)
         effects = step_down(sequencer, seal)
         sequencer.state = state
         sequencer._underway.update(underway)
         return effects[-1:]
 
-    monkeypatch.setattr(Sequencer, "_step_down", stubborn)
+    monkeypatch.setattr(EpochSequencer, "_step_down", stubborn)
     assert notices("after a preemption")
 
 
 def test_records_are_acknowledged_before_older_sequencers_are_fenced(monkeypatch: Patch) -> None:
-    append = Sequencer.append
+    append = EpochSequencer.append
 
-    def eager(sequencer: Sequencer, *arguments: object) -> list[SequencerEffect]:
+    def eager(sequencer: EpochSequencer, *arguments: object) -> list[SequencerEffect]:
         sequencer._fenced = True
         return append(sequencer, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Sequencer, "append", eager)
+    monkeypatch.setattr(EpochSequencer, "append", eager)
     assert notices("began behind")
 
 
 def test_records_are_released_before_older_epochs_are_recovered(monkeypatch: Patch) -> None:
-    append = Sequencer.append
+    append = EpochSequencer.append
 
-    def eager(sequencer: Sequencer, *arguments: object) -> list[SequencerEffect]:
+    def eager(sequencer: EpochSequencer, *arguments: object) -> list[SequencerEffect]:
         sequencer._recovered = True
         return append(sequencer, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Sequencer, "append", eager)
+    monkeypatch.setattr(EpochSequencer, "append", eager)
     assert notices("before recovery")
 
 
@@ -116,13 +116,13 @@ def test_lng_passes_what_is_under_way(monkeypatch: Patch) -> None:
             other.done = True
 
     windows: list[Sequence[Underway]] = []
-    done = Sequencer._done
+    done = EpochSequencer._done
 
-    def remember(sequencer: Sequencer, underway: Underway) -> list[SequencerEffect]:
+    def remember(sequencer: EpochSequencer, underway: Underway) -> list[SequencerEffect]:
         windows[:] = [sequencer._window]
         return done(sequencer, underway)
 
-    monkeypatch.setattr(Sequencer, "_done", remember)
+    monkeypatch.setattr(EpochSequencer, "_done", remember)
     monkeypatch.setattr(Underway, "finish", all_done)
     assert notices("not stored")
 
@@ -149,12 +149,12 @@ def test_nodes_do_not_agree_on_who_sends(monkeypatch: Patch) -> None:
 
 
 def test_an_lsn_is_given_twice(monkeypatch: Patch) -> None:
-    append = Sequencer.append
+    append = EpochSequencer.append
 
-    def forgetful(sequencer: Sequencer, *arguments: object) -> list[SequencerEffect]:
+    def forgetful(sequencer: EpochSequencer, *arguments: object) -> list[SequencerEffect]:
         if sequencer._next_offset > 8 and not sequencer._underway:
             sequencer._next_offset = 1
         return append(sequencer, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Sequencer, "append", forgetful)
+    monkeypatch.setattr(EpochSequencer, "append", forgetful)
     assert notices("was given to")

@@ -118,7 +118,7 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ReadGap:
     """There is nothing to read from `first` to `last`, for good."""
 
     first: Lsn
@@ -146,4 +146,4 @@ class Finished:
     """Everything wanted is delivered, or the log has ended."""
 
 
-ReaderEffect: TypeAlias = AskNode | Deliver | Gap | NeedMetadata | SetTimer | Finished
+ReaderEffect: TypeAlias = AskNode | Deliver | ReadGap | NeedMetadata | SetTimer | Finished

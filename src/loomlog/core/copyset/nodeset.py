@@ -93,7 +93,7 @@ _BITS: Final = (1 << 64) - 1
 _UNIT_BITS: Final = 52  # half a step from 0 or 1 is still a distinct float
 
 
-class Chance(Protocol):
+class Shuffler(Protocol):
     """A `random.Random`."""
 
     def shuffle(self, x: MutableSequence[Any], /) -> None: ...
@@ -127,7 +127,7 @@ def choose_nodeset(log: LogId, candidates: Iterable[Member], size: int) -> tuple
 def choose_copyset(
     metadata: EpochMetadata,
     excluded: Collection[NodeId],
-    chance: Chance,
+    chance: Shuffler,
     preferred: Collection[NodeId] = (),
 ) -> tuple[NodeId, ...] | None:
     """Choose as many nodes, in as many failure domains, as the epoch asks for, `preferred` ones if
@@ -241,7 +241,7 @@ class Exclusions:
         return {node for node, until in lists if until > now} | self.down
 
     def choose_copyset(
-        self, metadata: EpochMetadata, holders: Collection[NodeId], chance: Chance, now: float
+        self, metadata: EpochMetadata, holders: Collection[NodeId], chance: Shuffler, now: float
     ) -> tuple[NodeId, ...] | None:
         """Choose a copyset. None: even without exclusions too few nodes are there."""
         for unnecessary in (None, self._gray, self._black):

@@ -25,16 +25,16 @@ from loomlog.core.copyset.effects import (
     AskNode,
     Deliver,
     Finished,
-    Gap,
     GapKind,
     NeedMetadata,
     ReaderEffect,
+    ReadGap,
     SetTimer,
 )
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata
-from loomlog.core.copyset.reader_sources import Finding, ReadSettings, Source, Sources
-from loomlog.core.copyset.reader_window import Room, Window, WindowSpan
+from loomlog.core.copyset.reader_sources import Finding, ReadSettings, ReadSource, ReadSources
+from loomlog.core.copyset.reader_window import ReadWindow, Room, WindowSpan
 from loomlog.core.copyset.record import (
     LSN_MAX,
     OFFSET_MAX,
@@ -105,7 +105,7 @@ class Knowledge:
 DEFAULTS: Final = ReadSettings()
 
 
-class Reader:
+class CopysetReader:
     """Delivers a log in order from `first` up to `until`, or to its end. Without `batches` records
     come without their contents."""
 
@@ -125,9 +125,9 @@ class Reader:
         self._batches = batches
         self._settings = settings
         self._knowledge = Knowledge()
-        self._sources = Sources(settings)
+        self._sources = ReadSources(settings)
         self._room = Room(settings.room_bytes)
-        self._window = Window(self._room)
+        self._window = ReadWindow(self._room)
         self._questions = 0  # asked so far
         self._suspected: Lsn | None = None  # here all were asked again, for everything
         self._blocked_since: float | None = None  # the head is empty, and a node has passed it
@@ -278,7 +278,7 @@ class Reader:
 
     def _gap(self, last: Lsn, kind: GapKind, *, exact: bool = True) -> None:
         last = min(last, self._last_wanted)
-        self._effects.append(Gap(self.head, last, kind, exact))
+        self._effects.append(ReadGap(self.head, last, kind, exact))
         self._move_to(last + 1)
 
     def _move_to(self, head: Lsn) -> None:
@@ -373,7 +373,7 @@ class Reader:
                 request = Read(self._log, first, until, bytes_max, down, everything, self._batches)
                 self._effects.append(AskNode(source.node, self._questions, request))
 
-    def _room_for(self, source: Source) -> int:
+    def _room_for(self, source: ReadSource) -> int:
         return self._room.free_for(source.node, len(self._sources))
 
     def _asked_until(self) -> Lsn:

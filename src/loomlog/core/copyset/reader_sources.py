@@ -37,7 +37,7 @@ class ReadSettings(NamedTuple):
 
 
 @dataclass
-class Source:
+class ReadSource:
     """A node of the nodeset, as the reader sees it."""
 
     node: NodeId
@@ -118,7 +118,7 @@ class Finding(NamedTuple):
 
 
 def find_nothing(
-    head: Lsn, decided: Lsn, metadata: EpochMetadata, sources: Collection[Source], graces: int
+    head: Lsn, decided: Lsn, metadata: EpochMetadata, sources: Collection[ReadSource], graces: int
 ) -> Finding | None:
     """Decide what it means that no node has a record for the head while every node sends all that
     it has. Up to `decided` nothing will change, whatever nodes know. None: wait for more
@@ -141,20 +141,20 @@ def find_nothing(
     return Finding(last, at_once=not rest)
 
 
-class Sources:
+class ReadSources:
     """The nodes of the epochs that are being read."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self.metadata: EpochMetadata | None = None
         self._settings = settings
-        self._by_node: dict[NodeId, Source] = {}
+        self._by_node: dict[NodeId, ReadSource] = {}
         self._authorities: Mapping[NodeId, Authority] = {}
         self._asked_with: frozenset[NodeId] = frozenset()  # down in all questions since a rewind
         self._answers_are_stale = False
         self._all_send_all = 0  # for this many more records; 0: single copy delivery
         self._head: Lsn = 0
 
-    def __iter__(self) -> Iterator[Source]:
+    def __iter__(self) -> Iterator[ReadSource]:
         return iter(self._by_node.values())
 
     def __len__(self) -> int:
@@ -167,7 +167,9 @@ class Sources:
         before = self._by_node
         self.metadata = metadata
         self._head = head
-        self._by_node = {node: before.get(node) or Source(node, head) for node in metadata.nodes}
+        self._by_node = {
+            node: before.get(node) or ReadSource(node, head) for node in metadata.nodes
+        }
         self.learn_authorities(self._authorities)
         self.rewind(head)
 
@@ -180,12 +182,12 @@ class Sources:
             self._answers_are_stale |= authority is not source.authority
             source.authority = authority
 
-    def asked(self, node: NodeId, question: int) -> Source | None:
+    def asked(self, node: NodeId, question: int) -> ReadSource | None:
         """Return the node that was asked this; None if the question no longer matters."""
         source = self._by_node.get(node)
         return source if source is not None and source.question == question else None
 
-    def answered(self, source: Source, answer: Delivered, head: Lsn, now: float) -> None:
+    def answered(self, source: ReadSource, answer: Delivered, head: Lsn, now: float) -> None:
         is_news = bool(answer.records) or answer.next_lsn > source.asked_from
         source.answered(answer, head)
         source.not_before = now if is_news else now + self._settings.retry_s
@@ -194,11 +196,11 @@ class Sources:
         elif source.listed and now >= source.listed_until:
             source.listed = not source.has_passed(head) and self.is_passed(head)
 
-    def failed(self, source: Source, now: float) -> None:
+    def failed(self, source: ReadSource, now: float) -> None:
         source.failed(now, self._settings)
         self.list_as_down([source], now)
 
-    def list_as_down(self, sources: Collection[Source], now: float) -> None:
+    def list_as_down(self, sources: Collection[ReadSource], now: float) -> None:
         for source in sources:
             if not source.listed:
                 source.list_as_down(now, self._settings)
@@ -240,7 +242,7 @@ class Sources:
         """Return whether a node says that there is something at the head, or never will be."""
         return any(source.has_passed(head) for source in self)
 
-    def late_at(self, head: Lsn) -> list[Source]:
+    def late_at(self, head: Lsn) -> list[ReadSource]:
         """Return the nodes that may still have to send what is at the head."""
         down = self.known_down
         return [s for s in self if s.node not in down and not s.has_passed(head)]
@@ -256,11 +258,11 @@ class Sources:
         """Return whether a node has to send what it was not asked for, or may have more by now."""
         return self._answers_are_stale or not self.known_down <= self._asked_with
 
-    def ready(self, now: float) -> list[Source]:
+    def ready(self, now: float) -> list[ReadSource]:
         """Return the nodes that may be asked something."""
         return [source for source in self if not source.question and source.not_before <= now]
 
-    def put(self, source: Source, question: int, first: Lsn) -> None:
+    def put(self, source: ReadSource, question: int, first: Lsn) -> None:
         """Note that a node is being asked, with the nodes that are `known_down` now."""
         source.question, source.asked_from = question, first
         self._asked_with &= self.known_down

@@ -60,7 +60,7 @@ class Room:
             self._taken[node] -= size
 
 
-class Window:
+class ReadWindow:
     """Records at the head of the reader or above it."""
 
     def __init__(self, room: Room) -> None:

@@ -330,13 +330,13 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class NotRecovered:
     """Make another attempt after a moment."""
 
     reason: str
 
 
-Ending: TypeAlias = Recovered | Interrupted | Preempted
+Ending: TypeAlias = Recovered | NotRecovered | Preempted
 
 
 class Recovery:
@@ -374,6 +374,6 @@ class Recovery:
                 return end
             if isinstance(end, Failed):
                 self._failed = end.nodes
-                return Interrupted(end.reason)
+                return NotRecovered(end.reason)
             state = yield from ask_store(SetClean(self._log, self._epoch, end))
-        return Interrupted("the epoch store does not answer")
+        return NotRecovered("the epoch store does not answer")

@@ -46,7 +46,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import Chance, EpochMetadata, Exclusions
+from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Shuffler
 from loomlog.core.copyset.record import (
     OFFSET_MAX,
     Epoch,
@@ -153,7 +153,7 @@ class SequencerSettings:
     drain_s: float = 2.0
 
 
-class State(Enum):
+class SequencerState(Enum):
     """The states of a sequencer."""
 
     RUNNING = "running"
@@ -161,7 +161,7 @@ class State(Enum):
     OVER = "over"
 
 
-class Sequencer:
+class EpochSequencer:
     """Assigns LSNs in one epoch, and has records stored."""
 
     def __init__(
@@ -171,13 +171,13 @@ class Sequencer:
         epoch: Epoch,
         everybody: Collection[NodeId],
         exclusions: Exclusions,
-        chance: Chance,
+        chance: Shuffler,
         settings: SequencerSettings | None = None,
     ) -> None:
         """`everybody`: the nodes of all nodesets that the log ever had."""
         self.log = log
         self.epoch = epoch
-        self.state = State.RUNNING
+        self.state = SequencerState.RUNNING
         self.lng: Offset = 0
         self.last_acknowledged: Lsn = make(epoch, 0)
         self._metadata = metadata
@@ -214,18 +214,18 @@ class Sequencer:
     def next_due(self) -> float | None:
         """The time by which `tick` has something to do."""
         times = [self._alarms[0][0]] if self._alarms else []
-        if self.state is State.DRAINING:
+        if self.state is SequencerState.DRAINING:
             times.append(self._drained_at)
         if min(self._released_to.values(), default=0) < self.released:
             times.append(self._release_all_at)
-        return min(times) if times and self.state is not State.OVER else None
+        return min(times) if times and self.state is not SequencerState.OVER else None
 
     # ---- events
 
     def append(
         self, batch: Buffer, count: int, token: Token, timestamp_us: int, now: float
     ) -> list[SequencerEffect]:
-        if self._next_offset + count - 1 > OFFSET_LAST and self.state is State.RUNNING:
+        if self._next_offset + count - 1 > OFFSET_LAST and self.state is SequencerState.RUNNING:
             return [Reject(token, Rejection.OFFSETS_USED_UP), Reactivate(), *self.drain(now)]
         if (why := self._why_not(len(batch))) is not None:
             return [Reject(token, why)]
@@ -241,7 +241,7 @@ class Sequencer:
         self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None, now: float
     ) -> list[SequencerEffect]:
         """Take the answer to a store or an amendment. None: the connection is lost."""
-        if self.state is State.OVER:
+        if self.state is SequencerState.OVER:
             return []
         underway = self._underway.get(lsn)
         match answer:
@@ -267,9 +267,9 @@ class Sequencer:
     def tick(self, now: float) -> list[SequencerEffect]:
         """Deal with everything that is overdue `now`."""
         effects: list[SequencerEffect] = []
-        if self.state is State.DRAINING and now >= self._drained_at:
+        if self.state is SequencerState.DRAINING and now >= self._drained_at:
             return self._end(Drained())
-        while self._alarms and self.state is not State.OVER:
+        while self._alarms and self.state is not SequencerState.OVER:
             due, lsn, wave = self._alarms[0]
             underway = self._underway.get(lsn)
             if underway is None or (underway.wave, underway.due) != (wave, due):
@@ -285,7 +285,7 @@ class Sequencer:
 
     def fenced(self) -> list[SequencerEffect]:
         """Called when no older sequencer can have a record acknowledged any more."""
-        if self._fenced or self.state is State.OVER:
+        if self._fenced or self.state is SequencerState.OVER:
             return []
         self._fenced = True
         held, self._held = self._held, []
@@ -293,14 +293,14 @@ class Sequencer:
 
     def recovered_up_to(self, epoch: Epoch, now: float) -> list[SequencerEffect]:
         """Called when all epochs up to this one are clean in the epoch store."""
-        if epoch + 1 < self.epoch or self._recovered or self.state is State.OVER:
+        if epoch + 1 < self.epoch or self._recovered or self.state is SequencerState.OVER:
             return []
         self._recovered = True
         return [*self._release(self._released_to, now), *self.fenced()]
 
     def returned(self, node: NodeId) -> list[SequencerEffect]:
         """Called when a node or its connection was restarted: it may have missed a release."""
-        if node not in self._released_to or self.state is State.OVER:
+        if node not in self._released_to or self.state is SequencerState.OVER:
             return []
         self._released_to[node] = 0
         return self._release_to([node])
@@ -312,11 +312,11 @@ class Sequencer:
 
     def preempted(self, seal: Epoch) -> list[SequencerEffect]:
         """Called when a node was sealed by another sequencer."""
-        return self._step_down(seal) if self.state is not State.OVER else []
+        return self._step_down(seal) if self.state is not SequencerState.OVER else []
 
     def found(self, node: NodeId, newer: Lsn) -> list[SequencerEffect]:
         """Called when a node has copies of this epoch or a later one, up to `newer`."""
-        if self.state is State.OVER or newer < self.next_lsn:
+        if self.state is SequencerState.OVER or newer < self.next_lsn:
             return []
         if epoch_of(newer) > self.epoch:
             return self._step_down(epoch_of(newer) - 1)
@@ -324,21 +324,21 @@ class Sequencer:
 
     def drain(self, now: float) -> list[SequencerEffect]:
         """Take no more appends, and finish what is under way unless that takes long."""
-        if self.state is not State.RUNNING:
+        if self.state is not SequencerState.RUNNING:
             return []
-        self.state = State.DRAINING
+        self.state = SequencerState.DRAINING
         self._drained_at = now + self._settings.drain_s
         return self._ended()
 
     def end(self) -> list[SequencerEffect]:
         """Take no more appends and acknowledge none: what is under way is left open."""
-        return self._end(Drained()) if self.state is not State.OVER else []
+        return self._end(Drained()) if self.state is not SequencerState.OVER else []
 
     # ---- waves
 
     def _why_not(self, size: int) -> Rejection | None:
         settings = self._settings
-        if self.state is not State.RUNNING:
+        if self.state is not SequencerState.RUNNING:
             return Rejection.STEPPED_DOWN
         if len(self._window) + len(self._held) >= settings.window_records:
             return Rejection.BUSY
@@ -383,7 +383,7 @@ class Sequencer:
 
     @property
     def _draining(self) -> bool:
-        return self.state is State.DRAINING
+        return self.state is SequencerState.DRAINING
 
     # ---- ends
 
@@ -428,7 +428,7 @@ class Sequencer:
         return self._end(StepDown(seal)) if seal >= self.epoch else []
 
     def _end(self, why: StepDown | Contradicted | Drained) -> list[SequencerEffect]:
-        self.state = State.OVER
+        self.state = SequencerState.OVER
         open_ends = [(held.token, held.lsn) for held in self._held]
         open_ends += [(underway.token, lsn) for lsn, underway in self._underway.items()]
         self._held.clear()

@@ -35,7 +35,7 @@ class LogSituation(NamedTuple):
     ends: bool = False  # its segment takes no more appends
 
 
-class Nodes(Protocol):
+class LogNodes(Protocol):
     """The storage nodes, as one log sees them."""
 
     def alive(self, node: NodeId) -> bool: ...
@@ -54,7 +54,7 @@ class Nodes(Protocol):
     def next_nodeset(self) -> Sequence[Member]: ...
 
 
-def reason_for_epoch(log: LogSituation, nodes: Nodes) -> str:
+def reason_for_epoch(log: LogSituation, nodes: LogNodes) -> str:
     """Return why the log needs another epoch; "" if it does not, or cannot have one now."""
     state = log.state
     if log.ends:
@@ -67,7 +67,7 @@ def reason_for_epoch(log: LogSituation, nodes: Nodes) -> str:
     return ""
 
 
-def _what_is_wrong(log: LogSituation, nodes: Nodes) -> str:
+def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
     state = log.state
     if not state.sequencer:
         return "its last sequencer is unknown"  # after `loom metadata catch-up`
@@ -86,12 +86,12 @@ def _what_is_wrong(log: LogSituation, nodes: Nodes) -> str:
     return ""
 
 
-def lossy_nodes(state: LogState, nodes: Nodes) -> list[NodeId]:
+def lossy_nodes(state: LogState, nodes: LogNodes) -> list[NodeId]:
     """Return the nodes that may have lost copies of the newest epoch."""
     return [node for node in state.history[-1].nodes if nodes.lost_through(node) >= state.epoch]
 
 
-def _joining(log: LogSituation, nodes: Nodes) -> list[NodeId]:
+def _joining(log: LogSituation, nodes: LogNodes) -> list[NodeId]:
     """Return the nodes that would make up for those that left; none while one of them is away."""
     nodeset = log.state.history[-1].nodeset
     if not has_shrunk(log.state, log.nodeset_wanted):

@@ -254,7 +254,7 @@ class Copies:
             answer()
 
 
-class CatchUp:
+class LogCatchUp:
     """Catches up with logs that continued without this node: how epochs ended, and how far logs are
     released."""
 

@@ -30,13 +30,13 @@ OnAnswer: TypeAlias = Callable[[NodeAnswer | None], None]
 RETRY: Final = Backoff(0.05, 1.0)
 
 
-class Peers:
+class PeerNodes:
     """The other nodes. `connected` is called for each connection that is made."""
 
     def __init__(self, codec: Codec, connected: Callable[[NodeId], None]) -> None:
         self._codec = codec
         self._connected = connected
-        self._nodes: dict[NodeId, _Peer] = {}
+        self._nodes: dict[NodeId, _PeerNode] = {}
 
     def learn(self, nodes: Iterable[KnownNode]) -> None:
         """Note the addresses of nodes, and which are alive. Nodes that are not named have left."""
@@ -59,13 +59,13 @@ class Peers:
         for peer in self._nodes.values():
             peer.close()
 
-    def _peer(self, node: NodeId) -> _Peer:
+    def _peer(self, node: NodeId) -> _PeerNode:
         if node not in self._nodes:
-            self._nodes[node] = _Peer(node, self._codec, self._connected)
+            self._nodes[node] = _PeerNode(node, self._codec, self._connected)
         return self._nodes[node]
 
 
-class _Peer:
+class _PeerNode:
     def __init__(self, node: NodeId, codec: Codec, connected: Callable[[NodeId], None]) -> None:
         self._node = node
         self._codec = codec

@@ -20,11 +20,11 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.recovery import Interrupted, Recovered, Recovery
+from loomlog.core.copyset.recovery import NotRecovered, Recovered, Recovery
 from loomlog.core.requests import Lost, Outcome, drive
-from loomlog.node.copyset.copies import CatchUp, Copies
+from loomlog.node.copyset.copies import Copies, LogCatchUp
 from loomlog.node.copyset.epoch_store import EpochStoreClient
-from loomlog.node.copyset.peers import OnAnswer, Peers
+from loomlog.node.copyset.peers import OnAnswer, PeerNodes
 from loomlog.node.workers import insist
 from loomlog.types import LogId, NodeId
 
@@ -42,8 +42,8 @@ class Asker:
         self,
         me: NodeId,
         copies: Copies,
-        catch_up: CatchUp,
-        peers: Peers,
+        catch_up: LogCatchUp,
+        peers: PeerNodes,
         epochs: EpochStoreClient,
     ) -> None:
         self._me = me
@@ -144,20 +144,20 @@ async def recover(
     """Recover all epochs before `epoch`, on the node that took it. Return None when `is_over`."""
     recovery, reported = Recovery(log, epoch), ""
 
-    async def attempt() -> Recovered | Preempted | Interrupted | None:
+    async def attempt() -> Recovered | Preempted | NotRecovered | None:
         nonlocal reported
         if is_over():
-            return Interrupted("it is over")
+            return NotRecovered("it is over")
         ending = await asker.run(recovery.attempt({}, now_us()))
-        if not isinstance(ending, Interrupted):
+        if not isinstance(ending, NotRecovered):
             return ending
         if ending.reason != reported:  # once, however often it is tried
             reported = ending.reason
             logger.warning("loglet %d: not recovered yet: %s", log, reported)
         return None
 
-    ending: Recovered | Preempted | Interrupted = await insist(attempt, RETRY)
-    if isinstance(ending, Interrupted):
+    ending: Recovered | Preempted | NotRecovered = await insist(attempt, RETRY)
+    if isinstance(ending, NotRecovered):
         return None
     if isinstance(ending, Recovered):
         logger.info("loglet %d: recovered, epoch %d continues", log, epoch)

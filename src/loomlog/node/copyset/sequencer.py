@@ -35,11 +35,11 @@ from loomlog.core.copyset.messages import (
     Release,
     Store,
 )
-from loomlog.core.copyset.nodeset import Chance, Exclusions
+from loomlog.core.copyset.nodeset import Exclusions, Shuffler
 from loomlog.core.copyset.procedures import fence
 from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered
-from loomlog.core.copyset.sequencer import Sequencer, Stamps, State
+from loomlog.core.copyset.sequencer import EpochSequencer, SequencerState, Stamps
 from loomlog.errors import AppendUnknown, Busy, LoomError, Unavailable
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.procedures import RETRY, Asker, recover
@@ -56,7 +56,7 @@ GIVE_UP_S: Final = 1.0  # between epochs that fail unexpectedly
 
 
 @dataclass(eq=False, slots=True)
-class Append:
+class OpenAppend:
     """An append of a client, until it is answered. The sequencer gets it as the opaque token of the
     batch."""
 
@@ -69,7 +69,9 @@ class Append:
     epoch: Epoch = 0  # that it may be placed in; if repeated, the first one; 0: any
 
     @classmethod
-    def of(cls, codec: Codec, connection: Connection, frame: Frame, payload: memoryview) -> Append:
+    def of(
+        cls, codec: Codec, connection: Connection, frame: Frame, payload: memoryview
+    ) -> OpenAppend:
         """Return the append in a frame; raises Corrupt."""
         header, order = batch.check(payload), frame.copyset_append
         return cls(codec, connection, frame.id, header, payload, order.repeated, order.epoch)
@@ -85,7 +87,7 @@ class Append:
         batch.assign_llsn(self.batch, stream, epoch, lsn)
         batch.assign_position(self.batch, lsn)
 
-    def for_epoch(self, epoch: Epoch) -> Append:
+    def for_epoch(self, epoch: Epoch) -> OpenAppend:
         """Return the append for this epoch, if it is in none before. It gets a copy of the batch:
         parts of the old one may still be on their way."""
         return replace(self, batch=bytearray(self.batch), repeated=False, epoch=epoch)
@@ -105,7 +107,7 @@ class Append:
         self.connection.send(frame)
 
 
-OpenEnd = tuple[Append, Lsn]
+OpenEnd = tuple[OpenAppend, Lsn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class SequencerContext:
     asker: Asker
     epochs: EpochStoreClient
     exclusions: Exclusions
-    chance: Chance
+    chance: Shuffler
     now_us: Callable[[], int]
     spawn: Callable[[Coroutine[Any, Any, None]], object]
 
@@ -129,7 +131,7 @@ class RunningSequencer:
         self,
         known: Known,
         context: SequencerContext,
-        again: Callable[[Append], None],
+        again: Callable[[OpenAppend], None],
         over: Callable[[list[OpenEnd]], None],
     ) -> None:
         state = known.state
@@ -139,7 +141,7 @@ class RunningSequencer:
         self._again = again
         self._over = over
         self._loop = asyncio.get_running_loop()
-        self._core = Sequencer(
+        self._core = EpochSequencer(
             known.log,
             state.metadata_of(state.epoch),
             state.epoch,
@@ -152,7 +154,7 @@ class RunningSequencer:
         # There never was an epoch before it.
         self._is_first = state.history[0].since == state.epoch and not state.trimmed
         self._producers = ProducerTable()
-        self._underway: dict[Lsn, Append] = {}
+        self._underway: dict[Lsn, OpenAppend] = {}
         self._open_ends: list[OpenEnd] = []
         self._timer: asyncio.TimerHandle | None = None
         self._ticks_at = 0.0  # uvloop's timers do not know it when it is now
@@ -171,7 +173,7 @@ class RunningSequencer:
 
     @property
     def is_over(self) -> bool:
-        return self._core.state is State.OVER
+        return self._core.state is SequencerState.OVER
 
     async def recovered(self) -> bool:
         """Wait until all earlier epochs are recovered; False: this one ended before that."""
@@ -185,7 +187,7 @@ class RunningSequencer:
             epoch=self._core.epoch,
         )
 
-    def knows(self, append: Append) -> bool:
+    def knows(self, append: OpenAppend) -> bool:
         """Return whether no older epoch can have the append, or it is too old to tell."""
         if self._is_first:
             return True
@@ -197,7 +199,7 @@ class RunningSequencer:
 
     # ---- events
 
-    def append(self, append: Append) -> None:
+    def append(self, append: OpenAppend) -> None:
         """Take an append; raises AppendUnknown if it may repeat one that is too old to tell."""
         producer_id, sequence = append.header.producer_id, append.header.sequence
         if repeated := self._producers.find(producer_id, sequence):
@@ -244,7 +246,7 @@ class RunningSequencer:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _repeat(self, append: Append, lsn: Lsn) -> None:
+    def _repeat(self, append: OpenAppend, lsn: Lsn) -> None:
         """Answer a repeated append, or when it is in progress answer only this request later."""
         underway = self._underway.get(lsn)
         if underway is None:
@@ -270,12 +272,12 @@ class RunningSequencer:
                     record = request.record
                     answered = partial(self._answered, node, record.first, record.wave)
                     self._context.asker.ask(node, request, answered)
-                case Acknowledge(Append() as append, lsn):
+                case Acknowledge(OpenAppend() as append, lsn):
                     del self._underway[lsn]
                     append.succeeded(lsn)
-                case Reject(Append() as append, why):
+                case Reject(OpenAppend() as append, why):
                     self._reject(append, why)
-                case LeaveOpen(Append() as append, lsn):
+                case LeaveOpen(OpenAppend() as append, lsn):
                     self._open_ends.append((append, lsn))
                 case StepDown(seal):
                     logger.info(
@@ -296,7 +298,7 @@ class RunningSequencer:
                     logger.info("loglet %d: epoch %d is full", self._log, self.epoch)
         self._schedule()
 
-    def _reject(self, append: Append, why: Rejection) -> None:
+    def _reject(self, append: OpenAppend, why: Rejection) -> None:
         match why:
             case Rejection.BUSY:
                 append.failed(Busy(f"loglet {self._log}: {why}: try again in a moment"))

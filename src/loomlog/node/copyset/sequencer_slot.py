@@ -37,7 +37,7 @@ from loomlog.errors import (
 from loomlog.limits import MIB, REQUEST_TIMEOUT_S
 from loomlog.node.copyset.epoch_store import Known
 from loomlog.node.copyset.procedures import ANSWER_S, RETRY
-from loomlog.node.copyset.sequencer import Append, OpenEnd, RunningSequencer, SequencerContext
+from loomlog.node.copyset.sequencer import OpenAppend, OpenEnd, RunningSequencer, SequencerContext
 from loomlog.node.workers import insist
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -58,7 +58,7 @@ class SequencerSlot:
         self._log = log
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Append] = deque()  # until there is a sequencer
+        self._queue: deque[OpenAppend] = deque()  # until there is a sequencer
         self._queued_bytes = 0
         self._activating: asyncio.Task[None] | None = None
         self._begun: Epoch = 0  # the newest; none is begun twice, LSNs would be given again
@@ -75,7 +75,7 @@ class SequencerSlot:
 
     # ---- requests
 
-    def append(self, append: Append) -> None:
+    def append(self, append: OpenAppend) -> None:
         """Take an append; it is answered when its outcome is clear."""
         sequencer = self.sequencer
         if sequencer is None:
@@ -128,7 +128,7 @@ class SequencerSlot:
 
     # ---- activation
 
-    def _enqueue(self, append: Append) -> None:
+    def _enqueue(self, append: OpenAppend) -> None:
         size = self._queued_bytes + append.header.size
         if len(self._queue) >= QUEUED_APPENDS_MAX or size > QUEUED_BYTES_MAX:
             trouble = f"loglet {self._log}: too many appends wait for a sequencer"
@@ -143,7 +143,7 @@ class SequencerSlot:
         for append in self._dequeue():
             self.append(append)
 
-    def _dequeue(self) -> list[Append]:
+    def _dequeue(self) -> list[OpenAppend]:
         queued = list(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
@@ -181,7 +181,7 @@ class SequencerSlot:
         for append in self._dequeue():
             self._refuse(append, error)
 
-    def _refuse(self, append: Append, error: LoomError) -> None:
+    def _refuse(self, append: OpenAppend, error: LoomError) -> None:
         """Refuse an append, unless it is repeated and the closed log may have it already."""
         if isinstance(error, Sealed) and append.repeated:
             self._context.spawn(self._look_back(append, self._closed_at()))
@@ -277,7 +277,7 @@ class SequencerSlot:
         state = await self._context.epochs.ask(GetState(self._log))
         return True if state is not None and state.last_clean >= epoch else None
 
-    async def _resolve(self, left: dict[Append, Lsn], append: Append, lsn: Lsn) -> None:
+    async def _resolve(self, left: dict[OpenAppend, Lsn], append: OpenAppend, lsn: Lsn) -> None:
         outcome = await self._find_out(lsn)
         del left[append]
         match outcome:
@@ -296,7 +296,7 @@ class SequencerSlot:
         outcome: Resolution = await insist(attempt, RETRY)
         return outcome
 
-    def _answer_unknown(self, append: Append, reason: str) -> None:
+    def _answer_unknown(self, append: OpenAppend, reason: str) -> None:
         append.failed(
             AppendUnknown(
                 f"loglet {self._log}: whether the batch was appended is not known: {reason}"
@@ -305,7 +305,7 @@ class SequencerSlot:
 
     # ---- repeated appends
 
-    async def _look_back(self, append: Append, recovered: Awaitable[Epoch | None]) -> None:
+    async def _look_back(self, append: OpenAppend, recovered: Awaitable[Epoch | None]) -> None:
         """Look for the append in epochs before the one that `recovered` waits for."""
         self._looking_back += 1
         try:
@@ -340,7 +340,7 @@ class SequencerSlot:
         epoch: Epoch = await insist(attempt, RETRY)
         return epoch
 
-    async def _find_before(self, append: Append, epoch: Epoch) -> None:
+    async def _find_before(self, append: OpenAppend, epoch: Epoch) -> None:
         header = append.header
 
         async def attempt() -> FoundBatch | None:

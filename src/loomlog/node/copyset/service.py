@@ -28,11 +28,11 @@ from loomlog.core.copyset.record import Epoch, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import InvalidArgument, LoomError, Sealed, Unauthorized, Unavailable
-from loomlog.node.copyset.copies import CatchUp, Copies, looked_up
+from loomlog.node.copyset.copies import Copies, LogCatchUp, looked_up
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
-from loomlog.node.copyset.peers import Peers
+from loomlog.node.copyset.peers import PeerNodes
 from loomlog.node.copyset.procedures import Asker, recover
-from loomlog.node.copyset.sequencer import Append, RunningSequencer, SequencerContext
+from loomlog.node.copyset.sequencer import OpenAppend, RunningSequencer, SequencerContext
 from loomlog.node.copyset.sequencer_slot import SequencerSlot
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
@@ -70,10 +70,10 @@ class CopysetService(NodeProtocol):
         self._dead: set[NodeId] = set()  # as the metadata repository sees it
         self._exclusions = Exclusions()
         self._reported_tails: dict[LogId, Lsn] = {}
-        self._peers = Peers(context.codec, self._connected)
+        self._peers = PeerNodes(context.codec, self._connected)
         self._epochs = EpochStoreClient(context.link.request, self._learned)
         self._copies = Copies(context.disks, self._epochs, _now_us, self._spawn)
-        self._catch_up = CatchUp(self._me, self._copies, self._epochs, self._spawn)
+        self._catch_up = LogCatchUp(self._me, self._copies, self._epochs, self._spawn)
         self._asker = Asker(self._me, self._copies, self._catch_up, self._peers, self._epochs)
         self._copies_lost = self._copies.volume.is_lost  # and that was not reported yet
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
@@ -183,7 +183,7 @@ class CopysetService(NodeProtocol):
     # ---- requests of clients
 
     def _append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        append = Append.of(self._codec, connection, frame, payload)
+        append = OpenAppend.of(self._codec, connection, frame, payload)
         self._slot(frame.copyset_append.loglet_id).append(append)
 
     async def _find_tail(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from loomlog import limits
 from loomlog.errors import LoomError, Timeout, Unavailable
 from loomlog.net.endpoints import connect
-from loomlog.node.ordered.reader import Reader
+from loomlog.node.ordered.reader import ReplicaReader
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.workers import Throttle
 from loomlog.storage.ordered.stream_reader import Part
@@ -33,11 +33,11 @@ _PART_TIMEOUT_S = 3 * limits.REQUEST_TIMEOUT_S  # the other disk may be busy
 Answer: TypeAlias = "asyncio.Future[LoomError | None]"
 
 
-class Copy:
+class OutgoingCopy:
     """One copy to one destination, from its start to its end."""
 
     def __init__(
-        self, driver: ReplicaDriver, reader: Reader, codec: Codec, order: pb.Synchronise
+        self, driver: ReplicaDriver, reader: ReplicaReader, codec: Codec, order: pb.Synchronise
     ) -> None:
         self.driver = driver
         self.epoch = int(order.seal_epoch)

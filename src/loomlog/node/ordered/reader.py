@@ -46,7 +46,7 @@ class Unreadable(NamedTuple):
     glsns: Range
 
 
-class Reader:
+class ReplicaReader:
     """Reads committed entries of one replica, from memory if it can."""
 
     def __init__(self, driver: ReplicaDriver, worker: Worker, repairer: Repairer) -> None:
@@ -198,13 +198,13 @@ class Reader:
         return commit.llsn + max(0, glsn - commit.glsn)
 
 
-class Subscription:
+class StreamSubscription:
     """Sends a stream's committed batches to one reader, in order, for as long as it wants."""
 
     def __init__(
         self,
         driver: ReplicaDriver,
-        reader: Reader,
+        reader: ReplicaReader,
         codec: Codec,
         connection: Connection,
         request: pb.Frame,
@@ -313,7 +313,7 @@ class Held(NamedTuple):
     """A replica, and what works with it."""
 
     driver: ReplicaDriver
-    reader: Reader
+    reader: ReplicaReader
     repairer: Repairer
     destination: CopyDestination
 
@@ -326,7 +326,7 @@ class ReadRequests:
         self._holding = holding
         self._codec = codec
         self._service = service
-        self._subscriptions: dict[Connection, dict[int, Subscription]] = {}
+        self._subscriptions: dict[Connection, dict[int, StreamSubscription]] = {}
 
     def routes(self) -> dict[str, Route]:
         return {
@@ -353,7 +353,9 @@ class ReadRequests:
         held = self._holding(frame.fetch_batches.log_stream_id)  # it may leave then
         self._service.spawn(self._answer_fetch(connection, frame, held.reader))
 
-    async def _answer_fetch(self, connection: Connection, frame: Frame, reader: Reader) -> None:
+    async def _answer_fetch(
+        self, connection: Connection, frame: Frame, reader: ReplicaReader
+    ) -> None:
         order = frame.fetch_batches
         async with connection.turns:
             try:
@@ -406,7 +408,7 @@ class ReadRequests:
         mine = self._subscriptions.setdefault(connection, {})
         if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
             raise Busy("too many subscriptions on this connection: cancel some first")
-        subscription = Subscription(held.driver, held.reader, self._codec, connection, frame)
+        subscription = StreamSubscription(held.driver, held.reader, self._codec, connection, frame)
         mine[frame.id] = subscription
         subscription.task.add_done_callback(lambda _: mine.pop(frame.id, None))
 

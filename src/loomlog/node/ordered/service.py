@@ -21,8 +21,8 @@ from loomlog.errors import (
     Trimmed,
 )
 from loomlog.node.ordered.copy_destination import CopyDestination
-from loomlog.node.ordered.copy_source import Copy
-from loomlog.node.ordered.reader import Held, Reader, ReadRequests
+from loomlog.node.ordered.copy_source import OutgoingCopy
+from loomlog.node.ordered.reader import Held, ReadRequests, ReplicaReader
 from loomlog.node.ordered.repairer import Repairer, Scrub
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.ordered.replication import Backups
@@ -50,7 +50,7 @@ class OrderedService(NodeProtocol):
         self._codec = context.codec
         self._link = context.link
         self._backups = Backups(context.codec, self._replication_failed)
-        self._copies: dict[tuple[StreamId, str], Copy] = {}  # to an address
+        self._copies: dict[tuple[StreamId, str], OutgoingCopy] = {}  # to an address
         self._scrubs: dict[StreamId, Scrub] = {}
         self._recoveries: set[asyncio.Task[None]] = set()
         self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
@@ -120,7 +120,7 @@ class OrderedService(NodeProtocol):
             lambda driver: self._changed(driver.stream_id),
         )
         repairer = Repairer(driver, self._disks.reader, self._codec)
-        reader = Reader(driver, self._disks.reader, repairer)
+        reader = ReplicaReader(driver, self._disks.reader, repairer)
         self.held[driver.stream_id] = Held(
             driver, reader, repairer, CopyDestination(driver, self._codec)
         )
@@ -134,7 +134,7 @@ class OrderedService(NodeProtocol):
         if stream_id in self._scrubs:
             await self._scrubs.pop(stream_id).stop()
 
-    def _copies_of(self, stream_id: StreamId) -> list[Copy]:
+    def _copies_of(self, stream_id: StreamId) -> list[OutgoingCopy]:
         keys = [key for key in self._copies if key[0] == stream_id]
         return [self._copies.pop(key) for key in keys]
 
@@ -392,7 +392,7 @@ class OrderedService(NodeProtocol):
             await copy.stop()
             copy = None
         if copy is None:
-            copy = Copy(held.driver, held.reader, self._codec, order)
+            copy = OutgoingCopy(held.driver, held.reader, self._codec, order)
             self._copies[key] = copy
         copy.throttle.bytes_per_s = order.bytes_per_s
         await copy.settled(limits.COPY_ANSWER_S)
@@ -428,12 +428,12 @@ class OrderedService(NodeProtocol):
         return pb.Frame(commit_list=answer)
 
 
-async def _answer_repeated(reader: Reader, first_llsn: Llsn) -> Frame:
+async def _answer_repeated(reader: ReplicaReader, first_llsn: Llsn) -> Frame:
     first_glsn = await _position_of(reader, first_llsn)
     return pb.Frame(appended=pb.Appended(first_glsn=first_glsn, first_llsn=first_llsn))
 
 
-async def _position_of(reader: Reader, llsn: Llsn) -> Glsn:
+async def _position_of(reader: ReplicaReader, llsn: Llsn) -> Glsn:
     try:
         return await reader.position_of(llsn)
     except Trimmed as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, hole, lsns, metadata, state
 
-from loomlog.core.copyset.effects import Gap, GapKind
+from loomlog.core.copyset.effects import GapKind, ReadGap
 from loomlog.core.copyset.messages import EpochEnd, LogState
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
-from loomlog.core.copyset.reader_sources import Finding, Source, find_nothing
+from loomlog.core.copyset.reader_sources import Finding, ReadSource, find_nothing
 from loomlog.core.copyset.record import last_of, make
 
 THREE = state(metadata(1, 2, 3))
@@ -18,9 +18,9 @@ def at(offset: int) -> int:
     return make(1, offset)
 
 
-def sources(*passed: int, **authorities: Authority) -> list[Source]:
+def sources(*passed: int, **authorities: Authority) -> list[ReadSource]:
     """Of nodes 1 to 5 those have looked up to 9, and the others have not answered."""
-    made = [Source(node, at(10) if node in passed else START) for node in range(1, 6)]
+    made = [ReadSource(node, at(10) if node in passed else START) for node in range(1, 6)]
     for source in made:
         source.authority = authorities.get(f"node{source.node}", Authority.FULL)
     return made
@@ -29,7 +29,7 @@ def sources(*passed: int, **authorities: Authority) -> list[Source]:
 FIVE = metadata(1, 2, 3, 4, 5, replication=3)
 
 
-def find(found: list[Source], known: EpochMetadata = FIVE, decided: int = 0) -> Finding | None:
+def find(found: list[ReadSource], known: EpochMetadata = FIVE, decided: int = 0) -> Finding | None:
     return find_nothing(START, decided, known, found, graces=2)
 
 
@@ -236,11 +236,11 @@ def test_where_nobody_knows_the_end_of_an_epoch_its_last_records_are_lost() -> N
     rig = ReaderRig(recovered(end(1, 2, exact=False)))
     rig.answer(1, data(at(1), 2), up_to=last_of(1))
     assert rig.delivered == [lsns(1, 2)]
-    assert rig.seen[1:] == [Gap(at(3), last_of(1), GapKind.DATALOSS, exact=False)]
+    assert rig.seen[1:] == [ReadGap(at(3), last_of(1), GapKind.DATALOSS, exact=False)]
 
 
 def test_a_node_counts_for_epochs_that_began_after_it_lost_its_disk() -> None:
-    source = Source(1, START, lost_through=1)
+    source = ReadSource(1, START, lost_through=1)
     assert [source.counts_at(lsn) for lsn in (at(9), make(2, 1))] == [False, True]
     assert [source.may_miss_records(lsn) for lsn in (at(9), make(2, 1))] == [True, False]
 

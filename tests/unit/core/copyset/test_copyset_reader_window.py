@@ -6,15 +6,15 @@ import random
 
 from copyset_reader_rig import START, bridge, data, hole, lsns
 
-from loomlog.core.copyset.reader_window import HEAD_BYTES, Room, Window, WindowSpan
+from loomlog.core.copyset.reader_window import HEAD_BYTES, ReadWindow, Room, WindowSpan
 from loomlog.core.copyset.record import Kind, make
 
 
-def window_of(room: Room | None = None) -> Window:
-    return Window(room or Room(1 << 20))
+def window_of(room: Room | None = None) -> ReadWindow:
+    return ReadWindow(room or Room(1 << 20))
 
 
-def drain(window: Window) -> list[tuple[int, int, Kind]]:
+def drain(window: ReadWindow) -> list[tuple[int, int, Kind]]:
     """What stands where, as offsets."""
     pieces = []
     while window.first is not None:

@@ -27,7 +27,7 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, Trouble
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Offset, Record, make
-from loomlog.core.copyset.recovery import EpochRecovery, Heads, Interrupted, Recovered, Recovery
+from loomlog.core.copyset.recovery import EpochRecovery, Heads, NotRecovered, Recovered, Recovery
 from loomlog.core.requests import Lost
 from loomlog.types import NodeId
 
@@ -124,7 +124,7 @@ def test_too_few_nodes_are_waited_for(down: set[int]) -> None:
     rig = RecoveryRig()
     rig.write(1, 1, 2, 3)
     rig.down = down
-    assert isinstance(rig.recover(), Interrupted)
+    assert isinstance(rig.recover(), NotRecovered)
     assert rig.state.last_clean == 0
     assert not rig.requests(Store)
     rig.down = set()
@@ -248,7 +248,7 @@ def test_a_node_knows_first_that_it_lost_something() -> None:
             return replace(answer, lost_through=1)
         return Lost() if ask.target == 2 else None
 
-    assert isinstance(rig.recover(hook), Interrupted)
+    assert isinstance(rig.recover(hook), NotRecovered)
 
 
 def test_a_disk_that_is_lost_after_the_seal_is_no_evidence() -> None:
@@ -261,7 +261,7 @@ def test_a_disk_that_is_lost_after_the_seal_is_no_evidence() -> None:
             rig.nodes[1].answer(Seal(LOG, 1, wave=0))  # as a node does that lost its disk
         return Lost() if ask.target == 2 and not isinstance(ask.request, Seal) else None
 
-    assert isinstance(rig.recover(hook), Interrupted)
+    assert isinstance(rig.recover(hook), NotRecovered)
     assert not rig.requests(Store)
 
 
@@ -281,7 +281,7 @@ def test_a_node_that_takes_nothing_is_left_out_the_next_time() -> None:
         full[:] = full or [ask.target]
         return Refused(Trouble.NO_SPACE) if ask.target in full else None
 
-    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), hook), Interrupted)
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), hook), NotRecovered)
     assert isinstance(rig.drive(recovery.attempt({}, NOW_US), hook), Recovered)
     assert {copy.wave for copy in rig.copies(2).values()} == {2}
 
@@ -312,7 +312,7 @@ def test_nothing_is_repeated_when_only_the_last_answer_was_lost() -> None:
         rig.answer(Exchange([ask]))
         return Lost()
 
-    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), unheard), Interrupted)
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), unheard), NotRecovered)
     asked = len(rig.requests(Seal))
     assert isinstance(rig.drive(recovery.attempt({}, NOW_US)), Recovered)
     assert len(rig.requests(Seal)) == asked
@@ -332,7 +332,7 @@ def test_a_late_store_of_an_older_attempt_does_not_count() -> None:
         return Lost() if ask.target == 1 else None
 
     recovery = Recovery(LOG, 2)
-    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), first), Interrupted)
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US), first), NotRecovered)
     assert any(request.record.kind is HOLE for _, request in late)
     assert isinstance(rig.drive(recovery.attempt({}, NOW_US)), Recovered)
     for node, request in late:
@@ -491,6 +491,6 @@ def test_a_node_that_forgot_its_seal_is_not_told_that_all_is_clean() -> None:
             rig.lose_disk(2)
         return None
 
-    assert isinstance(rig.recover(hook), Interrupted)
+    assert isinstance(rig.recover(hook), NotRecovered)
     assert rig.state.last_clean == 0
     assert rig.nodes[2].answer(Clean(LOG, 1, rig.requests(Clean)[0].end)) == NotHere()

@@ -33,7 +33,7 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Member, Trouble
 from loomlog.core.copyset.record import Record, make
-from loomlog.core.copyset.sequencer import OFFSET_LAST, Sequencer, SequencerSettings
+from loomlog.core.copyset.sequencer import OFFSET_LAST, EpochSequencer, SequencerSettings
 
 LOG = 1
 EPOCH = 5
@@ -63,7 +63,7 @@ class SequencerRig:
         self.now = 100.0
         self.exclusions = Exclusions()
         everybody = [*METADATA.nodes, 9]
-        self.sequencer = Sequencer(
+        self.sequencer = EpochSequencer(
             LOG, METADATA, EPOCH, everybody, self.exclusions, Random(1), SETTINGS
         )
         self.sent: list[Send] = []

@@ -30,7 +30,7 @@ from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.errors import Unavailable
 from loomlog.limits import MIB
 from loomlog.net.turns import Turns
-from loomlog.node.copyset.copies import CatchUp, Copies
+from loomlog.node.copyset.copies import Copies, LogCatchUp
 from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.logs_volume import find_logs
 from loomlog.node.disks import Disks
@@ -70,7 +70,7 @@ class TendedLogs(MemoryLogs):
         return False
 
 
-class RecordedCatchUp(CatchUp):
+class RecordedCatchUp(LogCatchUp):
     def __init__(self, copies: Copies) -> None:
         super().__init__(ME, copies, EpochStoreClient(nobody, lambda known: None), lambda _: None)
         self.purges: list[tuple[int, Lsn]] = []

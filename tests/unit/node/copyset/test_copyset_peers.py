@@ -10,7 +10,7 @@ import pytest
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import NodeAnswer, Seal
 from loomlog.node.copyset import peers
-from loomlog.node.copyset.peers import Peers
+from loomlog.node.copyset.peers import PeerNodes
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import KnownNode
 
@@ -23,7 +23,7 @@ def nobody() -> str:
     return f"{host}:{port}"
 
 
-async def answer(to: Peers) -> NodeAnswer | None:
+async def answer(to: PeerNodes) -> NodeAnswer | None:
     answered: asyncio.Future[NodeAnswer | None] = asyncio.get_running_loop().create_future()
     to.ask(2, Seal(1, 1), 0, answered.set_result)
     async with asyncio.timeout(10):
@@ -35,7 +35,7 @@ async def test_between_two_attempts_to_connect_nobody_waits(
 ) -> None:
     """Else it would seem slow, and cost a wave."""
     monkeypatch.setattr(peers, "RETRY", Backoff(1000.0, 1000.0))
-    others = Peers(Codec("vsn"), lambda node: None)
+    others = PeerNodes(Codec("vsn"), lambda node: None)
     others.learn([KnownNode(2, nobody, True, False)])
     assert await answer(others) is None
     assert await answer(others) is None
@@ -48,7 +48,7 @@ async def test_who_waits_is_told_of_what_nobody_expected_and_it_is_tried_again(
     async def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    others = Peers(Codec("vsn"), lambda node: None)
+    others = PeerNodes(Codec("vsn"), lambda node: None)
     others.learn([KnownNode(2, nobody, True, False)])
     with monkeypatch.context() as broken:
         broken.setattr(peers, "connect", fail)

@@ -21,7 +21,7 @@ from loomlog.client.loglets.copyset.reader_driver import Reading
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe.pieces import Referred, decode, refers
-from loomlog.core.copyset.effects import Deliver, Gap, GapKind
+from loomlog.core.copyset.effects import Deliver, GapKind, ReadGap
 from loomlog.core.copyset.landmarks import SequencerTail, tail
 from loomlog.core.copyset.log_state import awaited
 from loomlog.core.copyset.messages import Delivered, Read
@@ -107,7 +107,9 @@ class CopysetFinder:
                 f"{last}"
             )
 
-    async def _take(self, view: View, position: Glsn, deadline_s: float) -> Deliver | Gap | None:
+    async def _take(
+        self, view: View, position: Glsn, deadline_s: float
+    ) -> Deliver | ReadGap | None:
         changed = asyncio.Event()
         reading = Reading(
             self._segments, view, position, position, changed.set, room_bytes=ROOM_BYTES
@@ -128,7 +130,7 @@ class CopysetFinder:
         finally:
             reading.close()
 
-    def _nothing(self, gap: Gap | None, position: Glsn) -> LoomError:
+    def _nothing(self, gap: ReadGap | None, position: Glsn) -> LoomError:
         if gap is not None and gap.kind is GapKind.TRIM:
             return Trimmed(f"position {position} of log {self._name!r} was trimmed")
         if gap is not None and gap.kind is GapKind.DATALOSS:

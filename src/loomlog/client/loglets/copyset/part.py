@@ -17,8 +17,7 @@ from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.part import Following, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.core.backoff import Backoff
-from loomlog.core.copyset import effects
-from loomlog.core.copyset.effects import Deliver, GapKind
+from loomlog.core.copyset.effects import Deliver, GapKind, ReadGap
 from loomlog.errors import DataLoss, Retryable
 from loomlog.types import Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
@@ -46,7 +45,7 @@ class CopysetPart(Following):
         self._stream = stream
         self._ends_at(run.last)
         self._looks = 0  # polls for the end
-        self._coming: deque[Deliver | effects.Gap] = deque()  # bridges and the item after them
+        self._coming: deque[Deliver | ReadGap] = deque()  # bridges and the item after them
         self._arrived = False  # whether the last of them is no bridge
         self._behind = False  # whether it reads beyond the run
         self._reading = self._read(start, self._stop)
@@ -76,7 +75,7 @@ class CopysetPart(Following):
                 return gap
         return None
 
-    def _take(self) -> Deliver | effects.Gap | None:
+    def _take(self) -> Deliver | ReadGap | None:
         """Return the next item if it has arrived. A bridge is held back until the item after it
         arrives: if the segment ends there, the next segment has entries in place of the bridge."""
         while not self._arrived:
@@ -84,7 +83,7 @@ class CopysetPart(Following):
             if found is None:
                 return None
             self._coming.append(found)
-            self._arrived = not (isinstance(found, effects.Gap) and found.kind is GapKind.BRIDGE)
+            self._arrived = not (isinstance(found, ReadGap) and found.kind is GapKind.BRIDGE)
         found = self._coming.popleft()
         self._arrived = bool(self._coming)
         return found
@@ -101,7 +100,7 @@ class CopysetPart(Following):
         refers = pieces.refers(read_header(record.batch))
         return pieces.decode(record.batch, refers, found.skip, rows)
 
-    def _gap(self, found: effects.Gap) -> Gap | None:
+    def _gap(self, found: ReadGap) -> Gap | None:
         name = self._segments.log.name
         if found.kind is GapKind.TRIM:  # an error, since it may be archived
             self._failure = trimmed(self._numbering, self._next, name, found.last + 1)
@@ -167,7 +166,7 @@ class CopysetPart(Following):
             self._failure = error
 
 
-def lost(log: str, gap: effects.Gap) -> DataLoss:
+def lost(log: str, gap: ReadGap) -> DataLoss:
     what = f"positions {gap.first} to {gap.last} of log {log!r} were acknowledged"
     if not gap.exact:
         what = (

@@ -17,13 +17,13 @@ from loomlog.core.copyset.effects import (
     AskNode,
     Deliver,
     Finished,
-    Gap,
     NeedMetadata,
     ReaderEffect,
+    ReadGap,
     SetTimer,
 )
 from loomlog.core.copyset.messages import Delivered, LogState
-from loomlog.core.copyset.reader import Reader
+from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
 from loomlog.core.copyset.record import LSN_MAX, Lsn
 from loomlog.errors import LoomError, Retryable
@@ -55,14 +55,14 @@ class Reading:
         self._view = view
         self._notify = notify
         self._loop = asyncio.get_running_loop()
-        self._reader = Reader(
+        self._reader = CopysetReader(
             view.loglet,
             first,
             LSN_MAX if until is None else until,
             batches=payloads,
             settings=ReadSettings(room_bytes=room_bytes),
         )
-        self._ready: deque[Deliver | Gap] = deque()
+        self._ready: deque[Deliver | ReadGap] = deque()
         self._questions: dict[NodeId, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +77,7 @@ class Reading:
         """Whether all items were taken, up to `until` or to the segment's end."""
         return self._reader.finished and not self._ready
 
-    def take(self) -> Deliver | Gap | None:
+    def take(self) -> Deliver | ReadGap | None:
         """Return the next item if it has arrived."""
         if not self._ready:
             return None
@@ -95,7 +95,7 @@ class Reading:
     def _do(self, effects: list[ReaderEffect]) -> None:
         for effect in effects:
             match effect:
-                case Deliver() | Gap():
+                case Deliver() | ReadGap():
                     self._ready.append(effect)
                 case AskNode():
                     self._ask(effect)
