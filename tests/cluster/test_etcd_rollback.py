@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loomlog.cli.commands.rebuild import How, catch_up_several
+from loomlog.cli.commands.rebuild import How, catch_up
+from loomlog.cli.console.options import EtcdAccess
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, RolledBack
 from loomlog.metadata.store.contract import LateStore
@@ -86,8 +87,9 @@ async def test_a_restored_etcd_serves_nobody_until_it_was_brought_up_to_date(
             assert any("went back in time" in each for each in status.conditions)
 
             await servers.stop_all()
-            how = How(servers._listen[1], (), PATIENCE_S, as_json=True)
-            await catch_up_several(servers.settings, how)
+            shared = ",".join(servers.settings.endpoints)
+            how = How(listen=servers._listen[1], timeout=PATIENCE_S, etcd=shared, as_json=True)
+            await catch_up(how, EtcdAccess())
             for number in MEMBERS:
                 shutil.rmtree(servers.data(number))
             await servers.start_all()

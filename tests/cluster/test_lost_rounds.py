@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from loomlog import connect
-from loomlog.cli.commands.rebuild import How, rebuild_alone
+from loomlog.cli.commands.rebuild import How, rebuild
+from loomlog.cli.console.options import EtcdAccess
 from loomlog.errors import Corrupt, NotLeader, RolledBack
 from loomlog.metadata.store.contract import Versioned
 from loomlog.testing import LocalCluster
@@ -44,7 +45,7 @@ async def test_readers_are_told_and_a_rebuild_brings_everything_back(tmp_path: P
 
         await local.stop_metadata()
         (vmr / "rounds").rename(tmp_path / "damaged")
-        await rebuild_alone(str(vmr), How(local.address, (), timeout_s=30, as_json=True))
+        await rebuild(How(str(vmr), local.address, timeout=30, as_json=True), EtcdAccess())
         await local.start_metadata()
         assert await log.tail() == ENTRIES
         assert (await log.append(b"more")).position == ENTRIES + 1

@@ -96,7 +96,7 @@ def run(
 ) -> ArchiveOutcome:
     """Archive a log up to `until`; with `trim` drop from the log what is archived up to there, once
     every file was compared with it."""
-    job = _ArchiveRun(cluster, address, log, run_tasks, report)
+    job = _ArchiveRun(cluster, address, log, _Tasks(run_tasks, report))
     job.claim(to)
     report("cleaning", 0, 1)
     contents.clean(job.archive)
@@ -127,7 +127,7 @@ def verify(
     head = cluster.log(log).head()
     place = ArchivedLog(address, log, info.location)
     tasks = [CheckTask(place, file, head) for file in Archive(info).files()]
-    return _run(run_tasks, report, "checking", check_file, tasks)
+    return _Tasks(run_tasks, report).run("checking", check_file, tasks)
 
 
 def forget(cluster: BlockingCluster, log: str) -> ArchiveInfo:
@@ -155,25 +155,22 @@ def older_than(cluster: BlockingCluster, log: str, age_s: float) -> Glsn:
 class _ArchiveRun:
     """One run; it changes the archive only as long as no other run has begun."""
 
-    def __init__(
-        self,
-        cluster: BlockingCluster,
-        address: str,
-        log: str,
-        run_tasks: RunTasks,
-        report: Report,
-    ) -> None:
+    def __init__(self, cluster: BlockingCluster, address: str, log: str, tasks: _Tasks) -> None:
         self._address = address
         self._log = cluster.log(log)
         self._register = cluster.register(record.register_name(log))
-        self._run_tasks = run_tasks
-        self._report = report
+        self._tasks = tasks
+        self._report = tasks.report
         self._version = 0
         self.archive: Archive
 
     @property
     def info(self) -> ArchiveInfo:
         return self.archive.info
+
+    @property
+    def _place(self) -> ArchivedLog:
+        return ArchivedLog(self._address, self._log.name, self.info.location)
 
     def claim(self, to: str | None) -> None:
         """Take over the archive: earlier runs can no longer change it."""
@@ -205,13 +202,14 @@ class _ArchiveRun:
                 f"position {until} of log {self._log.name!r} is not written yet; the last one is "
                 f"{tail}"
             )
-        place = ArchivedLog(self._address, self._log.name, self.info.location)
-        tasks = list(cut(self._log, place, self.info.through + 1, until, rows_per_file))
+        tasks = list(cut(self._log, self._place, self.info.through + 1, until, rows_per_file))
         total = sum(task.rows for task in tasks)
         made: list[RangeFile] = []
         for at in range(0, len(tasks), FILES_PER_STEP):
             done = sum(task.rows for task in tasks[:at])
-            files = self._run("writing", write_file, tasks[at : at + FILES_PER_STEP], done, total)
+            files = self._tasks.run(
+                "writing", write_file, tasks[at : at + FILES_PER_STEP], done, total
+            )
             files.sort(key=lambda file: file.first)
             self._publish(contents.extend(self.archive, files))
             made += files
@@ -222,9 +220,8 @@ class _ArchiveRun:
         head = self._log.head()
         if position < head:
             return 0
-        place = ArchivedLog(self._address, self._log.name, self.info.location)
-        tasks = [CheckTask(place, file, head) for file in self.archive.files(head, position)]
-        checked = self._run("checking", check_file, tasks)
+        tasks = [CheckTask(self._place, file, head) for file in self.archive.files(head, position)]
+        checked = self._tasks.run("checking", check_file, tasks)
         damaged = [found for found in checked if found.problem]
         if damaged:
             raise self._mended(damaged, head)
@@ -238,14 +235,13 @@ class _ArchiveRun:
     def _mended(self, damaged: list[Checked], head: Glsn) -> Corrupt:
         """Rewrite damaged files whose rows the log still has; return an error that lists both."""
         problems = "; ".join(found.problem for found in damaged)
-        place = ArchivedLog(self._address, self._log.name, self.info.location)
         lost = [found.file for found in damaged if found.file.first < head]
         tasks = [
-            WriteTask(place, found.file.first, found.file.last, found.file.rows)
+            WriteTask(self._place, found.file.first, found.file.last, found.file.rows)
             for found in damaged
             if found.file not in lost
         ]
-        files = {file.first: file for file in self._run("mending", write_file, tasks)}
+        files = {file.first: file for file in self._tasks.run("mending", write_file, tasks)}
         others = {f.file.name: files[f.file.first] for f in damaged if f.file.first in files}
         if others:
             self._publish(contents.exchange(self.archive, others))
@@ -312,7 +308,15 @@ class _ArchiveRun:
             "leaves the rest to it"
         )
 
-    def _run(
+
+class _Tasks:
+    """Runs tasks, and reports how many of their rows are done."""
+
+    def __init__(self, run_tasks: RunTasks, report: Report) -> None:
+        self._run_tasks = run_tasks
+        self.report = report
+
+    def run(
         self,
         what: str,
         work: Callable[[Any], R],
@@ -320,27 +324,15 @@ class _ArchiveRun:
         done: int = 0,
         total: int | None = None,
     ) -> list[R]:
-        return _run(self._run_tasks, self._report, what, work, tasks, done, total)
+        """Return the results; count rows as if all tasks were of the same size."""
+        rows = sum(task.rows for task in tasks)
+        total = rows if total is None else total
 
+        def finished(count: int) -> None:
+            self.report(what, done + rows * count // max(len(tasks), 1), total)
 
-def _run(
-    run_tasks: RunTasks,
-    report: Report,
-    what: str,
-    work: Callable[[Any], R],
-    tasks: Sequence[Any],
-    done: int = 0,
-    total: int | None = None,
-) -> list[R]:
-    """Return the results of all tasks; report in rows, as if all tasks were of the same size."""
-    rows = sum(task.rows for task in tasks)
-    total = rows if total is None else total
-    report(what, done, total)
-    if not tasks:
-        return []
-    return run_tasks(
-        work, tasks, lambda count: report(what, done + rows * count // len(tasks), total)
-    )
+        finished(0)
+        return self._run_tasks(work, tasks, finished) if tasks else []
 
 
 def _within(location: str, uri: str) -> bool:

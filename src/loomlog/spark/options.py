@@ -121,21 +121,21 @@ def _start(text: str) -> Start:
     if kind.lower() == "committed" and pipeline:
         return Committed(pipeline)
     wanted = "earliest, latest, committed:PIPELINE or a position from 1 on"
-    return _number("startingPosition", text, wanted)
+    return number("startingPosition", text, wanted)
 
 
 def _end(text: str) -> End:
     if text.lower() == "latest":
         return "latest"
-    return _number("endingPosition", text, "latest or a position from 1 on")
+    return number("endingPosition", text, "latest or a position from 1 on")
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
-    return None if text is None else _number(name, text, "a number from 1 on")
+    return None if text is None else number(name, text, "a number from 1 on")
 
 
-def _number(name: str, text: str, wanted: str) -> int:
+def number(name: str, text: str, wanted: str) -> int:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= _NUMBER_MAX:
         return int(text)
     raise InvalidArgument(f"{name} must be {wanted}, not {text!r}")

@@ -30,7 +30,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType, Time
 from loomlog.client.blocking import connect_sync
 from loomlog.client.publish.stager import Staged
 from loomlog.errors import InvalidArgument, LoomError
-from loomlog.spark.options import named, required
+from loomlog.spark.options import named, number, required
 
 _QUERY: Final = "sql.streaming.queryId"  # where Spark tells a task to which query it belongs
 _OPTIONS: Final = ("cluster", "log", "writer", "sequence")
@@ -73,7 +73,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         cluster=required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400"),
         log=required(options, "log", "the name of the log to write to"),
         writer=writer,
-        sequence=_number(sequence) if sequence is not None else 1,
+        sequence=1 if sequence is None else number("sequence", sequence, "a number from 1 on"),
     )
 
 
@@ -108,21 +108,21 @@ def require_writable(schema: StructType, overwrite: bool) -> None:
         )
 
 
-def _number(text: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) < 1 << 63:
-        return int(text)
-    raise InvalidArgument(f"sequence must be a number from 1 on, not {text!r}")
-
-
 # ---- tasks and driver
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStaged(WriterCommitMessage):
-    """The rows that a task staged for a writer."""
+    """The rows that a task staged."""
 
-    writer: str
     staged: Staged
+    writer: str = ""  # who publishes them
+
+
+def all_staged(messages: Sequence[WriterCommitMessage | None], log: str) -> Staged:
+    """Return the rows of all tasks together."""
+    parts = (message.staged for message in messages if isinstance(message, TaskStaged))
+    return reduce(add, parts, Staged(log))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -172,19 +172,19 @@ def _stage(options: WriteOptions, writer: str, batches: Iterator[Any]) -> TaskSt
     with connect_sync(options.cluster) as cluster:
         log = cluster.log(options.log)
         log.writer(writer)
-        return TaskStaged(writer, log.stage(batches))
+        return TaskStaged(log.stage(batches), writer)
 
 
 def _publish(
     options: WriteOptions, sequence: int, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
     """Publish on the driver, when all tasks are done."""
-    staged = [message for message in messages if isinstance(message, TaskStaged)]
-    if not staged:
+    writers = [message.writer for message in messages if isinstance(message, TaskStaged)]
+    if not writers:
         return  # Spark had no task for it: there was nothing to write
     with connect_sync(options.cluster) as cluster:
-        writer = cluster.log(options.log).writer(staged[0].writer)
-        writer.publish(sequence, reduce(add, (message.staged for message in staged)))
+        writer = cluster.log(options.log).writer(writers[0])
+        writer.publish(sequence, all_staged(messages, options.log))
 
 
 def _query() -> str:

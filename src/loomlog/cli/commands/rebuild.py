@@ -7,10 +7,18 @@ restored from a copy up to date.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -20,44 +28,54 @@ from loomlog.cli.console.output import console, plain, print_json
 from loomlog.errors import AlreadyExists, LoomError
 
 if TYPE_CHECKING:
-    from loomlog.config import EtcdSettings
     from loomlog.metadata.offline.rebuild import Findings, LogFinding
-    from loomlog.metadata.rollback.catch_up import CatchUpPlan, MetadataCatchUp
-    from loomlog.metadata.store.contract import MetaStore
-    from loomlog.types import LogId, NodeId
+    from loomlog.metadata.offline.transfer import MovableStore
+    from loomlog.metadata.rollback.catch_up import CatchUpPlan
+    from loomlog.types import NodeId
 
-Listen = Annotated[str, typer.Option(metavar="ADDR", help="Where the vmr was: nodes come there.")]
-Without = Annotated[
-    list[int] | None,
-    typer.Option(metavar="NODE", min=1, help="A storage node that is lost for good; repeatable."),
-]
-NodesTimeout = Annotated[
-    float, typer.Option(min=0, metavar="S", help="How long to wait for the nodes.")
-]
-START_SEVERAL = "start all vmr, each with an empty --data"
+WriteRounds: TypeAlias = Callable[[Sequence[bytes], int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The options of the command."""
+    """The options of both commands."""
 
-    listen: str
-    without: tuple[NodeId, ...]
-    timeout_s: float
-    as_json: bool
-    leave: tuple[LogId, ...] = ()
-    deleted: tuple[str, ...] = ()
-
-
-async def catch_up(
     data: Annotated[
         str,
         typer.Option(
-            metavar="DIR", show_default=False, help="Of the vmr that is restored, if it is alone."
+            metavar="DIR", show_default=False, help="Of the vmr to be restored, if it is alone."
         ),
-    ] = "",
-    listen: Listen = CLUSTER,
-    without: Without = None,
+    ] = ""
+    listen: Annotated[
+        str, typer.Option(metavar="ADDR", help="Where the vmr was: nodes come there.")
+    ] = CLUSTER
+    without: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="NODE", min=1, help="A storage node that is lost for good; repeatable."
+        ),
+    ] = None
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="S", help="How long to wait for the nodes.")
+    ] = 60.0
+    etcd: Etcd = ""
+    as_json: Json = False
+
+    @property
+    def lost(self) -> tuple[NodeId, ...]:
+        return tuple(self.without or ())
+
+    @property
+    def start(self) -> str:
+        """The next step, for people."""
+        if self.data:
+            return f"start the vmr on {self.data}"
+        return "start all vmr, each with an empty --data"
+
+
+async def catch_up(
+    how: How,
+    access: EtcdAccess,
     leave: Annotated[
         list[int] | None,
         typer.Option(
@@ -73,163 +91,95 @@ async def catch_up(
             help="A log that was deleted after the copy was made; repeatable.",
         ),
     ] = None,
-    timeout: NodesTimeout = 60.0,
-    etcd: Etcd = "",
-    *,
-    access: EtcdAccess,
-    as_json: Json = False,
 ) -> None:
     """Bring metadata that was restored from a copy up to date with the storage nodes.
 
     Nothing is deleted or guessed: it prints what is lost, and changes nothing unless all that it
     restores is certain. Its vmr must be stopped.
     """
-    _check_where(data, etcd)
-    how = How(
-        listen, tuple(without or ()), timeout, as_json, tuple(leave or ()), tuple(deleted or ())
-    )
-    if data:
-        await catch_up_alone(data, how)
-    else:
-        await catch_up_several(access.settings(etcd), how)
+    from loomlog.metadata.leader import membership
+    from loomlog.metadata.registry import REBUILD
+    from loomlog.metadata.rollback.catch_up import catching_up
+
+    async with (
+        _stopped(how, access) as (store, write_rounds),
+        catching_up(store, how.listen) as catch_up,
+    ):
+        plan = await catch_up.plan(
+            without=how.lost,
+            leave=tuple(leave or ()),
+            deleted=tuple(deleted or ()),
+            timeout_s=how.timeout,
+            waiting=partial(_say_waiting, catch_up.address),
+        )
+        if not plan.certain:
+            _say_plan(plan, how)
+            raise _uncertain()
+        await catch_up.write(plan)
+        await REBUILD.give_up(store, how.lost)
+        await write_rounds(plan.rounds.records, plan.rounds.epoch)
+        if how.etcd:
+            await membership.raise_epoch(store, plan.rounds.epoch)
+        await catch_up.finish(plan)
+    _say_plan(plan, how, how.start)
 
 
-async def rebuild(
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR",
-            show_default=False,
-            help="Of the vmr that lost its rounds, if it is alone.",
-        ),
-    ] = "",
-    listen: Listen = CLUSTER,
-    without: Without = None,
-    timeout: NodesTimeout = 60.0,
-    etcd: Etcd = "",
-    *,
-    access: EtcdAccess,
-    as_json: Json = False,
-) -> None:
+async def rebuild(how: How, access: EtcdAccess) -> None:
     """Last resort, all round logs are lost: restore positions from the storage nodes.
 
     Nothing is guessed: it prints what cannot be known, and changes nothing unless all is certain.
     """
-    _check_where(data, etcd)
-    how = How(listen, tuple(without or ()), timeout, as_json)
-    if data:
-        await rebuild_alone(data, how)
-    else:
-        await rebuild_several(access.settings(etcd), how)
-
-
-def _check_where(data: str, etcd: str) -> None:
-    if bool(data) == bool(etcd):
-        raise UsageError("give --data for one vmr, or --etcd for several")
-
-
-# ---- rebuild
-
-
-async def rebuild_alone(directory: str, how: How) -> None:
     from loomlog.metadata.data_directory import has_rounds, rounds_in
-    from loomlog.metadata.offline import embedded
     from loomlog.metadata.registry import REBUILD
     from loomlog.storage.disk import RealFiles
 
-    async with embedded.opened(directory) as store:
-        if has_rounds(RealFiles(), directory):
+    async with _stopped(how, access) as (store, write_rounds):
+        if how.data and has_rounds(RealFiles(), how.data):
             raise AlreadyExists(
-                f"{rounds_in(directory)} is not empty: a round log that can be read is "
+                f"{rounds_in(how.data)} is not empty: a round log that can be read is "
                 "better than a rebuilt one; if it cannot, move it away"
             )
-        findings = await _examine(store, how)
+        async with REBUILD.listening(store, how.listen) as rebuild:
+            rebuild.check_nodes(how.lost)
+            findings = await rebuild.examine(
+                without=how.lost,
+                timeout_s=how.timeout,
+                waiting=partial(_say_waiting, rebuild.address),
+            )
+        if not findings.certain:
+            _print(findings, how, {"rebuilt": False}, _lines(findings))
+            raise _uncertain()
         await REBUILD.give_up(store, findings.given_up)
-        embedded.write_rounds(directory, findings.records, findings.epoch)
-    _say_rebuilt(findings, f"start the vmr on {directory}", how)
+        await write_rounds(findings.records, findings.epoch)
+    _print(findings, how, {"rebuilt": True}, [*_lines(findings), f"rebuilt: {how.start}"])
 
 
-async def rebuild_several(settings: EtcdSettings, how: How) -> None:
+@asynccontextmanager
+async def _stopped(how: How, access: EtcdAccess) -> AsyncIterator[tuple[MovableStore, WriteRounds]]:
+    """Open the metadata of vmr that do not run; yield the store, and what replaces the rounds."""
+    if bool(how.data) == bool(how.etcd):
+        raise UsageError("give --data for one vmr, or --etcd for several")
+    if how.data:
+        from loomlog.metadata.offline import embedded
+
+        async def write(records: Sequence[bytes], epoch: int) -> None:
+            embedded.replace_rounds(how.data, records, epoch)
+
+        async with embedded.opened(how.data) as store:
+            yield store, write
+        return
     from loomlog.metadata.offline import replicated
-    from loomlog.metadata.registry import REBUILD
 
-    async with replicated.opened(settings) as store:
-        await replicated.check_stopped(store, settings)
-        findings = await _examine(store, how)
-        await REBUILD.give_up(store, findings.given_up)
-        await replicated.begin_again(store, findings.records)
-    _say_rebuilt(findings, START_SEVERAL, how)
+    async def begin_again(records: Sequence[bytes], epoch: int) -> None:
+        await replicated.begin_again(shared, records)
 
-
-async def _examine(store: MetaStore, how: How) -> Findings:
-    """Return what the nodes know; raise if that is incomplete."""
-    from loomlog.metadata.registry import REBUILD
-
-    async with REBUILD.listening(store, how.listen) as rebuild:
-        rebuild.check_nodes(how.without)
-        findings = await rebuild.examine(
-            without=how.without,
-            timeout_s=how.timeout_s,
-            waiting=partial(_say_waiting, rebuild.address),
-        )
-    if not findings.certain:
-        _print(findings, how, {"rebuilt": False}, _lines(findings))
-        raise _uncertain()
-    return findings
+    settings = access.settings(how.etcd)
+    async with replicated.opened(settings) as shared:
+        await replicated.check_stopped(shared, settings)
+        yield shared, begin_again
 
 
-def _say_rebuilt(findings: Findings, start: str, how: How) -> None:
-    _print(findings, how, {"rebuilt": True}, [*_lines(findings), f"rebuilt: {start}"])
-
-
-# ---- catch-up
-
-
-async def catch_up_alone(directory: str, how: How) -> None:
-    from loomlog.metadata.offline import embedded
-    from loomlog.metadata.registry import REBUILD
-    from loomlog.metadata.rollback.catch_up import catching_up
-
-    async with embedded.opened(directory) as store, catching_up(store, how.listen) as catch_up:
-        plan = await _plan(catch_up, how)
-        await catch_up.write(plan)
-        await REBUILD.give_up(store, how.without)
-        embedded.replace_rounds(directory, plan.rounds.records, plan.rounds.epoch)
-        await catch_up.finish(plan)
-    _say_plan(plan, how, f"start the vmr on {directory}")
-
-
-async def catch_up_several(settings: EtcdSettings, how: How) -> None:
-    from loomlog.metadata.leader import membership
-    from loomlog.metadata.offline import replicated
-    from loomlog.metadata.registry import REBUILD
-    from loomlog.metadata.rollback.catch_up import catching_up
-
-    async with replicated.opened(settings) as store:
-        await replicated.check_stopped(store, settings)
-        async with catching_up(store, how.listen) as catch_up:
-            plan = await _plan(catch_up, how)
-            await catch_up.write(plan)
-            await REBUILD.give_up(store, how.without)
-            await replicated.begin_again(store, plan.rounds.records)
-            await membership.raise_epoch(store, plan.rounds.epoch)
-            await catch_up.finish(plan)
-    _say_plan(plan, how, START_SEVERAL)
-
-
-async def _plan(catch_up: MetadataCatchUp, how: How) -> CatchUpPlan:
-    """Return what the metadata will become; raise if that is not certain."""
-    plan = await catch_up.plan(
-        without=how.without,
-        leave=how.leave,
-        deleted=how.deleted,
-        timeout_s=how.timeout_s,
-        waiting=partial(_say_waiting, catch_up.address),
-    )
-    if not plan.certain:
-        _say_plan(plan, how)
-        raise _uncertain()
-    return plan
+# ---- output
 
 
 def _say_plan(plan: CatchUpPlan, how: How, start: str = "") -> None:
@@ -237,9 +187,6 @@ def _say_plan(plan: CatchUpPlan, how: How, start: str = "") -> None:
     fields = {"notes": plan.notes, "reasons": plan.reasons, "up_to_date": bool(start)}
     end = [f"the metadata is up to date: {start}"] if start else []
     _print(plan.rounds, how, fields, [*plan.reasons, *_lines(plan.rounds), *plan.notes, *end])
-
-
-# ---- output
 
 
 def _uncertain() -> LoomError:

@@ -6,8 +6,6 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +17,7 @@ from loomlog.client.blocking import connect_sync
 from loomlog.client.publish.stager import Staged
 from loomlog.errors import AlreadyExists, Trimmed
 from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
-from loomlog.spark.writers import require_writable
+from loomlog.spark.writers import TaskStaged, all_staged, require_writable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,11 +103,6 @@ def stage_rows(frame: DataFrame, cluster: str, log: str) -> Staged:
         return Staged.from_json(json.loads(answer.read_text()))
 
 
-@dataclass(frozen=True, slots=True)
-class _TaskStaged(WriterCommitMessage):
-    staged: Staged
-
-
 class StagingSource(DataSource):
     """The data source that Spark loads."""
 
@@ -129,11 +122,10 @@ class StagingWriter(DataSourceArrowWriter):
         self._log = log
         self._answer = answer
 
-    def write(self, iterator: Iterator[Any]) -> _TaskStaged:
+    def write(self, iterator: Iterator[Any]) -> TaskStaged:
         with connect_sync(self._cluster) as cluster:
-            return _TaskStaged(cluster.log(self._log).stage(iterator))
+            return TaskStaged(cluster.log(self._log).stage(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        parts = [message.staged for message in messages if isinstance(message, _TaskStaged)]
-        whole = reduce(add, parts, Staged(self._log))
+        whole = all_staged(messages, self._log)
         Path(self._answer).write_text(json.dumps(whole.to_json()))

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from loomlog.client.blocking import BlockingCluster, connect_sync
 from loomlog.core.backoff import Backoff
@@ -27,6 +27,7 @@ from loomlog.spark.pipelines.stateful import StatefulWork
 from loomlog.spark.pipelines.stateless import StatelessWork
 from loomlog.spark.pipelines.store import ProgressStore, positions_before
 from loomlog.spark.pipelines.units import Progress, Unit
+from loomlog.spark.pipelines.work import Work
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     from loomlog.client.blocking import BlockingLog
 
+
+W = TypeVar("W", bound=Work)
 
 _BACKOFF: Final = Backoff(first_s=0.2, max_s=10.0)
 _SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # wherever a site is
@@ -156,17 +159,14 @@ class Runner:
             )
         return store.load()
 
+    def _make(self, kind: type[W], store: ProgressStore) -> W:
+        made = (self._pipeline, self._address, self._spark, store)
+        return kind(*made, self._on_committed, self._stop.is_set)
+
     def _units(self, cluster: BlockingCluster, store: ProgressStore, once: bool) -> None:
         """Run a stateless pipeline."""
         source = cluster.log(self._pipeline.log)
-        work = StatelessWork(
-            self._pipeline,
-            self._address,
-            self._spark,
-            store,
-            self._on_committed,
-            self._stop.is_set,
-        )
+        work = self._make(StatelessWork, store)
         last: Glsn | None = None
         failures = 0
         while not self._stop.is_set():
@@ -206,14 +206,7 @@ class Runner:
     ) -> Exception | None:
         """Return why it ended; None: it is done, or it was stopped."""
         try:
-            work = StatefulWork(
-                self._pipeline,
-                self._address,
-                self._spark,
-                store,
-                self._on_committed,
-                self._stop.is_set,
-            )
+            work = self._make(StatefulWork, store)
             query = work.start(once=once)
             try:
                 self._watch(query, cluster)

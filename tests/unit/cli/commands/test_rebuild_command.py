@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loomlog.cli.commands.rebuild import How, rebuild_alone
+from loomlog.cli.commands.rebuild import How, rebuild
+from loomlog.cli.console.options import EtcdAccess
 from loomlog.errors import LoomError, NotFound
 from loomlog.metadata.data_directory import has_rounds
 from loomlog.storage.disk import RealFiles
@@ -26,8 +27,8 @@ async def test_no_end_is_told_of_a_log_that_has_no_rounds(
         await log.append_many([b"x"] * 7)
         await cluster.stop_metadata()
         shutil.rmtree(tmp_path / "vmr/rounds")
-        how = How(cluster.address, (), timeout_s=30, as_json=False)
-        await rebuild_alone(str(tmp_path / "vmr"), how)
+        how = How(str(tmp_path / "vmr"), cluster.address, timeout=30)
+        await rebuild(how, EtcdAccess())
         assert "log events: certain, its nodes know where it ends" in capsys.readouterr().out
 
 
@@ -42,10 +43,10 @@ async def test_it_says_what_is_missing_and_then_what_it_did(
         directory = str(tmp_path / "vmr")
         shutil.rmtree(f"{directory}/rounds")
         await cluster.stop_node(2)
-        how = How(cluster.address, (), timeout_s=0.5, as_json=False)
+        how = How(directory, cluster.address, timeout=0.5)
 
         with pytest.raises(LoomError, match="nothing was changed"):
-            await rebuild_alone(directory, how)
+            await rebuild(how, EtcdAccess())
         said = capsys.readouterr()
         assert "waiting for node" in said.err
         assert said.out.splitlines() == [
@@ -54,14 +55,14 @@ async def test_it_says_what_is_missing_and_then_what_it_did(
             "log events: certain, its last position is 7",
         ]
         with pytest.raises(LoomError, match="nothing was changed"):
-            await rebuild_alone(directory, replace(how, as_json=True))
+            await rebuild(replace(how, as_json=True), EtcdAccess())
         fields = json.loads(capsys.readouterr().out)
         assert (fields["rebuilt"], fields["absent"]) == (False, {"2": [1]})
         with pytest.raises(NotFound, match="no node 9"):
-            await rebuild_alone(directory, replace(how, without=(9,)))
+            await rebuild(replace(how, without=[9]), EtcdAccess())
         assert not has_rounds(RealFiles(), directory)
 
-        await rebuild_alone(directory, replace(how, without=(2,), timeout_s=30))
+        await rebuild(replace(how, without=[2], timeout=30), EtcdAccess())
         assert capsys.readouterr().out.splitlines() == [
             "log events: certain, its last position is 7",
             "node 2 is given up: stream 1 gets another replica elsewhere",
