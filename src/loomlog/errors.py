@@ -45,9 +45,14 @@ class Busy(Retryable):
 
 
 class Unavailable(Retryable):
-    """No server that could answer was reached."""
+    """No server that could answer was reached. `lasting`: an operator has to start servers first,
+    so the client does not repeat the request."""
 
     code: ClassVar[int] = 5
+
+    def __init__(self, message: str = "", *, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.lasting = lasting
 
 
 class Timeout(Retryable):
@@ -166,13 +171,20 @@ _BY_CODE = {kind.code: kind for kind in _tree(LoomError)}
 
 
 def from_code(
-    code: int, message: str, leader: str = "", numbers: tuple[int, int] = (0, 0)
+    code: int,
+    message: str,
+    leader: str = "",
+    numbers: tuple[int, int] = (0, 0),
+    *,
+    lasting: bool = False,
 ) -> LoomError:
     """Return the error that a peer sent. A code of a newer peer becomes a plain LoomError."""
     if code == NotLeader.code:
         return NotLeader(message, leader)
     if code == Corrupt.code:
         return Corrupt(message, *numbers)
+    if code == Unavailable.code:
+        return Unavailable(message, lasting=lasting)
     return _BY_CODE.get(code, LoomError)(message)
 
 

@@ -49,7 +49,7 @@ class LogParts:
         return (await self.metadata.request(frame)).bounds
 
     async def head(self) -> Glsn:
-        return (await self.bounds()).head
+        return (await self.cached.fetch()).head
 
     async def tail(self) -> Glsn:
         return (await self.bounds()).tail

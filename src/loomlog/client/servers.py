@@ -155,6 +155,8 @@ class Metadata:
             try:
                 return await self._attempt(frame, deadline_s, repeatable)
             except Retryable as error:
+                if isinstance(error, Unavailable) and error.lasting:
+                    raise
                 self._turn(error)
                 attempts += 1
                 if reason is None or _tells(error) >= _tells(reason):

@@ -262,9 +262,12 @@ class Codec:
         inside = pb.Error(code=error.code, message=str(error), leader=leader)  # type: ignore[arg-type]
         if isinstance(error, errors.Corrupt):
             inside.first, inside.last = error.first, error.last
+        if isinstance(error, errors.Unavailable):
+            inside.lasting = error.lasting
         return pb.Frame(error=inside)
 
 
 def _error_in(frame: pb.Frame) -> errors.LoomError:
     error = frame.error
-    return errors.from_code(error.code, error.message, error.leader, (error.first, error.last))
+    numbers = error.first, error.last
+    return errors.from_code(error.code, error.message, error.leader, numbers, lasting=error.lasting)

@@ -167,14 +167,18 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
         """Ask the sequencer, which is started if there is none."""
         try:
-            async with asyncio.timeout(TAIL_WAIT_S if self._can_recover(segment) else HOPELESS_S):
-                while (found := await self._ask_for_tail(segment)) is None:  # noqa: ASYNC110
+            begun_s = asyncio.get_running_loop().time()
+            async with asyncio.timeout(TAIL_WAIT_S) as limit:
+                while (found := await self._ask_for_tail(segment)) is None:
+                    wait_s = TAIL_WAIT_S if self._can_recover(segment) else HOPELESS_S
+                    limit.reschedule(begun_s + wait_s)
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             record = self.records.get(segment.loglet)
             why = (self._condition(record) if record else "") or "its nodes do not answer in time"
             raise Unavailable(
-                f"where segment {segment.loglet} ends is not known now: {why}; see `loom status`"
+                f"where segment {segment.loglet} ends is not known now: {why}; see `loom status`",
+                lasting=not self._can_recover(segment),
             ) from None
         self.epochs.take_tail(segment.loglet, found)
         return max(found, segment.start - 1)
