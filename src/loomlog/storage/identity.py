@@ -23,9 +23,9 @@ from crc32c import crc32c
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.storage import small_files
 from loomlog.storage.files import Files
-from loomlog.types import LogId, NodeId
+from loomlog.types import NodeId
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 _FILE: Final = "identity"
 _STORES: Final = frozenset(("chains", "logs"))
 _DEPTH_MAX: Final = 4  # two more levels than where data should be
@@ -41,8 +41,7 @@ class Identity:
     node_id: NodeId
     node_secret: str = field(repr=False)
     cluster_secret: str = field(default="", repr=False)
-    has_copies: bool = False  # a LogsDB was made: if it is missing, copies are lost
-    lost: tuple[tuple[LogId, int], ...] = ()  # of these loglets, copies up to that epoch may be
+    marks: dict[str, int] = field(default_factory=dict)  # of protocols, by name; they only grow
     volumes: tuple[str, ...] = ()  # all of the node; each has an identity before it is listed
 
     def is_of(self, node: Identity) -> bool:
@@ -95,7 +94,6 @@ def load(files: Files, path: str) -> Identity:
             "with empty volumes"
         )
     del fields["format"]
-    fields["lost"] = tuple((loglet, epoch) for loglet, epoch in fields["lost"])
     fields["volumes"] = tuple(fields["volumes"])
     return Identity(**fields)
 

@@ -25,7 +25,7 @@ from loomlog.storage.identity import (
     fingerprint,
     node_directories,
 )
-from loomlog.types import LogId, NodeId
+from loomlog.types import NodeId
 
 
 class Lock(Protocol):
@@ -91,14 +91,9 @@ class Volumes:
             )
         self._save(cluster_secret=cluster_secret)
 
-    def note_copies(self) -> None:
-        """Remember that a LogsDB was made here. Blocking."""
-        self._save(has_copies=True)
-
-    def note_lost(self, lost: Mapping[LogId, int]) -> None:
-        """Remember up to which epoch copies of these loglets may be lost, in addition to what is
-        known: the metadata may be a restored copy. Blocking."""
-        self._save(lost=_all_lost([self.identity.lost, tuple(lost.items())]))
+    def note(self, marks: Mapping[str, int]) -> None:
+        """Remember marks of a protocol, in addition to what is known: they only grow. Blocking."""
+        self._save(marks=_highest([self.identity.marks, marks]))
 
     def _save(self, **changes: Any) -> None:
         changed = replace(self.identity, **changes)
@@ -190,8 +185,7 @@ class Volumes:
                 raise _mismatch(path, own, identity)
         own = replace(  # a crash may have kept the newest from some volumes
             own,
-            has_copies=any(identity.has_copies for identity in found.values()),
-            lost=_all_lost(identity.lost for identity in found.values()),
+            marks=_highest(identity.marks for identity in found.values()),
         )
         for path in self.paths:
             if path not in found:  # before any volume lists it: a crash leaves no listed empty one
@@ -258,9 +252,9 @@ def _mismatch(path: str, expected: Identity, found: Identity) -> InvalidArgument
     )
 
 
-def _all_lost(losses: Iterable[tuple[tuple[LogId, int], ...]]) -> tuple[tuple[LogId, int], ...]:
-    """Return the newest epoch of each loglet."""
-    newest: dict[LogId, int] = {}
-    for loglet, epoch in (loss for found in losses for loss in found):
-        newest[loglet] = max(epoch, newest.get(loglet, 0))
-    return tuple(sorted(newest.items()))
+def _highest(all_marks: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the highest value of each mark."""
+    highest: dict[str, int] = {}
+    for name, value in (mark for marks in all_marks for mark in marks.items()):
+        highest[name] = max(value, highest.get(name, 0))
+    return dict(sorted(highest.items()))

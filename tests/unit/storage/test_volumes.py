@@ -208,9 +208,9 @@ def test_another_format_and_a_broken_identity(tmp_path: Path) -> None:
     path = tmp_path / "cid=c1/snid=3/identity"
     whole = path.read_bytes()
     path.write_text(json.dumps({"format": 1, "cluster_id": "c1"}, indent=2))
-    assert "expected format 4, found 1" in refusal(tmp_path)
+    assert "expected format 5, found 1" in refusal(tmp_path)
     flipped = [bytes((*whole[:at], whole[at] ^ 1, *whole[at + 1 :])) for at in range(len(whole))]
-    for broken in (b"", b"{", b"[]", b'{"format": 4}', whole[:-1], *flipped):
+    for broken in (b"", b"{", b"[]", b'{"format": 5}', whole[:-1], *flipped):
         path.write_bytes(broken)
         with pytest.raises((Corrupt, VersionMismatch), match="identity"):
             start(tmp_path)
@@ -220,15 +220,15 @@ def test_another_format_and_a_broken_identity(tmp_path: Path) -> None:
     start(tmp_path)
 
 
-def test_what_the_node_knows_of_lost_copies_is_not_forgotten(two: tuple[Path, Path]) -> None:
+def test_what_a_protocol_noted_is_not_forgotten(two: tuple[Path, Path]) -> None:
     volumes = start(*two)
-    volumes.note_lost({5: 7})
-    volumes.note_lost({5: 3, 6: 1})  # of metadata that were restored from an older copy
+    volumes.note({"lost/5": 7})
+    volumes.note({"lost/5": 3, "lost/6": 1})  # of metadata that were restored from an older copy
     older = volumes.identity
-    volumes.note_copies()
+    volumes.note({"made": 1})
     volumes.close()
     identity.save(RealFiles(), f"{two[0]}/cid=c1/snid=3", older)  # as far as a crash let it come
-    assert start(*two).identity == replace(older, lost=((5, 7), (6, 1)), has_copies=True)
+    assert start(*two).identity == replace(older, marks={"lost/5": 7, "lost/6": 1, "made": 1})
 
 
 def test_files_of_a_simulated_disk_need_no_lock(tmp_path: Path) -> None:

@@ -103,8 +103,7 @@ class Catalog(KeptRecords):
                     node,
                     draining=known.draining,
                     removing=known.removing,
-                    lost=known.lost,
-                    void=known.void,
+                    losses=known.losses,
                     generation=max(node.generation, known.generation),
                 )
             node = note_losses(node)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 from loomlog.core.segments import Layout, Segment, Settings, Successor
 from loomlog.errors import Corrupt
@@ -27,6 +28,9 @@ class CountersRecord:
     stream_id: StreamId = 0
 
 
+Losses: TypeAlias = tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A storage node that is part of the cluster."""
@@ -39,12 +43,16 @@ class NodeRecord:
     draining: bool = False  # takes nothing new; what it has moves away
     removing: bool = False  # dead, and forgotten once nothing is left there
     location: str = ""  # its failure domain; empty: one of its own
-    lost: tuple[tuple[LogId, int], ...] = ()  # loglets, with the epoch up to which data may be lost
     replaceable: bool = False  # an empty node may take its number, once
     generation: int = 0  # of its data; grows. With a lower one it is an older copy
     process: str = ""  # that registered last
-    void: tuple[tuple[LogId, int, int], ...] = ()  # replicas that it lost, or has older copies of,
-    # by loglet, number and birth: they do not count any more
+    losses: dict[str, Losses] = field(default_factory=dict)  # by protocol, which knows what is lost
+
+    def losses_of(self, protocol: str) -> Losses:
+        return self.losses.get(protocol, ())
+
+    def with_losses(self, protocol: str, losses: Iterable[tuple[int, ...]]) -> NodeRecord:
+        return replace(self, losses={**self.losses, protocol: tuple(sorted(losses))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +191,8 @@ def decode(kind: type[R], key: str, value: bytes) -> R:
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _tuples(item) for name, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 

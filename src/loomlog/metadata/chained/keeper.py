@@ -308,17 +308,18 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             return node
         expected = {replica[1:] for replica in self.records.replicas_on(node.node_id)}
         reported = map(_key_of, request.chain_replicas)
-        return replace(node, void=tuple(sorted({*node.void, *expected, *reported})))
+        return node.with_losses(CHAINED, {*node.losses_of(CHAINED), *expected, *reported})
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         answer.void.extend(
             pb.ChainReplicaRef(loglet_id=loglet, chain=chain, birth=birth)
-            for loglet, chain, birth in node.void
+            for loglet, chain, birth in node.losses_of(CHAINED)
         )
 
     def registered(self, node: NodeRecord, request: pb.Register) -> None:
         keys = (_key_of(ref) for ref in request.chain_replicas)
-        replicas = (Replica(node.node_id, *key) for key in keys if key not in node.void)
+        void = set(node.losses_of(CHAINED))
+        replicas = (Replica(node.node_id, *key) for key in keys if key not in void)
         self._nodes.registered(node.node_id, replicas)
 
     # ---- requests

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Set
-from typing import Final, TypeAlias
+from typing import Final
 
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.placement import Load, choose_spare
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.catalog.records import NodeRecord
+from loomlog.metadata.catalog.records import Losses, NodeRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import UNABLE_S, LostNodes
+from loomlog.protocol_names import CHAINED
 from loomlog.types import LogId, NodeId
 
 LOOK_S: Final = 0.05  # how often, while a node is expected back
-
-
-_Key: TypeAlias = tuple[LogId, int, int]  # of a replica: its loglet, chain and birth
-_Keys: TypeAlias = tuple[_Key, ...]
 
 
 class ChainNodes:
@@ -32,7 +29,7 @@ class ChainNodes:
         self._lost_nodes = lost_nodes
         self.reachable = connected.reachable
         self._reported: set[tuple[LogId, NodeId]] = set()  # clients cannot reach them
-        self._voids: dict[NodeId, tuple[_Keys, frozenset[_Key]]] = {}
+        self._voids: dict[NodeId, tuple[Losses, frozenset[tuple[int, ...]]]] = {}
         self._registered: dict[NodeId, set[Replica]] = {}
         self._unable: dict[tuple[LogId, NodeId], float] = {}  # until when
 
@@ -97,12 +94,14 @@ class ChainNodes:
         serves = not self._connected.restrictions(replica.node_id).chains_unserved
         return serves and self.reachable(replica.node_id) and replica[1:] in self._void(node)
 
-    def _void(self, node: NodeRecord) -> frozenset[_Key]:
-        """Return what is void of a node, as a set that is kept: there may be thousands."""
+    def _void(self, node: NodeRecord) -> frozenset[tuple[int, ...]]:
+        """Return the void replicas of a node by loglet, chain and birth. The set is kept: there may
+        be thousands."""
         known, void = self._voids.get(node.node_id, ((), frozenset()))
-        if known is not node.void:
-            void = frozenset(node.void)
-            self._voids[node.node_id] = node.void, void
+        losses = node.losses_of(CHAINED)
+        if known is not losses:
+            void = frozenset(losses)
+            self._voids[node.node_id] = losses, void
         return void
 
     def leaving(self, node: NodeId) -> bool:

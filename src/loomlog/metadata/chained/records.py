@@ -76,7 +76,9 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
         return record.made
 
     def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
-        void = defaultdict(tuple, {n.node_id: n.void for n in draft.decoded("node/", NodeRecord)})
+        void = defaultdict(
+            tuple, {n.node_id: n.losses_of(CHAINED) for n in draft.decoded("node/", NodeRecord)}
+        )
         for key, record in self.remaining(draft):
             epochs = {
                 replica: each

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from loomlog.core.copyset.landmarks import Ages, SequencerTail, last_to_go, tail
@@ -338,11 +337,12 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
         if not all_lost and not request.copies_lost:
             return node
-        return replace(node, lost=tuple(sorted(self.records.copies_on(node.node_id).items())))
+        return node.with_losses(COPYSET, self.records.copies_on(node.node_id).items())
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         answer.lost.extend(
-            pb.LostCopies(loglet_id=loglet, epoch=epoch) for loglet, epoch in node.lost
+            pb.LostCopies(loglet_id=loglet, epoch=epoch)
+            for loglet, epoch in node.losses_of(COPYSET)
         )
 
     def report_handler(self) -> TakeReport:

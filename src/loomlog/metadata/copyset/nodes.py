@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from typing import Final, TypeAlias
+from typing import Final
 
 from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
 from loomlog.core.copyset.nodeset import Member, choose_nodeset, sequencer_of
@@ -14,10 +14,11 @@ from loomlog.core.copyset.record import Epoch
 from loomlog.core.segments import Settings
 from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.catalog.records import NodeRecord
+from loomlog.metadata.catalog.records import Losses, NodeRecord
 from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import LostNodes
+from loomlog.protocol_names import COPYSET
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
@@ -25,8 +26,6 @@ from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
 logger = logging.getLogger(__name__)
 
 NODESET_DEFAULT: Final = 20  # beyond this, more nodes do not spread the load better
-
-Losses: TypeAlias = tuple[tuple[LogId, Epoch], ...]
 
 
 class CopysetNodes:
@@ -70,10 +69,11 @@ class CopysetNodes:
     def lost_through(self, node: NodeId, loglet: LogId) -> Epoch:
         """Return the epoch up to which a node may have lost copies of a loglet; 0: none."""
         record = self._catalog.nodes.get(node)
-        if record is None or not record.lost:
+        losses = record.losses_of(COPYSET) if record else ()
+        if not losses:
             return 0
-        if node not in self._losses or self._losses[node][0] is not record.lost:
-            self._losses[node] = record.lost, dict(record.lost)
+        if node not in self._losses or self._losses[node][0] is not losses:
+            self._losses[node] = losses, {pair[0]: pair[1] for pair in losses}
         return self._losses[node][1].get(loglet, 0)
 
     def is_unfit(self, node: NodeId) -> bool:

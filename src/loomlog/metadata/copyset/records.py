@@ -92,4 +92,4 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
             for record in self.records(draft)
             if node.node_id in record.holders
         ]
-        return replace(node, lost=tuple(lost))
+        return node.with_losses(COPYSET, lost)

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from loomlog import limits
 from loomlog.core.copyset.messages import Refused
 from loomlog.core.copyset.nodeset import Trouble
+from loomlog.core.copyset.record import Epoch
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE
@@ -29,12 +30,18 @@ from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Worker
 from loomlog.storage.logsdb.store import LOOK_UPS_MAX, Answered, LogsStore
 from loomlog.storage.logsdb.table import LogsTable
+from loomlog.storage.volumes import Volumes
 from loomlog.types import LogId
+from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 COUNT_S: Final = 5.0  # between counts of what is stored
 TEND_S: Final = 5.0  # a partition may last this much longer
+
+# Marks with the identity of the node:
+_MADE: Final = "copyset/made"  # a LogsDB was made: if it is missing, copies are lost
+_LOST: Final = "copyset/lost/"  # and a loglet: up to which epoch copies of it may be lost
 
 _OPENING: Final = Refused(Trouble.OVERLOADED, "too much waits for the copies to be opened")
 
@@ -69,7 +76,7 @@ class LogsVolume:
         self._stored_bytes = 0
         self._count_again_at = 0.0
         self._waiting: list[tuple[Callable[[LogsStore], None], Answered]] = []
-        is_there, was_there = disks.files.exists(self.path), disks.opened.identity.has_copies
+        is_there, was_there = disks.files.exists(self.path), _MADE in disks.opened.identity.marks
         self.is_lost = was_there and not is_there  # it was made once, and is gone
         self._was_used = was_there and is_there
         disks.own(self)
@@ -206,7 +213,7 @@ class LogsVolume:
         self._table = self._disks.open_store("copyset", self.path, self._rocks_logs, _is_empty)
         self._disks.files.sync_directory(self._volume.path)
         # Before anything is put into it: a process that ends in between has lost nothing.
-        self._disks.opened.note_copies()
+        self._disks.opened.note({_MADE: 1})
         self._volume.watch(self.path)
 
     def _rocks_logs(self, path: str) -> LogsTable:
@@ -257,6 +264,14 @@ class LogsVolume:
 def find_logs(files: Files, paths: Sequence[str]) -> list[str]:
     """Return those of a node's paths that have a LogsDB. Blocks."""
     return [path for path in paths if files.exists(f"{path}/logs")]
+
+
+def note_lost(node: Volumes, lost: Iterable[pb.LostCopies]) -> dict[LogId, Epoch]:
+    """Note up to which epochs copies may be lost, and return that of all loglets: the metadata may
+    be a restored copy that knows less than the node. Blocking."""
+    node.note({f"{_LOST}{loss.loglet_id}": loss.epoch for loss in lost})
+    marks = node.identity.marks.items()
+    return {int(name.removeprefix(_LOST)): e for name, e in marks if name.startswith(_LOST)}
 
 
 def _is_empty(table: LogsTable) -> bool:

@@ -30,6 +30,7 @@ from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import InvalidArgument, LoomError, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.copies import Copies, LogCatchUp, looked_up
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
+from loomlog.node.copyset.logs_volume import note_lost
 from loomlog.node.copyset.peers import PeerNodes
 from loomlog.node.copyset.procedures import Asker, recover
 from loomlog.node.copyset.sequencer import OpenAppend, RunningSequencer, SequencerContext
@@ -134,8 +135,7 @@ class CopysetService(NodeProtocol):
         message.highest_log_id = max([message.highest_log_id, *self._copies.volume.logs])
 
     def registered(self, answer: pb.Registered) -> None:
-        self._disks.opened.note_lost({loss.loglet_id: loss.epoch for loss in answer.lost})
-        self._copies.joined(dict(self._disks.opened.identity.lost))
+        self._copies.joined(note_lost(self._disks.opened, answer.lost))
         self._copies_lost = False
 
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:

@@ -192,4 +192,4 @@ def test_a_node_that_was_added_or_replaced_is_taken_in() -> None:
     assert made.changes["node/4"] == came[4]
     replaced = made.changes["node/1"]
     assert isinstance(replaced, NodeRecord)
-    assert replaced.lost == ((3, STATE.epoch),)
+    assert replaced.losses_of("copyset") == ((3, STATE.epoch),)
