@@ -6,12 +6,8 @@ proves nothing.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from other_process import fingerprints
 from run_seeds import Choice, run_seed
 
 from loomlog.client.append.appender import Attempt
@@ -36,21 +32,9 @@ def test_what_was_acknowledged_is_read_once_and_everything_heals(chunk: int) -> 
 
 
 def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
-    program = (
-        "from run_seeds import Choice, run_seed\n"
-        "print([run_seed(Choice(seed, faults='all')).fingerprint for seed in (1, 1, 2)])"
-    )
-
-    def printed(hash_seed: str) -> list[str]:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        found = subprocess.check_output(
-            [sys.executable, "-c", program], cwd=Path(__file__).parent, env=environment, text=True
-        )
-        return [word.strip("[]',") for word in found.split()]
-
-    first, again, other = printed("1")
+    first, again, other = fingerprints("cluster", (1, 1, 2), hash_seed=1)
     assert first == again != other
-    assert printed("2") == [first, again, other]
+    assert fingerprints("cluster", (1, 1, 2), hash_seed=2) == [first, again, other]
 
 
 # ---- negative controls

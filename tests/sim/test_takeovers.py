@@ -6,13 +6,10 @@ What replaced leaders may still do is told as stories in test_replaced_leaders.p
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import pytest
+from other_process import fingerprints
 from run_seeds import Choice, run_seed
 
 from loomlog.core.quorum.member import Configuration, MemberId
@@ -36,18 +33,8 @@ def test_takeover_after_takeover(chunk: int) -> None:
 
 
 def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
-    program = (
-        "from run_seeds import Choice, run_seed\n"
-        "print([run_seed(Choice(seed, 'takeovers', 'all')).fingerprint for seed in (1, 2)])"
-    )
-
-    def printed(hash_seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.check_output(
-            [sys.executable, "-c", program], cwd=Path(__file__).parent, env=environment, text=True
-        )
-
-    assert printed("1") == printed("2")
+    first = fingerprints("takeovers", (1, 2), hash_seed=1)
+    assert first == fingerprints("takeovers", (1, 2), hash_seed=2)
 
 
 def test_a_leader_that_trusts_a_lagging_minority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,10 @@ def decide(stream: StreamRounds, nodes: Nodes) -> Action:
 
 
 def matching_rule(situation: Situation) -> Rule:
-    rules = SEALED_RULES if situation.stream.sealed else RUNNING_RULES
-    return next(rule for rule in rules if rule.applies(situation))
+    for rule in SEALED_RULES if situation.stream.sealed else RUNNING_RULES:
+        if rule.applies(situation):
+            return rule
+    raise AssertionError("the last rule always applies")
 
 
 class Rule(NamedTuple):

@@ -291,8 +291,10 @@ class LogRounds:
 
     def _holes(self, stream: StreamRounds, report: Report) -> list[_Hole]:
         """Return what a replica lacks and no round gives that is kept."""
-        holes = []
+        holes: list[_Hole] = []
         llsn, after = report.uncommitted_llsn_offset, report.high_watermark
+        if llsn >= stream.committed_llsn_end:
+            return holes
         for round_ in self._kept:
             part = _part_of(round_, stream.stream_id)
             if part is None or not part.length or part.llsn + part.length <= llsn:

@@ -28,9 +28,10 @@ WALL_CLOCK_START_S = 1_700_000_000.0  # what time.time() says at virtual time 0
 
 @contextmanager
 def deterministic(world: World) -> Iterator[None]:
-    """Replace clocks and chance; put everything back at the end."""
+    """Replace clocks and chance; put everything back at the end, also the hooks that loops set."""
     chance = random.getstate()
     collecting = gc.isenabled()
+    hooks = sys.get_asyncgen_hooks()
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _replacements(world)]
     gc.disable()
     random.seed(f"{world.seed} module random")
@@ -42,6 +43,7 @@ def deterministic(world: World) -> Iterator[None]:
         for owner, name, original in originals:
             setattr(owner, name, original)
         random.setstate(chance)
+        sys.set_asyncgen_hooks(*hooks)
         if collecting:
             gc.enable()
 

@@ -168,10 +168,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         count = len(ready)
         self.world.stamp(self._host_bytes, count)
         self.world.steps += count
-        # As `running()` does, written out: this is the hottest place of a simulation.
-        hooks = sys.get_asyncgen_hooks()
+        # As `running()` does, written out: this is the hottest place of a simulation. Nothing
+        # outside a turn begins an asynchronous generator, so the hook may stay.
         _set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._close_generator)
+        sys.set_asyncgen_hooks(finalizer=self._close_generator)
         try:
             for _ in range(count):
                 if not ready:  # killed by its own callback
@@ -180,7 +180,6 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if not handle._cancelled:
                     handle._run()
         finally:
-            sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(None)
         if ready and not self._turn_scheduled:
             self._schedule_turn()
