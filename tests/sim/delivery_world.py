@@ -1,43 +1,37 @@
-"""A client's delivery, its `ordered` carrier and a model of the servers, without a cluster.
+"""A client's delivery and a carrier of one protocol, on models of servers, without a cluster.
 
 Nothing happens by itself: every step (a request arrives, an answer arrives, a connection breaks, an
 epoch ends, a pause is over, a caller gives up, the client is closed, ...) is a choice, so that a
-test can explore all orders. Delivery, OrderedCarrier and the rules of its Resolver are the real
-ones; the loop, the connections and the streams are models.
+test can explore all orders. Delivery and the carriers are the real ones; the loop, the connections
+and the servers are models, in a world for each protocol: ordered_delivery.py, chained_delivery.py,
+copyset_delivery.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from loomlog.client.append.appender import CallerBatch, Producer
+from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.delivery import SILENT_S, Delivery, Stream
 from loomlog.client.context import Client
-from loomlog.client.loglets.ordered.carrier import OrderedAttempt, OrderedCarrier
-from loomlog.client.loglets.ordered.resolver import Resolver
-from loomlog.client.servers import CachedLog, Connections
+from loomlog.client.servers import CachedLog
 from loomlog.config import ClientSettings
 from loomlog.core import delivery as table
-from loomlog.core.delivery import SETTLED, Rules
-from loomlog.errors import (
-    AppendUnknown,
-    InvalidArgument,
-    LoomError,
-    NotFound,
-    Sealed,
-    Unavailable,
-)
-from loomlog.protocol_names import ORDERED
-from loomlog.types import Position
+from loomlog.core.delivery import AT_ONCE, SETTLED, Rules
+from loomlog.errors import AppendUnknown, InvalidArgument, NotFound, Unavailable
+from loomlog.types import Glsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 DEADLINE_S = 30.0
 IN_FLIGHT_MAX = 2
-NOTHING = memoryview(b"")
 REFUSALS = {"refuse": Unavailable("not now"), "reject": InvalidArgument("not such a batch")}
+
+Step: TypeAlias = tuple[str, Callable[[], None]]
 
 
 class Violation(AssertionError):  # noqa: N818
@@ -49,21 +43,18 @@ class Shape(NamedTuple):
 
     batches: int = 1
     streams: int = 1
-    cuts: int = 1  # connections that break
-    refusals: int = 0  # requests that a stream refuses, for now
+    cuts: int = 1  # connections that break, or answers that are lost
+    refusals: int = 0  # requests that are refused, for now
     rejections: int = 0  # ... or for good
     epochs: int = 1  # epochs of each stream that end
-    forgotten: int = 0  # questions about a past epoch that no replica can answer
+    forgotten: int = 0  # questions about a past epoch that nobody can answer
     cancels: int = 0  # callers that give up
     silences: int = 0  # long waits for an answer
+    fills: int = 0  # positions that a reader fills or completes
+    ends: int = 0  # segments that end
+    trims: int = 0
     twice: bool = False  # batches may be stored twice: with retry="at-once"
     disconnected: bool = False  # the first connection is made only after a while
-
-
-class Sent(NamedTuple):
-    batch: int
-    sequence: int
-    epoch: int
 
 
 class Timer:
@@ -80,154 +71,71 @@ class ManualLoop:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.soon: list[Callable[[], None]] = []
-        self.connecting: list[Coroutine[Any, Any, None]] = []
+        self.soon: list[Timer] = []
+        self.tasks: list[ManualTask] = []  # that wait for something
 
     def time(self) -> float:
         return self.now_s
 
-    def call_soon(self, run: Callable[..., None], *args: object) -> None:
-        self.soon.append(lambda: run(*args))
+    def call_soon(self, run: Callable[..., None], *args: object) -> Timer:
+        self.soon.append(Timer(lambda: run(*args)))
+        return self.soon[-1]
 
     def call_later(self, delay_s: float, run: Callable[..., None], *args: object) -> Timer:
         return Timer(lambda: run(*args))
 
     def create_task(self, work: Coroutine[Any, Any, None]) -> ManualTask:
-        self.connecting.append(work)
-        work.send(None)
-        return ManualTask()
+        task = ManualTask(self, work)
+        task.go_on()
+        return task
 
 
 class ManualTask:
+    """A coroutine that continues when a test gives it a result."""
+
+    def __init__(self, loop: ManualLoop, work: Coroutine[Any, Any, None]) -> None:
+        self.waits_for: Any = None
+        self._loop = loop
+        self._work = work
+        self._running = False
+
+    def go_on(self, result: object = None, error: Exception | None = None) -> None:
+        if self in self._loop.tasks:
+            self._loop.tasks.remove(self)
+        self._running = True
+        try:
+            self.waits_for = self._work.throw(error) if error else self._work.send(result)
+        except StopIteration:
+            self.waits_for = None
+        else:
+            self._loop.tasks.append(self)
+        finally:
+            self._running = False
+
+    def cancel(self) -> None:
+        if not self._running and self in self._loop.tasks:
+            self._loop.tasks.remove(self)
+            self._work.close()
+
     def add_done_callback(self, done: Callable[..., object]) -> None:
         """Do nothing: the result is never used."""
 
-
-class Pause:
-    def __await__(self) -> Generator[None]:
-        yield
-
-
-class ModelConnection:
-    """Takes requests to a stream, and answers back. When it breaks, answers are lost; requests may
-    still arrive, or not."""
-
-    congested = False
-
-    def __init__(self, stream: ModelStream) -> None:
-        self.stream = stream
-        self.peer = stream.address
-        self.closed = False
-        self.requests: list[tuple[int, Sent]] = []  # on their way
-        self.answers: list[tuple[int, pb.Frame | LoomError]] = []  # on their way
-        self.open: dict[int, Callable[..., None]] = {}
-        self._last_id = 0
-
-    def call(self, frame: pb.Frame, payload: tuple[bytes], on_reply: Callable[..., None]) -> int:
-        self._last_id += 1
-        batch, sequence = map(int, payload[0].split())
-        self.requests.append((self._last_id, Sent(batch, sequence, frame.append.seal_epoch)))
-        self.open[self._last_id] = on_reply
-        return self._last_id
-
-    def forget(self, request_id: int) -> None:
-        self.open.pop(request_id, None)
-
-    async def drain(self) -> None:
-        pass
-
-    def answer(self, request_id: int, answer: pb.Frame | LoomError) -> None:
-        if not self.closed:
-            self.answers.append((request_id, answer))
-
-    def deliver_answer(self) -> None:
-        request_id, answer = self.answers.pop(0)
-        on_reply = self.open.pop(request_id, None)
-        if on_reply is not None:
-            on_reply(answer, NOTHING)
-
-    def cut(self) -> None:
-        self.closed = True
-        self.answers.clear()
-        waiting, self.open = self.open, {}
-        for on_reply in waiting.values():
-            on_reply(Unavailable("the connection was lost"), NOTHING)
+    @property
+    def print(self) -> object:
+        """Return where it is: all that tells how it continues, but for what its objects know."""
+        found, at = [], cast(Any, self._work)
+        while getattr(at, "cr_frame", None) is not None:
+            hops = at.cr_frame.f_locals.get("hops")
+            found.append((at.cr_code.co_name, at.cr_frame.f_lasti, hops))
+            at = at.cr_await
+        return tuple(found)
 
 
-class ModelStream:
-    """Takes batches, recognises repeats, commits, and drops what was not committed when its epoch
-    ends; as node/ordered/ does."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.address = f"node-{number}"
-        self.epoch = 1
-        self.taken: list[tuple[Sent, ModelConnection, int]] = []  # and who waits for the answer
-        self.stored: list[Sent] = []
-        self.connections = [ModelConnection(self)]
-
-    def arrive(self, connection: ModelConnection) -> None:
-        request_id, sent = connection.requests.pop(0)
-        if sent.epoch != self.epoch:
-            connection.answer(request_id, Sealed("another epoch"))
-        elif sent in self.stored:
-            self._acknowledge(sent, connection, request_id)
-        elif any(sent == taken for taken, _, _ in self.taken):
-            self.taken.append((sent, connection, request_id))
-        elif sent.sequence <= self._dropped():
-            if not connection.closed:
-                raise Violation(f"{sent} is too old for its stream to tell what became of it")
-        else:
-            self.taken.append((sent, connection, request_id))
-
-    def _dropped(self) -> int:
-        """Return the highest number that is forgotten: as many are known as may be under way."""
-        taken = dict.fromkeys(sent for sent, _, _ in self.taken)
-        known = [sent.sequence for sent in (*self.stored, *taken)]
-        return max(known[:-IN_FLIGHT_MAX], default=0)
-
-    def commit(self) -> None:
-        first = self.taken[0][0]
-        self.stored.append(first)
-        waiting = [taken for taken in self.taken if taken[0] == first]
-        self.taken = [taken for taken in self.taken if taken[0] != first]
-        for sent, connection, request_id in waiting:
-            self._acknowledge(sent, connection, request_id)
-
-    def _acknowledge(self, sent: Sent, connection: ModelConnection, request_id: int) -> None:
-        position = self.stored.index(sent) + 1
-        place = pb.Appended(first_glsn=position, first_llsn=position)
-        connection.answer(request_id, pb.Frame(appended=place))
-
-    def end_epoch(self) -> None:
-        for _, connection, request_id in self.taken:
-            connection.answer(request_id, Sealed("the epoch is over"))
-        self.taken.clear()
-        self.epoch += 1
-
-
-class ModelConnections:
-    def __init__(self, streams: list[ModelStream], disconnected: bool) -> None:
-        self._streams = {stream.address: stream for stream in streams}
-        self._down = disconnected  # until somebody connects
-
-    def get(self, address: str) -> ModelConnection | None:
-        return None if self._down else self._newest(address)
-
-    async def connect(self, address: str) -> ModelConnection:
-        await Pause()
-        self._down = False
-        return self._newest(address)
-
-    def _newest(self, address: str) -> ModelConnection:
-        stream = self._streams[address]
-        if stream.connections[-1].closed:
-            stream.connections.append(ModelConnection(stream))
-        return stream.connections[-1]
-
-
-class DeliveryWorld:
+class DeliveryWorld(ABC):
     """One run. `choices` names what can happen next, `choose` lets it happen."""
+
+    protocol: str
+    streams: tuple[StreamId, ...]
 
     def __init__(self, shape: Shape, rules: Rules) -> None:
         self.shape = shape
@@ -239,36 +147,33 @@ class DeliveryWorld:
             "forget": shape.forgotten,
             "cancel": shape.cancels,
             "silence": shape.silences,
+            "fill": shape.fills,
+            "end": shape.ends,
+            "trim": shape.trims,
         }
-        self.streams = [ModelStream(number) for number in range(1, shape.streams + 1)]
+        self.streams = tuple(range(1, shape.streams + 1))
         self.loop = ManualLoop()
         self.visited: set[tuple[table.State, table.Event]] = set()
+        self.spins = 0  # batches for which the client does not sleep
         self._released = 0
-        self._refused: set[int] = set()  # batches
         self.over = False
-        loop = cast(asyncio.AbstractEventLoop, self.loop)
         rng = random.Random(1)
-        self.producer = Producer(rng, lambda: 0.0)
-        client = Client(
+        self.client = Client(
             metadata=cast(Any, None),
-            connections=cast(Connections, ModelConnections(self.streams, shape.disconnected)),
-            producer=self.producer,
+            connections=self.connections(),
+            producer=Producer(rng, lambda: 0.0),
             settings=ClientSettings(
-                appends_in_flight_max=IN_FLIGHT_MAX, append_timeout_s=DEADLINE_S
+                appends_in_flight_max=IN_FLIGHT_MAX,
+                append_timeout_s=DEADLINE_S,
+                retry="at-once" if rules is AT_ONCE else "exactly-once",
             ),
             rng=rng,
-            loop=loop,
-            spinning=cast(Any, None),
+            loop=cast(asyncio.AbstractEventLoop, self.loop),
+            spinning=cast(Any, self),
             subscriptions=cast(Any, None),
         )
-        self.carriers: list[ModelCarrier] = []
-
-        def make(outcomes: Any) -> ModelCarrier:
-            self.carriers.append(ModelCarrier(client, outcomes))
-            return self.carriers[-1]
-
         log = cast(CachedLog, type("Named", (), {"name": "events"})())
-        self.delivery = Delivery(log, client, {ORDERED: make})
+        self.delivery = Delivery(log, self.client, {self.protocol: self.carrier})
         self.delivery.release = self._release
         self.delivery._rules = Recorded(rules, self.visited)
         self.delivery.refresh_soon = lambda **_: None  # type: ignore[method-assign]
@@ -277,13 +182,14 @@ class DeliveryWorld:
         self.batches: list[CallerBatch] = []
         for index in range(shape.batches):
             self._append(index)
+        self._finish_turn()
 
     def _append(self, index: int) -> None:
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         lane = self.delivery.lanes.any
 
-        def encode(sequence: int, **_: object) -> bytes:
-            return b"%d %d" % (index, sequence)
+        def encode(sequence: int, **_: object) -> bytes | bytearray:
+            return self.encode(index, sequence)
 
         batch = CallerBatch(lane, 1, DEADLINE_S, 0, encode, 1, future)
         self.futures.append(future)
@@ -292,6 +198,44 @@ class DeliveryWorld:
 
     def _release(self, size: int) -> None:
         self._released += size
+
+    def began(self) -> None:
+        self.spins += 1
+
+    def ended(self) -> None:
+        self.spins -= 1
+
+    # ---- of each protocol
+
+    def connections(self) -> Any:
+        """Return what the carrier connects through; called before anything else."""
+        return None
+
+    @abstractmethod
+    def carrier(self, outcomes: Outcomes) -> Carrier: ...
+
+    @abstractmethod
+    def encode(self, index: int, sequence: int) -> bytes | bytearray: ...
+
+    @abstractmethod
+    def server_steps(self) -> Iterator[Step]:
+        """Yield what can happen to requests and servers."""
+
+    @abstractmethod
+    def described(self) -> Iterator[pb.LogStream]:
+        """Yield the streams as the metadata repository describes them now."""
+
+    @abstractmethod
+    def arrive_all(self) -> None:
+        """Let all requests in flight arrive at servers; called at the end."""
+
+    @abstractmethod
+    def stored(self, index: int) -> list[tuple[StreamId, Glsn]]:
+        """Return where a batch stands in the log."""
+
+    @abstractmethod
+    def server_print(self) -> object:
+        """Return what tells the servers, and the attempts, from those of other worlds."""
 
     # ---- what can happen
 
@@ -311,21 +255,17 @@ class DeliveryWorld:
 
     def _finish_turn(self) -> None:
         while self.loop.soon:
-            self.loop.soon.pop(0)()
+            timer = self.loop.soon.pop(0)
+            if not timer.cancelled:
+                timer.run()
 
-    def _steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        for stream in self.streams:
-            yield from self._steps_of(stream)
+    def _steps(self) -> Iterator[Step]:
+        yield from self.server_steps()
         for index, batch in enumerate(self.batches):
             if batch.retry is not None:
                 yield f"rested {index}", cast(Timer, batch.retry).run
             if self.left["cancel"] and not self.futures[index].done():
                 yield f"cancel {index}", lambda i=index: self._cancel(i)  # type: ignore[misc]
-        for index, work in enumerate(self.loop.connecting):
-            yield f"connected {index}", lambda w=work: self._connect(w)  # type: ignore[misc]
-            for how in REFUSALS:
-                if self.left[how]:
-                    yield f"{how} {index}", lambda h=how, w=work: self._connect(w, h)  # type: ignore[misc]
         if self.left["silence"]:
             yield "silence", self._silence
         yield "overdue", self._overdue
@@ -335,116 +275,33 @@ class DeliveryWorld:
             yield "held", self._hold
         yield "rolled back", self._roll_back
 
-    def _steps_of(self, stream: ModelStream) -> Iterator[tuple[str, Callable[[], None]]]:
-        number = stream.number
-        for index, connection in enumerate(stream.connections):
-            name = f"{number}.{index}"
-            if connection.requests:
-                yield f"arrive {name}", lambda c=connection: stream.arrive(c)  # type: ignore[misc]
-                for how in ("refuse", "reject"):
-                    if self.left[how] and not connection.closed:
-                        yield f"{how} {name}", lambda h=how, c=connection: self._refuse(h, c)  # type: ignore[misc]
-            if connection.answers:
-                yield f"answer {name}", connection.deliver_answer
-            if not connection.closed and self.left["cut"]:
-                yield f"cut {name}", lambda c=connection: self._cut(c)  # type: ignore[misc]
-        if stream.taken:
-            yield f"commit {number}", stream.commit
-        if self.left["epoch"] and stream.epoch <= self.shape.epochs:
-            yield f"epoch {number}", lambda: self._end_epoch(stream)
-        target = self.target(stream)
-        if target.epoch != stream.epoch:
-            yield f"learn {number}", self.learn
-        resolver = self.carriers[0].resolver_of(target)
-        if resolver is not None:
-            if resolver._of_past_epochs():
-                yield f"ask {number}", lambda: self._ask(stream, resolver)
-                if self.left["forget"]:
-                    yield f"forget {number}", lambda: self._forget(resolver)
-            elif any(resolver._unasked(attempt) for attempt in resolver._attempts()):
-                yield f"repeat {number}", lambda: self._repeat(stream, resolver)
+    def spend(self, what: str) -> None:
+        self.left[what] -= 1
 
-    def target(self, stream: ModelStream) -> Stream:
-        return self.delivery._targets._streams[stream.number]
+    def target(self, stream: StreamId) -> Stream:
+        return self.delivery._targets._streams[stream]
 
     # ---- how it happens
 
     def learn(self, *, held: bool = False, rolled_back: bool = False) -> None:
         """Let the client learn the epochs of the streams."""
-        log = pb.Log(segments=[pb.Segment(loglet_id=1, protocol=ORDERED)])
-        for stream in self.streams:
-            log.streams.add(
-                log_stream_id=stream.number,
-                loglet_id=1,
-                protocol=ORDERED,
-                seal_epoch=stream.epoch,
-                state=pb.SEALED if held or rolled_back else pb.RUNNING,
-                held=held,
-                rolled_back=rolled_back,
-                replicas=[pb.Replica(address=stream.address)],
-            )
+        log = pb.Log(segments=[pb.Segment(loglet_id=1, protocol=self.protocol)])
+        for stream in self.described():
+            stream.loglet_id, stream.protocol = 1, self.protocol
+            stream.held, stream.rolled_back = held, rolled_back
+            stream.state = pb.STREAM_SEALED if held or rolled_back else pb.RUNNING
+            log.streams.append(stream)
         self.delivery._targets.adopt(log)
         self.delivery._streams_learned()
 
-    def _refuse(self, how: str, connection: ModelConnection) -> None:
-        self.left[how] -= 1
-        request_id, sent = connection.requests.pop(0)
-        self._refused.add(sent.batch)
-        connection.answer(request_id, REFUSALS[how])
-
-    def _cut(self, connection: ModelConnection) -> None:
-        self.left["cut"] -= 1
-        connection.cut()
-
-    def _end_epoch(self, stream: ModelStream) -> None:
-        self.left["epoch"] -= 1
-        stream.end_epoch()
-
-    def _ask(self, stream: ModelStream, resolver: Resolver) -> None:
-        """Let a replica answer for the outcome of batches of an ended epoch."""
-        for attempt in resolver._of_past_epochs():
-            stored = [
-                position
-                for position, sent in enumerate(stream.stored, 1)
-                if (sent.sequence, sent.epoch) == (attempt.sequence, attempt.epoch)
-            ]
-            if stored:
-                self.delivery.appended(attempt, stored[0], stored[0])
-            else:
-                self.delivery.absent(attempt)
-
-    def _forget(self, resolver: Resolver) -> None:
-        self.left["forget"] -= 1
-        for attempt in resolver._of_past_epochs():
-            self.delivery.unknown(attempt, AppendUnknown("it is forgotten"))
-
     def _silence(self) -> None:
-        self.left["silence"] -= 1
+        self.spend("silence")
         self.loop.now_s += SILENT_S
         self.delivery._tick()
 
-    def _repeat(self, stream: ModelStream, resolver: Resolver) -> None:
-        connection = self.carriers[0].connections.get(stream.address)
-        assert connection is not None
-        for attempt in resolver._attempts():
-            if resolver._unasked(attempt):
-                attempt.transmit(connection)
-
     def _cancel(self, index: int) -> None:
-        self.left["cancel"] -= 1
+        self.spend("cancel")
         self.futures[index].cancel()
-
-    def _connect(self, work: Coroutine[Any, Any, None], failure: str = "") -> None:
-        self.loop.connecting.remove(work)
-        try:
-            if failure:
-                self.left[failure] -= 1
-                work.throw(REFUSALS[failure])
-            else:
-                work.send(None)
-        except StopIteration:
-            return
-        raise Violation("an attempt waits for more than its connection")
 
     def _overdue(self) -> None:
         self.loop.now_s += DEADLINE_S
@@ -485,22 +342,11 @@ class DeliveryWorld:
         self.over = True
         if all_settled and self.delivery._outstanding:
             raise Violation("a batch was left without an outcome")
-        for stream in self.streams:
-            for connection in stream.connections:
-                while connection.requests:
-                    stream.arrive(connection)
-            while stream.taken:
-                stream.commit()
+        if all_settled and self.spins:
+            raise Violation("the client spins for nothing")
+        self.arrive_all()
 
     # ---- what must be true
-
-    def stored(self, index: int) -> list[tuple[int, int]]:
-        return [
-            (stream.number, position)
-            for stream in self.streams
-            for position, sent in enumerate(stream.stored, 1)
-            if sent.batch == index
-        ]
 
     def check(self) -> None:
         for index, future in enumerate(self.futures):
@@ -516,17 +362,7 @@ class DeliveryWorld:
                     raise Violation(f"batch {index} was acknowledged at {place}, is at {stored}")
             elif not isinstance(error, AppendUnknown) and stored:
                 raise Violation(f"batch {index} failed, and is stored: {error}")
-        self._check_order()
         self._check_books()
-
-    def _check_order(self) -> None:
-        """Check that batches that were never refused are in the order of their lane."""
-        once = [i for i, batch in enumerate(self.batches) if not batch.progress.attempts]
-        once = [index for index in once if index not in self._refused]
-        for stream in self.streams:
-            order = [sent.batch for sent in stream.stored if sent.batch in once]
-            if order != sorted(order):
-                raise Violation(f"batches are stored in the order {order}")
 
     def _check_books(self) -> None:
         outstanding = [b for b in self.batches if b in self.delivery._outstanding]
@@ -548,90 +384,21 @@ class DeliveryWorld:
     # ---- two worlds that go on alike
 
     def fingerprint(self) -> object:
-        """Return what tells this world from others. Numbers that only grow count by their order."""
-        rank = {sequence: index for index, sequence in enumerate(sorted(self._sequences()))}
+        """Return what tells this world from others."""
         return (
             tuple(self.left.values()),
-            tuple(sorted(self._refused)),
             self.loop.now_s,
             self.over,
-            tuple(self._batch_print(batch, rank) for batch in self.batches),
+            tuple(map(self._batch_print, self.batches)),
             tuple(outcome(future) for future in self.futures),
             tuple(self.batches.index(b) for b in self.delivery.lanes.any.queue),  # type: ignore[arg-type]
-            len(self.loop.connecting),
-            tuple(self._stream_print(stream, rank) for stream in self.streams),
+            self.server_print(),
         )
 
-    def _stream_print(self, stream: ModelStream, rank: Mapping[int, int]) -> object:
-        def plain(sent: Sent) -> tuple[int, int, int]:
-            return sent.batch, rank[sent.sequence], sent.epoch
-
-        ids: dict[tuple[int, int], int] = {}
-        for index, connection in enumerate(stream.connections):
-            known = {i for i, _ in connection.requests} | {i for i, _ in connection.answers}
-            known |= {i for _, c, i in stream.taken if c is connection} | set(connection.open)
-            ids |= {(index, known_id): order for order, known_id in enumerate(sorted(known))}
-        return (
-            stream.epoch,
-            self.target(stream).epoch if self.delivery._targets.known else None,
-            tuple(plain(sent) for sent in stream.stored),
-            tuple(
-                (plain(sent), at := stream.connections.index(connection), ids[at, i])
-                for sent, connection, i in stream.taken
-            ),
-            tuple(
-                (
-                    connection.closed,
-                    tuple((ids[at, i], plain(sent)) for i, sent in connection.requests),
-                    tuple((ids[at, i], str(answer)) for i, answer in connection.answers),
-                    tuple(ids[at, i] for i in connection.open),
-                )
-                for at, connection in enumerate(stream.connections)
-            ),
-        )
-
-    def _sequences(self) -> set[int]:
-        found = {batch.attempt.sequence for batch in self.batches if self._sends(batch)}  # type: ignore[union-attr]
-        for stream in self.streams:
-            found.update(sent.sequence for sent in stream.stored)
-            found.update(sent.sequence for sent, _, _ in stream.taken)
-            for connection in stream.connections:
-                found.update(sent.sequence for _, sent in connection.requests)
-        return found
-
-    def _sends(self, batch: CallerBatch) -> bool:
-        return isinstance(batch.attempt, OrderedAttempt)
-
-    def _batch_print(self, batch: CallerBatch, rank: Mapping[int, int]) -> object:
+    def _batch_print(self, batch: CallerBatch) -> object:
         progress, attempt = batch.progress, batch.attempt
         state = progress.state, bool(progress.loss), bool(progress.attempts), batch.stalled
-        if not isinstance(attempt, OrderedAttempt):
-            return state
-        stream = self.streams[attempt.target.id - 1]
-        connection: object = attempt.connection
-        at = [index for index, c in enumerate(stream.connections) if c is connection]
-        return (
-            state,
-            stream.number,
-            tuple(at),
-            rank[attempt.sequence],
-            attempt.epoch,
-            attempt.doubtful,
-        )
-
-
-class ModelCarrier(OrderedCarrier):
-    """Has no tasks that resolve: what a resolver would do is a choice."""
-
-    def resolve(self, target: Stream) -> None:
-        if target not in self._resolving:
-            self._resolving[target] = cast(Any, Resolver(target, self._client, self.outcomes))
-
-    def resolver_of(self, target: Stream) -> Resolver | None:
-        return cast("Resolver | None", self._resolving.get(target))
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        return []
+        return state if attempt is None else (*state, attempt.target.id, attempt.doubtful)
 
 
 class Recorded(dict[tuple[table.State, table.Event], tuple[table.State, table.Action]]):
@@ -652,7 +419,7 @@ class Exploration(NamedTuple):
     outcomes: set[tuple[str, ...]]
 
 
-def explore(shape: Shape, rules: Rules) -> Exploration:
+def explore(make: type[DeliveryWorld], shape: Shape, rules: Rules) -> Exploration:
     """Try every order of everything that can happen. Raise Violation with the steps to it."""
     seen: set[object] = set()
     used: set[tuple[table.State, table.Event]] = set()
@@ -660,7 +427,7 @@ def explore(shape: Shape, rules: Rules) -> Exploration:
     paths: list[tuple[str, ...]] = [()]
     while paths:
         path = paths.pop()
-        world = DeliveryWorld(shape, rules)
+        world = make(shape, rules)
         try:
             for name in path:
                 world.choose(name)

@@ -152,6 +152,22 @@ class Chains(SegmentViews[View]):
 
     # ---- after an interruption
 
+    def renew(
+        self, view: View, request: Renew, renewed: Callable[[View | Exception], None]
+    ) -> asyncio.Task[None]:
+        """Call `renewed` with the newest view; after a pause if it is not newer than `view`."""
+
+        async def look() -> None:
+            interrupted = Interrupted("", request.met)
+            try:
+                newest = await self.recover(view, interrupted, request.attempts)
+            except Exception as error:
+                renewed(error)
+            else:
+                renewed(newest)
+
+        return asyncio.get_running_loop().create_task(look())
+
     async def recover(self, view: View, interrupted: Interrupted, attempts: int) -> View:
         """Return the newest view; pause first if there is none newer than `view`."""
         self._check_open()
@@ -271,7 +287,7 @@ class Drive(Generic[Outcome]):
         elif isinstance(renew := asks[0].request, Renew):
             if self._renewing is not None:
                 self._renewing()
-            requests.append(asyncio.get_running_loop().create_task(self._renew(renew)))
+            requests.append(self._chains.renew(self._view, renew, self._renewed))
         else:
             requests.append(self._chains.ask(self._view, asks[0], self._answered))
 
@@ -292,14 +308,12 @@ class Drive(Generic[Outcome]):
         if not self._missing:
             self._step(self._answers)
 
-    async def _renew(self, request: Renew) -> None:
-        interrupted = Interrupted("", request.met)
-        try:
-            self._view = await self._chains.recover(self._view, interrupted, request.attempts)
-        except Exception as error:
-            self._end(error)
+    def _renewed(self, view: View | Exception) -> None:
+        if isinstance(view, Exception):
+            self._end(view)
         else:
-            self._step([InForce(self._view.projection)])
+            self._view = view
+            self._step([InForce(view.projection)])
 
     def _end(self, end: Outcome | Exception) -> None:
         self._requests = ()
