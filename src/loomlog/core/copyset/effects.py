@@ -32,6 +32,8 @@ class Acknowledge:
 
 
 class Rejection(StrEnum):
+    """Why a sequencer does not take a record."""
+
     BUSY = "too many records are under way"
     UNAVAILABLE = "too few storage nodes are there"
     STEPPED_DOWN = "the log has another sequencer"
@@ -86,6 +88,8 @@ SequencerEffect: TypeAlias = (
 
 
 class GapKind(StrEnum):
+    """Why there is nothing to read."""
+
     TRIM = "trim"  # records were here and are trimmed
     HOLE = "hole"  # nothing was acknowledged here
     BRIDGE = "bridge"  # the epoch ended before

@@ -159,17 +159,17 @@ NodeRequest: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    pass
+    """The record is stored here, durably."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    pass
+    """The request was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotHere:
-    pass
+    """The node does not have what the request is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +188,8 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
+    """The node did nothing, and takes no such requests for now."""
+
     trouble: Trouble
     reason: str = ""
 
@@ -233,6 +235,8 @@ class SealedAt:
 
 @dataclass(frozen=True, slots=True)
 class Digested:
+    """Records of an epoch, in order; `more`: there are others behind them."""
+
     records: Sequence[Record]
     more: bool
     trimmed: Lsn = 0  # all up to here is gone, maybe since it was sealed
@@ -240,6 +244,8 @@ class Digested:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
+    """Records for a reader, and how far the node has looked."""
+
     records: Sequence[Record]  # in order
     next_lsn: Lsn  # the node has nothing (more) to send below it
     trimmed: Lsn  # all up to here is gone

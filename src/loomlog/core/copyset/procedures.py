@@ -146,6 +146,8 @@ class Nowhere:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
+    """Whether the record is in the log is not known."""
+
     reason: str
     for_good: bool = False  # otherwise try again, after a moment
 

@@ -59,12 +59,16 @@ def lsn_words(lsn: Lsn) -> str:
 
 
 class Kind(IntEnum):
+    """The kinds of records: batches, and the marks of recovery."""
+
     DATA = 0
     HOLE = 1  # nothing was acknowledged here, and nothing ever will be
     BRIDGE = 2  # the epoch ends before it; the next record is in a later epoch
 
 
 class Record(NamedTuple):
+    """A copy of a record, or only its head: then it comes without its batch."""
+
     first: Lsn
     count: int  # type: ignore[assignment]  # nobody misses tuple.count
     kind: Kind

@@ -143,6 +143,8 @@ OFFSET_LAST: Final = OFFSET_MAX - 1  # recovery may need one more, for the bridg
 
 @dataclass(frozen=True, slots=True)
 class SequencerSettings:
+    """Bounds and times of a sequencer."""
+
     window_records: int = 1000  # under way at once; recovery must look at this many
     window_bytes: int = 128 * MIB
     store_timeout_s: float = 0.5  # of the first wave; twice as long for each one after it

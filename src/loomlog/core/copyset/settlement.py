@@ -32,6 +32,8 @@ class Span(NamedTuple):
 
 
 class Settled(NamedTuple):
+    """The content of an epoch, as recovery decided it."""
+
     spans: tuple[Span, ...]  # in order; they do not overlap
     last: Offset  # of the last record; 0: there is none
     exact: bool  # nothing was acknowledged behind it

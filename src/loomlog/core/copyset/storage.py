@@ -57,6 +57,8 @@ from loomlog.types import NodeId
 
 
 class EpochLng(NamedTuple):
+    """The highest LNG (last known good offset) that is known of an epoch."""
+
     epoch: Epoch
     lng: Offset
 
