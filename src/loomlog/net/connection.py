@@ -265,6 +265,12 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             if self._paused:
                 self._resume()
 
+    def refuse(self, request_id: int, error: LoomError) -> None:
+        """Answer a request with an error."""
+        frame = self._codec.failure_frame(error)
+        frame.id, frame.reply = request_id, True
+        self.send(frame)
+
     def call(
         self,
         frame: F,

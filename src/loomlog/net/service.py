@@ -91,6 +91,6 @@ class Service(Generic[F]):
             )
             error = LoomError(f"internal error while handling {kind}: see the server's log")
         if frame.id:
-            self.reply(connection, frame, self._codec.failure_frame(error))
+            connection.refuse(frame.id, error)
         else:
             self._notices.warn("refused", "refused %s of %s: %s", kind, connection.peer, error)

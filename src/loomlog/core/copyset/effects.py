@@ -77,13 +77,8 @@ class Drained:
     """Everything that could be stored is. This one does nothing more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reactivate:
-    """The log needs a new epoch; this sequencer finishes what is under way."""
-
-
 SequencerEffect: TypeAlias = (
-    Send | Acknowledge | Reject | LeaveOpen | StepDown | Contradicted | Drained | Reactivate
+    Send | Acknowledge | Reject | LeaveOpen | StepDown | Contradicted | Drained
 )
 
 

@@ -27,7 +27,6 @@ from loomlog.core.copyset.effects import (
     Contradicted,
     Drained,
     LeaveOpen,
-    Reactivate,
     Reject,
     Rejection,
     Send,
@@ -228,7 +227,7 @@ class EpochSequencer:
         self, batch: Buffer, count: int, token: Token, timestamp_us: int, now: float
     ) -> list[SequencerEffect]:
         if self._next_offset + count - 1 > OFFSET_LAST and self.state is SequencerState.RUNNING:
-            return [Reject(token, Rejection.OFFSETS_USED_UP), Reactivate(), *self.drain(now)]
+            return [Reject(token, Rejection.OFFSETS_USED_UP), *self.drain(now)]
         if (why := self._why_not(len(batch))) is not None:
             return [Reject(token, why)]
         record = Record(self.next_lsn, count, Kind.DATA, timestamp_us, (), 0, self.lng)

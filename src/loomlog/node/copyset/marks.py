@@ -67,11 +67,6 @@ class Marks:
         if found.complete:
             self._searched.add(log)
 
-    @property
-    def logs(self) -> list[LogId]:
-        """The logs with marks."""
-        return list(self._logs)
-
     def tidy(self) -> None:
         """Forget marks that are too old to matter: a node may have very many logs."""
         over = self._now() - KEPT_S

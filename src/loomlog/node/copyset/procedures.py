@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -18,7 +19,7 @@ from loomlog.core.copyset.messages import (
     Preempted,
     Release,
 )
-from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
+from loomlog.core.copyset.procedures import Answer, Exchange, Steps
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.recovery import NotRecovered, Recovered, Recovery
 from loomlog.core.requests import Lost, Outcome, drive
@@ -76,13 +77,15 @@ class Asker:
         self._loop.call_soon(done, answer)
 
     async def _answer(self, asked: Exchange) -> Sequence[Answer]:
-        answers = _Answers(asked)
-        for index, (target, request) in enumerate(asked.asks):
+        answers: list[asyncio.Future[Answer]] = []
+        for target, request in asked.asks:
             if isinstance(request, EpochStoreRequest):  # always alone
                 return [await self._ask_store(request)]
             assert isinstance(target, int)
-            self.ask(target, request, partial(answers.came, index))
-        return await answers.wait()
+            answers.append(asyncio.get_running_loop().create_future())
+            self.ask(target, request, partial(_came, answers[-1]))
+        await _until_enough(asked, answers)
+        return [answer.result() if answer.done() else Lost() for answer in answers]
 
     async def _ask_store(self, request: EpochStoreRequest) -> LogState | Lost:
         try:
@@ -92,46 +95,23 @@ class Asker:
             return Lost()
 
 
-class _Answers:
-    """The answers to the requests of one round."""
-
-    def __init__(self, asked: Exchange) -> None:
-        self._asked = asked
-        self._answers: list[Answer | None] = [None] * len(asked.asks)
-        self._missing = len(asked.asks)
-        self._changed = asyncio.Event()
-
-    def came(self, index: int, answer: NodeAnswer | None) -> None:
-        if self._answers[index] is None:
-            self._answers[index] = answer if answer is not None else Lost()
-            self._missing -= 1
-            self._changed.set()
-
-    async def wait(self) -> list[Answer]:
-        await self._until(self._are_enough, ANSWER_S)
-        await self._until(lambda: False, GRACE_S)
-        return [answer if answer is not None else Lost() for answer in self._answers]
-
-    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until the condition holds or no answer is missing."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._missing and not holds():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
-
-    def _are_enough(self) -> bool:
-        pairs = zip(self._asked.asks, self._answers, strict=True)
-        return self._asked.enough(
-            {_node(ask): answer for ask, answer in pairs if answer is not None}
-        )
+def _came(future: asyncio.Future[Answer], answer: NodeAnswer | None) -> None:
+    if not future.done():
+        future.set_result(answer if answer is not None else Lost())
 
 
-def _node(ask: CopysetAsk) -> NodeId:
-    assert isinstance(ask.target, int)
-    return ask.target
+async def _until_enough(asked: Exchange, answers: Sequence[asyncio.Future[Answer]]) -> None:
+    """Wait for enough answers, and then briefly for the rest."""
+    nodes = [ask.target for ask in asked.asks if isinstance(ask.target, int)]
+    by_node = list(zip(nodes, answers, strict=True))
+    missing = list(answers)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_S):
+            while missing and not asked.enough({n: a.result() for n, a in by_node if a.done()}):
+                await asyncio.wait(missing, return_when=asyncio.FIRST_COMPLETED)
+                missing = [answer for answer in answers if not answer.done()]
+    if missing:
+        await asyncio.wait(missing, timeout=GRACE_S)
 
 
 async def recover(

@@ -19,7 +19,6 @@ from loomlog.core.copyset.effects import (
     Contradicted,
     Drained,
     LeaveOpen,
-    Reactivate,
     Reject,
     Rejection,
     Send,
@@ -47,7 +46,6 @@ from loomlog.node.ordered.appends import ProducerTable
 from loomlog.node.workers import insist
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame
 
 logger = logging.getLogger(__name__)
@@ -60,7 +58,6 @@ class OpenAppend:
     """An append of a client, until it is answered. The sequencer gets it as the opaque token of the
     batch."""
 
-    codec: Codec
     connection: Connection
     request_id: int
     header: batch.Header
@@ -69,12 +66,10 @@ class OpenAppend:
     epoch: Epoch = 0  # that it may be placed in; if repeated, the first one; 0: any
 
     @classmethod
-    def of(
-        cls, codec: Codec, connection: Connection, frame: Frame, payload: memoryview
-    ) -> OpenAppend:
+    def of(cls, connection: Connection, frame: Frame, payload: memoryview) -> OpenAppend:
         """Return the append in a frame; raises Corrupt."""
         header, order = batch.check(payload), frame.copyset_append
-        return cls(codec, connection, frame.id, header, payload, order.repeated, order.epoch)
+        return cls(connection, frame.id, header, payload, order.repeated, order.epoch)
 
     def fits(self, epoch: Epoch) -> bool:
         """Return whether the append may be taken in this epoch. The client may have repeated it:
@@ -102,9 +97,7 @@ class OpenAppend:
         self.connection.send(pb.Frame(id=self.request_id, reply=True, copyset_tail=answer))
 
     def failed(self, error: LoomError) -> None:
-        frame = self.codec.failure_frame(error)
-        frame.id, frame.reply = self.request_id, True
-        self.connection.send(frame)
+        self.connection.refuse(self.request_id, error)
 
 
 OpenEnd = tuple[OpenAppend, Lsn]
@@ -294,8 +287,6 @@ class RunningSequencer:
                     self._end()
                 case Drained():
                     self._end()
-                case Reactivate():
-                    logger.info("loglet %d: epoch %d is full", self._log, self.epoch)
         self._schedule()
 
     def _reject(self, append: OpenAppend, why: Rejection) -> None:

@@ -60,7 +60,6 @@ class CopysetService(NodeProtocol):
 
     def __init__(self, context: NodeContext) -> None:
         self._me = context.node_id
-        self._codec = context.codec
         self._disks = context.disks
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -183,7 +182,7 @@ class CopysetService(NodeProtocol):
     # ---- requests of clients
 
     def _append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        append = OpenAppend.of(self._codec, connection, frame, payload)
+        append = OpenAppend.of(connection, frame, payload)
         self._slot(frame.copyset_append.loglet_id).append(append)
 
     async def _find_tail(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:

@@ -22,7 +22,6 @@ from loomlog.limits import APPENDS_IN_FLIGHT_MAX, PRODUCER_MARKS_MAX
 from loomlog.storage.ordered.data_file import ProducerMark
 from loomlog.types import CommitContext, Llsn
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection
 
 
@@ -39,8 +38,7 @@ class WaitingAppend(NamedTuple):
 class WaitingAppends:
     """Appends that a primary has taken and not answered yet, in the order of their LLSNs."""
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+    def __init__(self) -> None:
         self._appends: deque[WaitingAppend] = deque()
         self.bytes = 0
 
@@ -75,9 +73,7 @@ class WaitingAppends:
         while self._appends and self._appends[-1].last_llsn > after_llsn:
             append = self._appends.pop()
             self.bytes -= append.size
-            frame = self._codec.failure_frame(error)
-            frame.id, frame.reply = append.request_id, True
-            append.connection.send(frame)
+            append.connection.refuse(append.request_id, error)
 
     def doubt(self) -> None:
         """Answer all without a position: their LLSNs may have been given to others since, and the

@@ -18,7 +18,6 @@ from loomlog.node.ordered.replica import IncomingCopy, ReplicaDriver
 from loomlog.storage.ordered.stream_reader import check_cover
 from loomlog.types import CommitContext, ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection
 from loomlog.wire.translate import commit_from_wire
 
@@ -28,9 +27,8 @@ logger = logging.getLogger(__name__)
 class CopyDestination:
     """Takes copies for one replica."""
 
-    def __init__(self, driver: ReplicaDriver, codec: Codec) -> None:
+    def __init__(self, driver: ReplicaDriver) -> None:
         self._driver = driver
-        self._codec = codec
 
     async def start(self, connection: Connection, order: pb.SyncStart) -> pb.SyncStarted:
         """Begin a copy; the answer says where."""
@@ -104,10 +102,10 @@ class CopyDestination:
         driver = self._driver
         if error is not None:
             driver.disk_failed(f"cannot write: {error}")
-            self._refuse(copy, request_id, LoomError(f"the disk failed: {error}"))
+            copy.connection.refuse(request_id, LoomError(f"the disk failed: {error}"))
             return
         if driver.incoming is not copy:
-            self._refuse(copy, request_id, self._ended())
+            copy.connection.refuse(request_id, self._ended())
             return
         driver.copied(headers, commits)
         copy.connection.send(pb.Frame(id=request_id, reply=True, done=pb.Done()))
@@ -119,8 +117,3 @@ class CopyDestination:
             f"stream {core.stream_id} on node {core.node_id} is {core.state} in epoch "
             f"{core.epoch}: this copy has ended, start it again"
         )
-
-    def _refuse(self, copy: IncomingCopy, request_id: int, error: LoomError) -> None:
-        answer = self._codec.failure_frame(error)
-        answer.id, answer.reply = request_id, True
-        copy.connection.send(answer)

@@ -31,7 +31,7 @@ from loomlog.storage.files import NotCached, Read, Worker, from_cache, from_disk
 from loomlog.storage.ordered.stream_reader import Beginning, Chunk, Part
 from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.link import Codec, Connection, Frame, Route, Service
+from loomlog.wire.link import Connection, Frame, Route, Service
 
 logger = logging.getLogger(__name__)
 
@@ -205,13 +205,11 @@ class StreamSubscription:
         self,
         driver: ReplicaDriver,
         reader: ReplicaReader,
-        codec: Codec,
         connection: Connection,
         request: pb.Frame,
     ) -> None:
         self._driver = driver
         self._reader = reader
-        self._codec = codec
         self._connection = connection
         self._request_id = request.id
         self._wanted = request.subscribe
@@ -304,9 +302,7 @@ class StreamSubscription:
 
     def _end(self, error: LoomError) -> None:
         self._driver.unwatch(self)
-        frame = self._codec.failure_frame(error)
-        frame.id, frame.reply = self._request_id, True
-        self._connection.send(frame)
+        self._connection.refuse(self._request_id, error)
 
 
 class Held(NamedTuple):
@@ -321,10 +317,9 @@ class Held(NamedTuple):
 class ReadRequests:
     """Requests of clients and other nodes for entries."""
 
-    def __init__(self, holding: Callable[[StreamId], Held], codec: Codec, service: Service) -> None:
+    def __init__(self, holding: Callable[[StreamId], Held], service: Service) -> None:
         """`holding` returns a replica, or raises NotFound."""
         self._holding = holding
-        self._codec = codec
         self._service = service
         self._subscriptions: dict[Connection, dict[int, StreamSubscription]] = {}
 
@@ -408,7 +403,7 @@ class ReadRequests:
         mine = self._subscriptions.setdefault(connection, {})
         if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
             raise Busy("too many subscriptions on this connection: cancel some first")
-        subscription = StreamSubscription(held.driver, held.reader, self._codec, connection, frame)
+        subscription = StreamSubscription(held.driver, held.reader, connection, frame)
         mine[frame.id] = subscription
         subscription.task.add_done_callback(lambda _: mine.pop(frame.id, None))
 

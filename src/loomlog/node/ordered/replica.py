@@ -25,7 +25,6 @@ from loomlog.storage.files import Finished, UnsyncedError
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection
 from loomlog.wire.translate import STATE_TO_WIRE
 
@@ -51,8 +50,7 @@ class ReplicaDriver:
         node_id: NodeId,
         store: StreamStore,
         backups: Backups,
-        codec: Codec,
-        on_change: Callable[[ReplicaDriver], None],
+        on_change: Callable[[StreamId], None],
     ) -> None:
         self.store = store
         self.core = Replica(store.meta.stream_id, node_id, store.meta.epoch, _context_of(store))
@@ -61,7 +59,7 @@ class ReplicaDriver:
         self._loop = asyncio.get_running_loop()
         self._outbox: list[memoryview] = []  # batches that arrived in this turn of the loop
         self._outbox_first: Llsn = 0
-        self._waiting = WaitingAppends(codec)
+        self._waiting = WaitingAppends()
         self.producers = _producers_of(store)
         self._addresses: dict[NodeId, str] = {}
         self._connections: list[Connection] = []  # to the backups, while it is primary
@@ -154,7 +152,7 @@ class ReplicaDriver:
             self.disk_failed(f"cannot write: {error}")
             return
         self.core.written(last)
-        self._on_change(self)
+        self._on_change(self.stream_id)
 
     # ---- replication (backup)
 
@@ -182,7 +180,7 @@ class ReplicaDriver:
         if outcome is CommitOutcome.APPLIED:
             self.apply(commit)
         elif outcome is CommitOutcome.MISSED:
-            self._on_change(self)
+            self._on_change(self.stream_id)
 
     def apply(self, commit: CommitContext) -> None:
         """Store a commit that the core has taken, and answer the appends that wait for it."""
@@ -199,7 +197,7 @@ class ReplicaDriver:
             self.disk_failed(f"cannot write a commit: {error}")
         elif context is self.core.context:  # else it was wiped since
             self.core.stored(high_watermark)
-            self._on_change(self)
+            self._on_change(self.stream_id)
 
     # ---- watching commits and seals (subscriptions)
 
@@ -221,11 +219,11 @@ class ReplicaDriver:
             return
         logger.warning("stream %d seals itself: %s", self.stream_id, reason)
         self.core.self_seal()
-        self._on_change(self)
+        self._on_change(self.stream_id)
 
     def changed(self) -> None:
         """Report the replica soon."""
-        self._on_change(self)
+        self._on_change(self.stream_id)
 
     def disk_failed(self, reason: str) -> None:
         if self.store.error is not None and not self.closed:  # else its files are only closed
@@ -247,7 +245,7 @@ class ReplicaDriver:
         if not self.core.damaged:
             logger.error("stream %d on node %d: %s", self.stream_id, self.core.node_id, reason)
             self.core.damage()
-            self._on_change(self)
+            self._on_change(self.stream_id)
 
     async def seal(self, epoch: int, last_committed_llsn: Llsn) -> pb.SealResponse:
         async with self.sealing:
@@ -270,7 +268,7 @@ class ReplicaDriver:
         self._waiting.refuse(last_committed_llsn, error)
         if missed:
             self._waiting.doubt()
-        self._on_change(self)
+        self._on_change(self.stream_id)
         self._wake_watchers()
         if self.store.error is not None:  # it can drop nothing; the vmr has it filled or replaced
             raise LoomError(f"stream {self.stream_id}: the disk failed: {self.store.error}")
@@ -297,7 +295,7 @@ class ReplicaDriver:
                 )
             self.core.unseal(epoch, nodes)
             self.ran_in = epoch
-        self._on_change(self)
+        self._on_change(self.stream_id)
         logger.info("stream %d runs in epoch %d on nodes %s", self.stream_id, epoch, nodes)
 
     # ---- copies from peers

@@ -56,7 +56,7 @@ class OrderedService(NodeProtocol):
         self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
         self._unreported: dict[StreamId, None] = {}  # an ordered set of those that changed
         self.held: dict[StreamId, Held] = {}
-        self._reads = ReadRequests(self.holding, context.codec, context.requests)
+        self._reads = ReadRequests(self.holding, context.requests)
         self._stores = StreamStores(context.disks)
         for store in self._stores.open.values():
             self._adopt(store)
@@ -116,14 +116,11 @@ class OrderedService(NodeProtocol):
             self._node_id,
             store,
             self._backups,
-            self._codec,
-            lambda driver: self._changed(driver.stream_id),
+            self._changed,
         )
         repairer = Repairer(driver, self._disks.reader, self._codec)
         reader = ReplicaReader(driver, self._disks.reader, repairer)
-        self.held[driver.stream_id] = Held(
-            driver, reader, repairer, CopyDestination(driver, self._codec)
-        )
+        self.held[driver.stream_id] = Held(driver, reader, repairer, CopyDestination(driver))
         return driver.stream_id
 
     async def _let_go(self, stream_id: StreamId) -> None:

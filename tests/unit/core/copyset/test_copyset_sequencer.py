@@ -13,7 +13,6 @@ from loomlog.core.copyset.effects import (
     Contradicted,
     Drained,
     LeaveOpen,
-    Reactivate,
     Reject,
     Rejection,
     Send,
@@ -178,7 +177,7 @@ def test_a_clock_that_was_ahead_does_not_stamp_what_comes_later() -> None:
 def test_a_used_up_epoch_needs_another_one() -> None:
     rig = SequencerRig()
     rig.append("a", count=OFFSET_LAST - 1)
-    assert rig.append("b", count=2) == [Reject("b", Rejection.OFFSETS_USED_UP), Reactivate()]
+    assert rig.append("b", count=2) == [Reject("b", Rejection.OFFSETS_USED_UP)]
     assert rig.append("c") == [Reject("c", Rejection.STEPPED_DOWN)]
     assert rig.store_all(1) == [acknowledged("a", 1, count=OFFSET_LAST - 1), Drained()]
 
