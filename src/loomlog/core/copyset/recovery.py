@@ -85,7 +85,7 @@ class Basis(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What the nodes have of an epoch."""
+    """The heads that nodes have of an epoch."""
 
     records: dict[NodeId, list[Record]]  # heads, in order
     trimmed: Lsn  # some may have been trimmed meanwhile, up to here
