@@ -1,10 +1,7 @@
-"""Registration of storage nodes: does the node belong here, and is it the one it claims to be?
+"""Registration of storage nodes: core/registration.py decides, with what is known here.
 
-Node ids and directory names prove nothing. A cluster has a secret, and so has every node; both are
-kept with the node's data and must match what the metadata knows. A newcomer has empty volumes and
-its own node secret. It gets the cluster's secret when it joins, but only with a free number (to
-take the number of a known node it needs an operator's `loom node replace`), and only if a storage
-node with that number and secret answers at the address that it names.
+Both secrets are kept with the node's data. A newcomer gets the cluster's secret when it joins, but
+only if a storage node with its number and secret answers at the address that it names.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from loomlog import limits
+from loomlog.core.registration import Verdict, is_older_copy, is_same, judge
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
@@ -63,21 +61,22 @@ class Registration:
         self._one_by_one = asyncio.Lock()
 
     async def register(self, connection: Connection, request: pb.Register) -> pb.Registered:
-        self._check(connection, request)
-        if self._is_held_back(request):
+        verdict = self._judge(request)
+        if verdict is Verdict.HELD_BACK:
             return self._hold_back(request)
-        if not self._is_proven(request):
+        if verdict is not Verdict.KNOWN:
             await self._visit(request)
-        known_run = request.known_run if self._is_proven(request) else pb.NoteRun()
+        # Only a node that is known by its secret may say something about the past.
+        known_run = request.known_run if verdict is Verdict.KNOWN else pb.NoteRun()
         await self._gate.admit(request.storage_node_id, connection, known_run)
         async with self._one_by_one:
-            self._check(connection, request)
-            if self._is_held_back(request):
+            verdict = self._judge(request)
+            if verdict is Verdict.HELD_BACK:
                 return self._hold_back(request)
-            if self._is_proven(request):
+            if verdict is Verdict.KNOWN:
                 await self._catalog.raise_ids(request.highest_log_id, request.highest_stream_id)
             is_older = self._is_older_copy(request)
-            all_lost = is_older or self._replaces_lost(request)
+            all_lost = is_older or verdict is Verdict.REPLACES
             record = await self._catalog.put_node(
                 record_of(request), partial(self._note_losses, request, all_lost)
             )
@@ -98,9 +97,8 @@ class Registration:
 
     def turned_away(self, request: pb.Register, reason: LoomError) -> None:
         """Note that a node of this cluster is there, and may not register now."""
-        known = self._catalog.nodes.get(request.storage_node_id)
-        if known is not None and known.node_secret == request.node_secret:
-            self._nodes.turn_away(known.node_id, str(reason))
+        if is_same(request, self._catalog.nodes.get(request.storage_node_id)):
+            self._nodes.turn_away(request.storage_node_id, str(reason))
 
     def _note_losses(self, request: pb.Register, all_lost: bool, node: NodeRecord) -> NodeRecord:
         for keeper in self._keepers.values():
@@ -123,12 +121,8 @@ class Registration:
             keeper.node_joined(node)
 
     def _is_older_copy(self, request: pb.Register) -> bool:
-        """Return whether the node's data is older than what it had when it last reported."""
         known = self._catalog.nodes.get(request.storage_node_id)
-        if known is None or known.node_secret != request.node_secret:
-            return False
-        is_new = not request.generation or request.generation > known.generation
-        if is_new or request.process == known.process:  # without one, the node cannot keep it now
+        if known is None or not is_older_copy(request, known):
             return False
         logger.warning(
             "node %d came back with an older copy of its data (generation %d, was %d): what it "
@@ -139,75 +133,49 @@ class Registration:
         )
         return True
 
-    def _replaces_lost(self, request: pb.Register) -> bool:
-        """Return whether it takes the place of a node that lost its volumes."""
-        known = self._catalog.nodes.get(request.storage_node_id)
-        return known is not None and known.node_secret != request.node_secret
-
     # ---- checks
 
-    def _check(self, connection: Connection, request: pb.Register) -> None:
+    def _judge(self, request: pb.Register) -> Verdict:
+        """Return what a node may do; raise if it may not register."""
         node, cluster = request.storage_node_id, self._catalog.cluster
+        known, reachable = self._catalog.nodes.get(node), self._nodes.reachable(node)
         _check_bounds(request)
-        if not _LOCATION.fullmatch(request.location):
-            raise InvalidArgument(
-                f"node {node} cannot have the location {request.location!r}: use up to 100 "
-                "letters, digits and . _ = , : / - as in rack=a"
-            )
         _compare("cluster id", cluster.cluster_id, request.cluster_id, node)
-        self._check_not_connected(connection, request)
-        self._check_is_no_copy(request)
-        if not request.cluster_secret:
-            self._check_newcomer(request)
-            return
-        _compare("cluster secret", cluster.secret, request.cluster_secret, node, fingerprint)
-        known = self._catalog.nodes.get(node)
-        is_registered = known is not None and known.node_secret == request.node_secret
-        # It may have joined after this copy was made.
-        self._gate.compare(node, request.known_run, is_registered=is_registered)
-        if known is None or known.removing:
-            # A node that knows the secret was a member once: it was removed.
-            raise Unauthorized(
-                f"node {node} was removed from this cluster: to use it again, start it with empty "
-                "volumes"
-            )
-        _compare("node secret", known.node_secret, request.node_secret, node, fingerprint)
-
-    def _check_not_connected(self, connection: Connection, request: pb.Register) -> None:
-        node = request.storage_node_id
-        known = self._catalog.nodes.get(node)
-        if (
-            known is not None
-            and known.node_secret != request.node_secret
-            and self._nodes.reachable(node)
-        ):
+        verdict = judge(
+            request,
+            known,
+            reachable=reachable,
+            contradicted=reachable and self._gate.is_contradicted_by(request.known_run),
+            has_data=any(keeper.has_data(request) for keeper in self._keepers.values()),
+        )
+        address = known.address if known else ""
+        if verdict is Verdict.CONNECTED:
             raise AlreadyExists(
-                f"node {node} is connected already, from {known.address}: "
+                f"node {node} is connected already, from {address}: "
                 "give this one another storage node id"
             )
-
-    def _check_is_no_copy(self, request: pb.Register) -> None:
-        """Refuse a copy of a node that is there, which lived on with other metadata.
-
-        The node itself was admitted, so the metadata has not gone back in time.
-        """
-        node = request.storage_node_id
-        if self._nodes.reachable(node) and self._gate.is_contradicted_by(request.known_run):
+        if verdict is Verdict.COPY:
             raise AlreadyExists(
-                f"node {node} is connected already, from {self._catalog.nodes[node].address}, and "
-                "this one has a copy of its data that was used in another cluster: check --mr"
+                f"node {node} is connected already, from {address}, and this one has a copy of its "
+                "data that was used in another cluster: check --mr"
             )
-
-    def _check_newcomer(self, request: pb.Register) -> None:
-        """Refuse data without the name of a cluster."""
-        node = request.storage_node_id
-        known = self._catalog.nodes.get(node)
-        has_data = any(keeper.has_data(request) for keeper in self._keepers.values())
-        if has_data and (known is None or known.node_secret != request.node_secret):
+        if verdict is Verdict.HAS_DATA:
             raise Unauthorized(
                 f"node {node} has data, but does not know of which cluster: check its volumes, or "
                 "start it with empty ones"
             )
+        if request.cluster_secret:
+            _compare("cluster secret", cluster.secret, request.cluster_secret, node, fingerprint)
+            # It may have joined after this copy was made.
+            self._gate.compare(node, request.known_run, is_registered=is_same(request, known))
+        if verdict is Verdict.REMOVED:
+            raise Unauthorized(
+                f"node {node} was removed from this cluster: to use it again, start it with empty "
+                "volumes"
+            )
+        if known is not None and verdict is Verdict.OTHER_SECRET:
+            _compare("node secret", known.node_secret, request.node_secret, node, fingerprint)
+        return verdict
 
     async def _visit(self, request: pb.Register) -> None:
         """Raise unless the node answers at its address: other nodes and clients go there."""
@@ -237,19 +205,6 @@ class Registration:
         proof, node = answer.node_proof.proof, request.storage_node_id
         return is_node_proof(proof, node, request.node_secret, challenge)
 
-    def _is_proven(self, request: pb.Register) -> bool:
-        """Return whether it knows a secret, so that its claims about the past count."""
-        known = self._catalog.nodes.get(request.storage_node_id)
-        is_known = known is not None and known.node_secret == request.node_secret
-        return is_known or bool(request.cluster_secret)  # which was compared
-
-    def _is_held_back(self, request: pb.Register) -> bool:
-        """Return whether it wants the number of another node without an operator's permission."""
-        known = self._catalog.nodes.get(request.storage_node_id)
-        if known is None or known.node_secret == request.node_secret:
-            return False
-        return known.removing or not known.replaceable
-
     def _hold_back(self, request: pb.Register) -> pb.Registered:
         node = request.storage_node_id
         if self._catalog.nodes[node].removing:
@@ -276,6 +231,11 @@ def _check_bounds(request: pb.Register) -> None:
     if not request.node_secret or max(map(len, texts)) > limits.NODE_TEXT_CHARS_MAX:
         raise InvalidArgument(f"node {node} registers without a secret, or with texts too long")
     volumes = request.volumes
+    if not _LOCATION.fullmatch(request.location):
+        raise InvalidArgument(
+            f"node {node} cannot have the location {request.location!r}: use up to 100 letters, "
+            "digits and . _ = , : / - as in rack=a"
+        )
     if len(volumes) > limits.VOLUMES_MAX or any(len(v) > limits.PATH_CHARS_MAX for v in volumes):
         raise InvalidArgument(f"node {node} has too many volumes, or their names are too long")
 

@@ -1,0 +1,95 @@
+"""Decide who may register as which storage node. Pure.
+
+Node ids and directory names prove nothing. A node proves with its own secret that it is the one
+that the metadata knows, and with the cluster's secret that it was part of the cluster once. A node
+with neither is a newcomer, which needs a free number or an operator's permission to take another
+node's place.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+
+class KnownNode(Protocol):
+    """A node as the metadata knows it."""
+
+    @property
+    def node_secret(self) -> str: ...
+    @property
+    def removing(self) -> bool: ...
+    @property
+    def replaceable(self) -> bool: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def process(self) -> str: ...
+
+
+class Claim(Protocol):
+    """The words of a node that wants to register. A cluster secret, if there is one, is right."""
+
+    @property
+    def node_secret(self) -> str: ...
+    @property
+    def cluster_secret(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def process(self) -> str: ...
+
+
+class Verdict(Enum):
+    """The rights of a node that wants to register."""
+
+    KNOWN = "it is the node of this number"
+    NEW = "the number is free"
+    REPLACES = "it takes the place of a node that lost its volumes"
+    HELD_BACK = "it is empty and wants the number of another node: an operator decides"
+    CONNECTED = "another node of this number is connected"
+    COPY = "it has a copy of the data of a node that is connected, used with other metadata"
+    HAS_DATA = "it has data and does not say of which cluster"
+    REMOVED = "it was removed from the cluster"
+    OTHER_SECRET = "it has data of another node"
+
+
+def judge(
+    claim: Claim,
+    known: KnownNode | None,
+    *,
+    reachable: bool,
+    contradicted: bool,
+    has_data: bool,
+) -> Verdict:
+    """Decide what a node may do. `reachable`: a node of this number is connected; `contradicted`:
+    the claimant knows of runs that this metadata has not had; `has_data`: it says so."""
+    is_known = is_same(claim, known)
+    if known is not None and not is_known and reachable:
+        return Verdict.CONNECTED
+    if reachable and contradicted:  # the node itself was admitted, so the metadata is not too old
+        return Verdict.COPY
+    if claim.cluster_secret:
+        if known is None or known.removing:
+            return Verdict.REMOVED
+        return Verdict.KNOWN if is_known else Verdict.OTHER_SECRET
+    if is_known:
+        return Verdict.KNOWN
+    if has_data:
+        return Verdict.HAS_DATA
+    if known is None:
+        return Verdict.NEW
+    return Verdict.REPLACES if known.replaceable and not known.removing else Verdict.HELD_BACK
+
+
+def is_same(claim: Claim, known: KnownNode | None) -> bool:
+    return known is not None and known.node_secret == claim.node_secret
+
+
+def is_older_copy(claim: Claim, known: KnownNode | None) -> bool:
+    """Return whether a node's data is older than what it had when it last reported."""
+    if known is None or not is_same(claim, known):
+        return False
+    # A process that cannot write the generation it was given repeats the old one, or none.
+    is_new = not claim.generation or claim.generation > known.generation
+    return not is_new and claim.process != known.process
