@@ -28,7 +28,8 @@ from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Worker
-from loomlog.storage.logsdb.store import LOOK_UPS_MAX, Answered, LogsStore
+from loomlog.storage.group_commit import LOOK_UPS_MAX
+from loomlog.storage.logsdb.store import Answered, LogsStore
 from loomlog.storage.logsdb.table import LogsTable
 from loomlog.storage.volumes import Volumes
 from loomlog.types import LogId
@@ -132,7 +133,9 @@ class LogsVolume:
                 self._problem = f"the copies at {self.path} are gone: restart this node"
             if store is not None:
                 store.fail(OSError(errno.ENOENT, "its directory is gone or was replaced"))
-        elif self._volume.works and (self.is_closed or (store is not None and store.failed)):
+        elif self._volume.works and (
+            self.is_closed or (store is not None and store.failed is not None)
+        ):
             self._open_soon()
 
     def when_open(self, work: Callable[[LogsStore], None], refused: Answered) -> None:

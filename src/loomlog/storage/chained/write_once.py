@@ -1,22 +1,16 @@
-"""Replicas of chains on a volume: requests in, answers out, one synced commit for all that waited.
+"""Replicas of chains on a volume, with group commit (group_commit.py).
 
-    commits    requests that may change something, in the order they came, decided one after the
-               other in a worker; then ONE commit; then the answers
-    look-ups   in a worker of their own, so that they do not wait for those that wait for a
-               commit; they see only what is committed
-
-What may be asked and what it means is core/chained/replica.py's matter. After a commit has failed
-nothing is answered but `Refused`. The writes of that commit are `Lost`: a failed sync says nothing
-about what reached the disk. A replica with something that cannot be read continues, but is no
-longer fit (`Check`).
+What may be asked and what it means is core/chained/replica.py's matter. The writes of a commit that
+failed are `Lost`; all else is `Refused` from then on. A replica with something that cannot be read
+continues, but is no longer fit (`Check`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from loomlog.core.chained.chain import Block, Extent, Replica
 from loomlog.core.chained.messages import (
@@ -46,14 +40,13 @@ from loomlog.errors import Busy, Corrupt
 from loomlog.limits import KIB, MIB
 from loomlog.storage.chained.block_table import BlockTable, MemoryBlocks, TrimmedMeanwhileError
 from loomlog.storage.files import Worker
+from loomlog.storage.group_commit import GroupCommit
 from loomlog.types import Glsn
 
 logger = logging.getLogger(__name__)
 
 Answered: TypeAlias = Callable[[Answer], None]
 
-WAITING_BYTES_MAX: Final = 128 * MIB  # blocks waiting for the disk; more are refused
-LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
 QUICK_BYTES_MAX: Final = 16 * KIB  # of blocks: what takes longer than a sync is not quick
 MEASURE_BYTES: Final = MIB  # of blocks: how far the estimate of the table's size may be off
 
@@ -61,14 +54,10 @@ _CHANGING: Final = (Write, Copy, Seal, Trim, Create, Remove)
 _WITH_BLOCK: Final = (Write, Copy)
 
 
-class _Waiting(NamedTuple):
-    replica: Replica
-    request: Request
-    done: Answered
+class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
+    """The replicas on one volume. Creating one blocks."""
 
-
-class WriteOnceStore:
-    """Lives on the loop; the workers do what blocks. Creating one blocks, too."""
+    content = "blocks"
 
     def __init__(
         self,
@@ -80,20 +69,13 @@ class WriteOnceStore:
         on_failure: Callable[[BaseException], None] = lambda error: None,
         sync: bool = True,
     ) -> None:
-        """`quick`: for small commits, instead of `commits`; it may do them on the loop.
-        `on_failure` is called when a commit fails."""
+        """`quick`: for small commits, instead of `commits`; it may do them on the loop."""
+        super().__init__(commits, look_ups, on_failure)
         self._table = table
-        self._commits = commits
         self._quick = quick or commits
-        self._look_ups = look_ups
-        self._on_failure = on_failure
         self._sync = sync
-        self._waiting: list[_Waiting] = []
-        self._waiting_bytes = 0
-        self._under_way = False
-        self._looking = 0
-        self.failed: Refused | None = None  # the answer to all requests once a commit has failed
         self.replicas = table.replicas()  # those that are here
+        self._changed: Mapping[Replica, Standing | None] = {}  # by the commit that was just made
         self._ends: dict[Replica, Glsn] = {}  # behind all blocks of a replica, where that is known
         # Those with something that could not be read, and how they say so.
         self.damaged: dict[Replica, Refused] = {}
@@ -106,72 +88,39 @@ class WriteOnceStore:
         if self.failed is not None:
             done(self.failed)
         elif isinstance(request, _CHANGING):
-            self._enqueue(_Waiting(replica, request, done))
+            size = len(request.block.batch) if isinstance(request, _WITH_BLOCK) else 0
+            if not self._enqueue((replica, request), size, done):
+                raise Busy("the disk is too slow for what is written: try again later")
         elif isinstance(request, Check) and replica in self.damaged:
             done(self.damaged[replica])
-        else:
-            self._look_up(_Waiting(replica, request, done))
+        elif not self._look_up(
+            partial(self._find, replica, request), done, partial(self._unreadable, replica)
+        ):
+            raise Busy("the disk is too slow for what is read: try again later")
 
-    def _enqueue(self, asked: _Waiting) -> None:
-        request = asked.request
-        size = len(request.block.batch) if isinstance(request, _WITH_BLOCK) else 0
-        if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
-            raise Busy("the disk is too slow for what is written: try again later")
-        self._waiting.append(asked)
-        self._waiting_bytes += size
-        if not self._under_way:
-            self._start()
+    # ---- commits
 
-    def _start(self) -> None:
-        """Begin a commit of all that waits."""
-        size, self._waiting_bytes = self._waiting_bytes, 0
-        group, self._waiting = self._waiting, []
-        worker = self._quick if size <= QUICK_BYTES_MAX else self._commits
-        commit = _Commit(group, size, self._table, self.replicas, self._ends)
-        self._under_way = True
-        worker.run([partial(self._carry_out, commit)], partial(self._committed, commit))
+    def _worker_for(self, size: int) -> Worker:
+        return self._quick if size <= QUICK_BYTES_MAX else self._commits
 
-    def _carry_out(self, commit: _Commit) -> None:
-        """Runs in the worker."""
-        if self.failed is None:
-            commit.decide()
-            if commit.changes:
-                self._table.commit(commit.changes, sync=self._sync)
-                self._measure(commit)
+    def _commit(self, requests: Sequence[tuple[Replica, Request]], size: int) -> list[Answer]:
+        commit = _Commit(self._table, self.replicas, self._ends)
+        answers = commit.decide(requests)
+        if commit.changes:
+            self._table.commit(commit.changes, sync=self._sync)
+            self._changed = commit.standings
+            self._measure(size)
+        return answers
 
-    def _measure(self, commit: _Commit) -> None:
+    def _measure(self, size: int) -> None:
         """Estimate the size of the table: it is not asked for every block."""
-        self.stored_bytes += commit.size
-        if commit.standings or self.stored_bytes - self._measured_bytes > MEASURE_BYTES:
+        self.stored_bytes += size
+        if self._changed or self.stored_bytes - self._measured_bytes > MEASURE_BYTES:
             self.stored_bytes = self._measured_bytes = self._table.stored_bytes()
 
-    def _committed(self, commit: _Commit, error: BaseException | None) -> None:
-        if error is not None:
-            self.fail(error)
-            self._on_failure(error)
-        failed = self.failed
-        if failed is None and commit.standings:
-            self._note(commit.standings)
-        self._under_way = False
-        if self._waiting:
-            self._start()
-        for index, asked in enumerate(commit.group):
-            if error is not None and isinstance(asked.request, Write):
-                asked.done(Lost())
-            else:
-                asked.done(failed or commit.answers[index])
-        if failed is None and not self._under_way:
-            self._table.get_ready()
-
-    def fail(self, error: BaseException) -> None:
-        """Refuse everything from now on."""
-        if self.failed is None:
-            # Not the error itself: its traceback would keep the table open.
-            logger.error("blocks cannot be written any more: %s", str(error))
-            self.failed = _disk_failed(error)
-
-    def _note(self, standings: Mapping[Replica, Standing | None]) -> None:
-        for replica, standing in standings.items():
+    def _note(self) -> None:
+        changed, self._changed = self._changed, {}
+        for replica, standing in changed.items():
             if standing is None:
                 self.replicas.pop(replica, None)
                 self._ends.pop(replica, None)
@@ -179,60 +128,48 @@ class WriteOnceStore:
             else:
                 self.replicas[replica] = standing
 
-    def _look_up(self, asked: _Waiting) -> None:
-        if self._looking >= LOOK_UPS_MAX:
-            raise Busy("the disk is too slow for what is read: try again later")
-        answers: list[Answer] = []
-        self._looking += 1
+    def _lost(self, request: tuple[Replica, Request], refused: Refused) -> Answer:
+        return Lost() if isinstance(request[1], Write) else refused
 
-        def look() -> Answer:
-            stored = self._table.look(asked.replica)
-            return look_up(asked.request, stored.standing, stored)
+    def _rest(self) -> None:
+        self._table.get_ready()
 
-        def step() -> None:
-            try:
-                answers.append(look())
-            except TrimmedMeanwhileError:
-                answers.append(look())
+    def _disk_failed(self, error: BaseException) -> Refused:
+        return Refused(f"the disk failed: {error}")
 
-        def finished(error: BaseException | None) -> None:
-            self._looking -= 1
-            if error is not None:
-                self._cannot_read(asked.replica, error)
-                answers.append(_disk_failed(error))
-            asked.done(self.failed or answers[0])
+    # ---- look-ups
 
-        self._look_ups.run([step], finished)
+    def _find(self, replica: Replica, request: Request) -> Answer:
+        try:
+            return self._find_once(replica, request)
+        except TrimmedMeanwhileError:
+            return self._find_once(replica, request)
 
-    def _cannot_read(self, replica: Replica, error: BaseException) -> None:
+    def _find_once(self, replica: Replica, request: Request) -> Answer:
+        stored = self._table.look(replica)
+        return look_up(request, stored.standing, stored)
+
+    def _unreadable(self, replica: Replica, error: BaseException) -> Refused:
         """Remember it; only what fails its checksum is known to be gone for good."""
+        refused = self._disk_failed(error)
         if replica not in self.damaged:
             logger.error("blocks of %s cannot be read: %s", replica, error)
         if isinstance(error, Corrupt):
             self.damaged[replica] = DAMAGED
         else:
-            self.damaged.setdefault(replica, _disk_failed(error))
-
-
-def _disk_failed(error: BaseException) -> Refused:
-    return Refused(f"the disk failed: {error}")
+            self.damaged.setdefault(replica, refused)
+        return refused
 
 
 class _Commit:
-    """Requests and the decisions about them: changes to a table, in order."""
+    """The decisions about requests: changes to a table, in order."""
 
     def __init__(
         self,
-        group: list[_Waiting],
-        size: int,
         table: BlockTable,
         replicas: Mapping[Replica, Standing],
         ends: dict[Replica, Glsn],
     ) -> None:
-        """`size`: bytes of blocks."""
-        self.group = group
-        self.size = size
-        self.answers: list[Answer] = []
         self.changes: list[tuple[Replica, Change]] = []
         self.standings: dict[Replica, Standing | None] = {}  # those that change
         self._table = table
@@ -240,11 +177,9 @@ class _Commit:
         self._ends = ends
         self._blocks: dict[Replica, _WithAdded] = {}
 
-    def decide(self) -> None:
-        """Runs in the worker."""
+    def decide(self, requests: Sequence[tuple[Replica, Request]]) -> list[Answer]:
         try:
-            for asked in self.group:
-                self.answers.append(self._decide(asked.replica, asked.request))
+            return [self._decide(replica, request) for replica, request in requests]
         finally:
             self._blocks.clear()  # the table keeps for it what is deleted meanwhile
 

@@ -1,24 +1,18 @@
-"""Logs of `copyset` on a volume: requests in, answers out, one synced commit for all that waited.
+"""Logs of `copyset` on a volume, with group commit (group_commit.py). A third worker does the
+upkeep: compactions, which nobody waits for.
 
-    commits    requests that may change something, in the order they came, decided one after the
-               other in a worker; then ONE commit; then the answers
-    look-ups   in a worker of their own, so that they do not wait for those that wait for a
-               commit; they see only what is committed
-    upkeep     in a third one: compactions, which nobody waits for
-
-What may be asked and what it means is core/copyset/storage.py's matter. After a failed commit
-nothing is answered but `Refused`: a failed sync says nothing about what reached the disk. A record
-that cannot be read fails only the requests for it.
+What may be asked and what it means is core/copyset/storage.py's matter. A record that cannot be
+read fails only the requests for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.messages import (
@@ -49,8 +43,8 @@ from loomlog.core.copyset.storage import (
     look_up,
 )
 from loomlog.errors import LoomError
-from loomlog.limits import MIB
 from loomlog.storage.files import Worker
+from loomlog.storage.group_commit import GroupCommit
 from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
 from loomlog.storage.logsdb.rows import nonsense
 from loomlog.storage.logsdb.table import LogsTable, MemoryLog, StoredLog
@@ -63,21 +57,16 @@ Found = TypeVar("Found")
 
 _CHANGING = Begin | Store | Amend | Release | Seal | Clean | Purge | Trim | Forget
 
-WAITING_BYTES_MAX: Final = 128 * MIB  # batches waiting for the disk; more are refused
-LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
 )
 _FULL: Final = Refused(Trouble.NO_SPACE, "the disk is nearly full: trim logs, or add nodes")
 
 
-class _Waiting(NamedTuple):
-    request: NodeRequest
-    done: Answered
+class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
+    """The logs on one volume."""
 
-
-class LogsStore:
-    """Lives on the loop; the workers do what blocks."""
+    content = "copies"
 
     def __init__(
         self,
@@ -90,26 +79,14 @@ class LogsStore:
         on_failure: Callable[[BaseException], None] = lambda error: None,
         sync: bool = True,
     ) -> None:
-        """`on_failure` is called when a commit fails."""
+        super().__init__(commits, look_ups, on_failure)
         self._me = me
         self._table = table
-        self._commits = commits
-        self._look_ups = look_ups
         self._upkeep = upkeep
         self.is_full = False  # take only what frees space; set by the owner
-        self._on_failure = on_failure
         self._sync = sync
-        self._waiting: list[_Waiting] = []
-        self._waiting_bytes = 0
-        self._under_way = False
-        self._looking = 0
         self._tending = False
         self._compacting = False
-        self._failed: Refused | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self._failed is not None
 
     def logs(self) -> list[LogId]:
         return self._table.logs()
@@ -123,10 +100,14 @@ class LogsStore:
 
     def ask(self, request: NodeRequest, done: Answered) -> None:
         """Call `done` with the answer, on the loop. A batch must not change until then."""
-        if isinstance(request, _CHANGING):
-            self._enqueue(_Waiting(request, done))
-        else:
+        if not isinstance(request, _CHANGING):
             self._look(request.log, lambda log: look_up(request, log.standing, log, self._me), done)
+        elif self.failed is not None:
+            done(self.failed)
+        elif (reason := nonsense(request)) is not None:
+            done(Refused(Trouble.DISABLED, reason))
+        elif not self._enqueue(request, _bytes_of(request), done):
+            done(_BUSY)
 
     def recent(
         self,
@@ -146,64 +127,15 @@ class LogsStore:
         """Find the copy with the highest LSN."""
         self._look(log, lambda stored: stored.last_head(LSN_MAX), done)
 
-    # ---- commits
+    def _commit(self, requests: Sequence[NodeRequest], size: int) -> list[NodeAnswer]:
+        commit = _Commit(self._table, self._me, is_full=self.is_full)
+        answers = [commit.decide(request) for request in requests]
+        if commit.changes:
+            self._table.commit(commit.changes, sync=self._sync and commit.is_urgent)
+        return answers
 
-    def _enqueue(self, asked: _Waiting) -> None:
-        if self._failed is not None:
-            asked.done(self._failed)
-            return
-        size = _bytes_of(asked.request)
-        if (reason := nonsense(asked.request)) is not None:
-            asked.done(Refused(Trouble.DISABLED, reason))
-            return
-        if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
-            asked.done(_BUSY)
-            return
-        self._waiting.append(asked)
-        self._waiting_bytes += size
-        self._start()
-
-    def _start(self) -> None:
-        if self._under_way or not self._waiting:
-            return
-        group, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        answers: list[NodeAnswer] = []
-        self._under_way = True
-        self._commits.run(
-            [partial(self._commit, group, answers)], partial(self._committed, group, answers)
-        )
-
-    def _commit(self, group: list[_Waiting], answers: list[NodeAnswer]) -> None:
-        """Runs in the worker."""
-        if self._failed is None:
-            view = _Commit(self._table, self._me, is_full=self.is_full)
-            answers += (view.decide(asked.request) for asked in group)
-            if view.changes:
-                self._table.commit(view.changes, sync=self._sync and view.is_urgent)
-
-    def _committed(
-        self, group: list[_Waiting], answers: list[NodeAnswer], error: BaseException | None
-    ) -> None:
-        if error is not None:
-            self._commit_failed(error)
-        self._under_way = False
-        self._start()
-        failed = self._failed
-        for index, asked in enumerate(group):
-            asked.done(failed or answers[index])
-
-    def _commit_failed(self, error: BaseException) -> None:
-        self.fail(error)
-        self._on_failure(error)
-
-    def fail(self, error: BaseException) -> None:
-        """Refuse everything from now on."""
-        if self._failed is None:
-            # Not the error itself: its traceback would keep the table open.
-            logger.error("copies cannot be written any more: %s", str(error))
-            self._failed = _disk_failed(error)
-
-    # ---- look-ups
+    def _disk_failed(self, error: BaseException) -> Refused:
+        return _disk_failed(error)
 
     def _look(
         self,
@@ -211,30 +143,16 @@ class LogsStore:
         question: Callable[[StoredLog], Found],
         done: Callable[[Found | Refused], None],
     ) -> None:
-        if self._failed is not None:
-            done(self._failed)
-            return
-        if self._looking >= LOOK_UPS_MAX:
+        if self.failed is not None:
+            done(self.failed)
+        elif not self._look_up(partial(self._table.ask, log, question), done, _disk_failed):
             done(_BUSY)
-            return
-        found: list[Found] = []
-        self._looking += 1
-
-        def step() -> None:
-            found.append(self._table.ask(log, question))
-
-        def finished(error: BaseException | None) -> None:
-            self._looking -= 1
-            unreadable = _disk_failed(error) if error is not None else None
-            done(self._failed or unreadable or found[0])
-
-        self._look_ups.run([step], finished)
 
     # ---- upkeep
 
     def tend(self, now_us: int) -> None:
         """Called every few seconds to create and drop partitions."""
-        if self._tending or self._failed is not None:
+        if self._tending or self.failed is not None:
             return
         self._tending = True
         self._tend(now_us)

@@ -49,11 +49,13 @@ from loomlog.core.chained.replica import Change, Put, Standing
 from loomlog.core.requests import Lost
 from loomlog.errors import Busy
 from loomlog.limits import MIB
+from loomlog.storage import group_commit
 from loomlog.storage.chained import block_files, write_once
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.rocks_table import RocksTable
-from loomlog.storage.chained.write_once import WAITING_BYTES_MAX, WriteOnceStore
+from loomlog.storage.chained.write_once import WriteOnceStore
 from loomlog.storage.disk import ThreadWorker
+from loomlog.storage.group_commit import WAITING_BYTES_MAX
 
 NODE = 7
 HERE = Replica(NODE, 1, 0, 5)
@@ -375,7 +377,7 @@ def test_what_waits_is_bounded(rig: WriteOnceRig) -> None:
 
 
 def test_look_ups_that_wait_are_bounded(rig: WriteOnceRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_once, "LOOK_UPS_MAX", 2)
+    monkeypatch.setattr(group_commit, "LOOK_UPS_MAX", 2)
     answers: list[Answer] = []
     for _ in range(2):
         rig.store.ask(HERE, Read(EPOCH, 1), answers.append)

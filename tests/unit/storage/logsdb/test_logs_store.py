@@ -46,9 +46,9 @@ from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
 from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
+from loomlog.storage.group_commit import WAITING_BYTES_MAX
 from loomlog.storage.logsdb.recent import Batch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
-from loomlog.storage.logsdb.store import WAITING_BYTES_MAX
 from loomlog.storage.logsdb.table import LogsTable, StoredLog
 
 

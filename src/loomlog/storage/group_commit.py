@@ -1,0 +1,154 @@
+"""Group commit: requests in, answers out, one synced commit for all that waited.
+
+    commits    requests that may change something, in the order they came, decided one after the
+               other in a worker; then ONE commit; then the answers
+    look-ups   in a worker of their own, so that they do not wait for those that wait for a
+               commit; they see only what is committed
+
+After a commit has failed every answer is that the disk failed: a failed sync says nothing about
+what reached the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from loomlog.limits import MIB
+from loomlog.storage.files import Worker
+
+logger = logging.getLogger(__name__)
+
+WAITING_BYTES_MAX: Final = 128 * MIB  # batches waiting for the disk; more are refused
+LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+RefusalT = TypeVar("RefusalT")
+FoundT = TypeVar("FoundT")
+
+
+class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
+    """The part of a store that orders its requests. Lives on the loop; the workers do what
+    blocks."""
+
+    content: str  # what it stores, for messages
+
+    def __init__(
+        self, commits: Worker, look_ups: Worker, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        """`on_failure` is called when a commit fails."""
+        self._commits = commits
+        self._look_ups = look_ups
+        self._on_failure = on_failure
+        self._waiting: list[tuple[RequestT, Callable[[AnswerT | RefusalT], None]]] = []
+        self._waiting_bytes = 0
+        self._under_way = False
+        self._looking = 0
+        self.failed: RefusalT | None = None  # the answer to all requests once a commit has failed
+
+    # ---- what is decided by the store
+
+    @abstractmethod
+    def _commit(self, requests: Sequence[RequestT], size: int) -> Sequence[AnswerT]:
+        """Decide about the requests, with `size` bytes of batches, and commit; return the answers
+        in the order of the requests. Runs in the worker."""
+
+    @abstractmethod
+    def _disk_failed(self, error: BaseException) -> RefusalT:
+        """Return the answer to a request that the disk failed."""
+
+    def _worker_for(self, size: int) -> Worker:
+        """Return the worker for a commit of this size."""
+        return self._commits
+
+    def _note(self) -> None:
+        """Called on the loop after a commit, before the next one begins and before the answers."""
+
+    def _lost(self, request: RequestT, refused: RefusalT) -> AnswerT | RefusalT:
+        """Return the answer to a request of a commit that failed."""
+        return refused
+
+    def _rest(self) -> None:
+        """Called on the loop when nothing waits any more."""
+
+    # ---- commits
+
+    def _enqueue(
+        self, request: RequestT, size: int, done: Callable[[AnswerT | RefusalT], None]
+    ) -> bool:
+        """Add a request to the next commit; return False if too much waits for the disk."""
+        if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
+            return False
+        self._waiting.append((request, done))
+        self._waiting_bytes += size
+        if not self._under_way:
+            self._start()
+        return True
+
+    def _start(self) -> None:
+        """Begin a commit of all that waits."""
+        group, size = self._waiting, self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
+        answers: list[AnswerT] = []
+
+        def carry_out() -> None:
+            if self.failed is None:
+                answers.extend(self._commit([request for request, _ in group], size))
+
+        def committed(error: BaseException | None) -> None:
+            if error is not None:
+                self._commit_failed(error)
+            failed = self.failed
+            if failed is None:
+                self._note()
+            self._under_way = False
+            if self._waiting:
+                self._start()
+            for index, (request, done) in enumerate(group):
+                if failed is None:
+                    done(answers[index])
+                else:
+                    done(failed if error is None else self._lost(request, failed))
+            if failed is None and not self._under_way:
+                self._rest()
+
+        self._under_way = True
+        self._worker_for(size).run([carry_out], committed)
+
+    def _commit_failed(self, error: BaseException) -> None:
+        self.fail(error)
+        self._on_failure(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuse everything from now on."""
+        if self.failed is None:
+            # Not the error itself: its traceback would keep the table open.
+            logger.error("%s cannot be written any more: %s", self.content, str(error))
+            self.failed = self._disk_failed(error)
+
+    # ---- look-ups
+
+    def _look_up(
+        self,
+        question: Callable[[], FoundT],
+        done: Callable[[FoundT | RefusalT], None],
+        unreadable: Callable[[BaseException], RefusalT],
+    ) -> bool:
+        """Call `done` with the answer to a question, or with that to the error it raised; return
+        False if too many wait for the disk."""
+        if self._looking >= LOOK_UPS_MAX:
+            return False
+        found: list[FoundT | RefusalT] = []
+        self._looking += 1
+
+        def finished(error: BaseException | None) -> None:
+            self._looking -= 1
+            if error is not None:
+                found.append(unreadable(error))
+            done(found[0] if self.failed is None else self.failed)
+
+        self._look_ups.run([lambda: found.append(question())], finished)
+        return True
