@@ -143,6 +143,18 @@ def check(buffer: Buffer) -> Header:
     return header
 
 
+def check_at(buffer: Buffer, first: Glsn, count: int) -> Header:
+    """Like `check`; raise Corrupt also if the batch does not have these positions, and equal
+    LLSNs."""
+    header = check(buffer)
+    if (header.first_position, header.first_llsn, header.count) != (first, first, count):
+        raise Corrupt(
+            f"the batch of {first} has {header.count} records from position "
+            f"{header.first_position} and LLSN {header.first_llsn} on, not {count}"
+        )
+    return header
+
+
 def split(buffer: Buffer) -> list[tuple[Header, memoryview]]:
     """Return the concatenated batches of `buffer`, verified; it may contain nothing else."""
     view = memoryview(buffer)

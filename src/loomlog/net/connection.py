@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
 from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable, seconds
-from loomlog.net.liveness import Hearing, detect_silence
+from loomlog.net.liveness import Pinger, detect_silence
 from loomlog.net.turns import Turns
 from loomlog.types import Buffer
 
@@ -44,6 +44,8 @@ _NOTHING = memoryview(b"")
 
 
 class FrameReader(Protocol[F_co]):
+    """Decodes what arrives on one connection (wire.codec.FrameReader)."""
+
     def writable(self) -> memoryview: ...
 
     def received(self, count: int) -> Iterator[tuple[F_co, memoryview]]: ...
@@ -52,10 +54,14 @@ class FrameReader(Protocol[F_co]):
 
 
 class FrameWriter(Protocol[F_contra]):
+    """Encodes what is sent on one connection (wire.codec.FrameWriter)."""
+
     def encode(self, frame: F_contra, payload: Sequence[Buffer]) -> Sequence[Buffer]: ...
 
 
 class Codec(Protocol[F]):
+    """Converts frames to bytes and back, and tells what they mean for a connection."""
+
     def reader(self) -> FrameReader[F]: ...
 
     def writer(self) -> FrameWriter[F]: ...
@@ -123,7 +129,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._last_id = 0
         self._writable: asyncio.Future[None] | None = None
         self._failure: LoomError | None = None
-        self._hearing = Hearing(self)
+        self._pinger = Pinger(self)
         self.heard = False  # bytes arrived since this was reset
         self.said = False  # a one-way frame was sent since this was reset
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -222,7 +228,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     @property
     def congested(self) -> bool:
-        """Whether callers should slow down: too much is waiting to be sent."""
+        """Return whether callers should slow down: too much is waiting to be sent."""
         return self._writable is not None
 
     @property
@@ -356,7 +362,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         role = self._codec.check_greeting(frame)
         self._reader.accept_all()
         self.said = False  # the greeting itself
-        self._hearing.start()
+        self._pinger.start()
         self.greeted.set_result(role)
 
     def _received(self, frame: F, payload: memoryview) -> None:
@@ -396,7 +402,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         if self._failure is not None:
             return
         self._failure = error
-        self._hearing.stop()
+        self._pinger.stop()
         self.resume_writing()
         if not self.greeted.done():
             self.greeted.set_exception(error)

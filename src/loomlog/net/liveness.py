@@ -36,7 +36,7 @@ _PATIENCE: Final = 15  # the budget of an unanswered ping
 _SLOW, _SILENT = 1, 5  # cost of an interval with and without traffic
 
 
-class Hearing(Generic[F]):
+class Pinger(Generic[F]):
     """Pings the peer of one connection, from its greeting to its end."""
 
     def __init__(self, connection: Connection[F]) -> None:

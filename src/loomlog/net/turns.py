@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Reader(Protocol):
-    """The connection, as far as it matters here."""
+class Backpressure(Protocol):
+    """The methods of a connection that turns depend on."""
 
     @property
     def congested(self) -> bool: ...
@@ -28,7 +28,7 @@ class Reader(Protocol):
 class Turns:
     """The turns of one connection. `async with` takes one."""
 
-    def __init__(self, connection: Reader) -> None:
+    def __init__(self, connection: Backpressure) -> None:
         self._connection = connection
         self._waiting: deque[Callable[[], None]] = deque()
         self._taken = 0

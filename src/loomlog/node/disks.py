@@ -16,13 +16,13 @@ from loomlog.errors import Unavailable
 from loomlog.node.age_marks import Generation, KnownRun
 from loomlog.node.volume import Volume
 from loomlog.storage.disk import EagerWorker, RealFiles, ThreadWorker, lock_directory
-from loomlog.storage.files import Files, Worker
-from loomlog.storage.identity import Owner, Store, open_owned
+from loomlog.storage.files import Closable, Files, Worker
+from loomlog.storage.identity import Owner, open_owned
 from loomlog.storage.volumes import Volumes
 
 OpenStore: TypeAlias = Callable[[str], Any]  # at a path
 
-S = TypeVar("S", bound=Store)
+S = TypeVar("S", bound=Closable)
 
 
 class Stores(Protocol):

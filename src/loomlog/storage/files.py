@@ -70,6 +70,12 @@ def from_cache(file: File, size: int, offset: int) -> bytearray:
     return data
 
 
+class Closable(Protocol):
+    """Something that is held until it is closed, such as a lock or a store."""
+
+    def close(self) -> None: ...
+
+
 class Files(Protocol):
     """A file system. Paths are strings with `/`."""
 

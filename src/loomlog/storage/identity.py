@@ -16,13 +16,13 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.storage import small_files
-from loomlog.storage.files import Files
+from loomlog.storage.files import Closable, Files
 from loomlog.types import NodeId
 
 FORMAT: Final = 5
@@ -165,11 +165,7 @@ class Owner(NamedTuple):
         return f"cluster {self.cluster or 'unknown'}, storage node {self.node_id}"
 
 
-class Store(Protocol):
-    def close(self) -> None: ...
-
-
-S = TypeVar("S", bound=Store)
+S = TypeVar("S", bound=Closable)
 
 
 def open_owned(

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from loomlog.errors import AlreadyExists, InvalidArgument
 from loomlog.storage import identity as identities
-from loomlog.storage.files import Files
+from loomlog.storage.files import Closable, Files
 from loomlog.storage.identity import (
     LISTED_MAX,
     Identity,
@@ -26,10 +26,6 @@ from loomlog.storage.identity import (
     node_directories,
 )
 from loomlog.types import NodeId
-
-
-class Lock(Protocol):
-    def close(self) -> None: ...
 
 
 class Volumes:
@@ -43,7 +39,7 @@ class Volumes:
         node_id: NodeId,
         *,
         new_secret: Callable[[], str],
-        lock: Callable[[str], Lock] | None = None,
+        lock: Callable[[str], Closable] | None = None,
         error_if_exists: bool = False,
     ) -> None:
         """Check the volumes, make the storage node paths, and lock them.
@@ -62,7 +58,7 @@ class Volumes:
         self.paths = [_node_path(volume, cluster_id, node_id) for volume in volumes]
         if error_if_exists:
             self._refuse_existing()
-        self._locks: list[Lock] = []
+        self._locks: list[Closable] = []
         expected = Identity(cluster_id, node_id, "")
         try:
             self._check_owner(expected)  # before anything is written
@@ -113,7 +109,7 @@ class Volumes:
             if self.files.exists(path):
                 raise AlreadyExists(f"{path} exists; drop --error-if-exists to use its data")
 
-    def _claim(self, lock: Callable[[str], Lock] | None) -> None:
+    def _claim(self, lock: Callable[[str], Closable] | None) -> None:
         for volume, path in zip(self._volumes, self.paths, strict=True):
             if lock is not None:
                 self._locks.append(_locked(volume, lock))
@@ -232,7 +228,7 @@ def _check_writable(files: Files, volume: str) -> None:
         raise _not_writable(volume, error) from None
 
 
-def _locked(volume: str, lock: Callable[[str], Lock]) -> Lock:
+def _locked(volume: str, lock: Callable[[str], Closable]) -> Closable:
     try:
         return lock(volume)
     except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from loomlog.batch import check_at
 from loomlog.core.chained import messages as core
 from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
 from loomlog.core.chained.messages import Answer, Request, Ticket
@@ -18,7 +19,7 @@ from loomlog.errors import InvalidArgument, LoomError
 from loomlog.limits import MIB
 from loomlog.types import Buffer, Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.payload import check_at, padded, with_batches
+from loomlog.wire.payload import padded, with_batches
 from loomlog.wire.shapes import Family, Field, Parts, Shape, repeated
 
 FETCH_BYTES_MAX: Final = MIB  # of one answer; the last block goes over it
@@ -34,7 +35,7 @@ def _block(first: Glsn, count: int, batch: memoryview) -> Block:
     """Return the block; raise if its batch does not match its place."""
     if not batch:
         return junk(first, count)
-    header = check_at(first, count, batch)
+    header = check_at(batch, first, count)
     return Block(first, count, header.producer_id, header.sequence, batch)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from loomlog.batch import check_at
 from loomlog.core.copyset import messages as core
 from loomlog.core.copyset.messages import EpochStoreRequest, LogState, NodeAnswer, NodeRequest
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
@@ -25,7 +26,7 @@ from loomlog.errors import Corrupt, InvalidArgument, LoomError
 from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.payload import check_at, padded, with_batches
+from loomlog.wire.payload import padded, with_batches
 from loomlog.wire.shapes import Family, Field, Parts, Shape, negated, nested, repeated
 
 READ_BYTES_MAX: Final = MIB  # of one answer; the last record goes over it
@@ -63,7 +64,7 @@ def _record(message: pb.CopysetRecord, batch: memoryview) -> Record:
     if last_offset > OFFSET_MAX or message.kind not in _KINDS:
         raise Corrupt(f"no record of kind {message.kind} with {count} entries can be at {first}")
     if batch:
-        check_at(first, count, batch)
+        check_at(batch, first, count)
     return _RECORD.from_wire(message, batch)
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from loomlog.batch import Header, aligned, check
+from loomlog.batch import aligned
 from loomlog.errors import Corrupt
 from loomlog.limits import ALIGNMENT
-from loomlog.types import Buffer, Glsn
+from loomlog.types import Buffer
 
 _PADDING: Final = bytes(ALIGNMENT)
 
 
-class Head(Protocol):
+class PayloadHead(Protocol):
     """A message about a batch of the payload."""
 
     first: int
     size: int  # of the batch; 0: it has none
 
 
-HeadT = TypeVar("HeadT", bound=Head)
+HeadT = TypeVar("HeadT", bound=PayloadHead)
 
 
 def padded(batches: Iterable[Buffer]) -> Iterator[Buffer]:
@@ -41,14 +41,3 @@ def with_batches(heads: Iterable[HeadT], payload: memoryview) -> Iterator[tuple[
             raise Corrupt(f"the batch at {head.first} is cut off")
         yield head, batch
         offset += aligned(size)
-
-
-def check_at(first: Glsn, count: int, batch: Buffer) -> Header:
-    """Return the header of a verified batch; raise if the batch does not belong there."""
-    header = check(batch)
-    if (header.first_position, header.first_llsn, header.count) != (first, first, count):
-        raise Corrupt(
-            f"the batch of {first} has {header.count} records from position "
-            f"{header.first_position} and LLSN {header.first_llsn} on, not {count}"
-        )
-    return header

@@ -18,7 +18,7 @@ from loomlog.net.endpoints import connect
 from loomlog.node.ordered.reader import ReplicaReader
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.workers import Throttle
-from loomlog.storage.ordered.stream_reader import Part
+from loomlog.storage.ordered.stream_reader import ReplicaPart
 from loomlog.types import Llsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -131,7 +131,7 @@ class OutgoingCopy:
             )
 
     async def _send_all(self, connection: Connection, next_llsn: Llsn) -> None:
-        under_way: deque[tuple[Part, Answer]] = deque()
+        under_way: deque[tuple[ReplicaPart, Answer]] = deque()
         core = self.driver.core
         while next_llsn <= core.last_committed_llsn or under_way:
             if next_llsn <= core.last_committed_llsn and len(under_way) < _IN_FLIGHT:
@@ -143,7 +143,7 @@ class OutgoingCopy:
             else:
                 await self._answered(*under_way.popleft())
 
-    async def _answered(self, part: Part, answer: Answer) -> None:
+    async def _answered(self, part: ReplicaPart, answer: Answer) -> None:
         try:
             async with asyncio.timeout(_PART_TIMEOUT_S):
                 error = await answer
@@ -154,7 +154,7 @@ class OutgoingCopy:
         self._copied_llsn = part.last_llsn
         self._copied_bytes += len(part.buffer)
 
-    def _send(self, connection: Connection, part: Part) -> Answer:
+    def _send(self, connection: Connection, part: ReplicaPart) -> Answer:
         stream_id = self.driver.stream_id
         message = pb.SyncBatches(
             log_stream_id=stream_id,

@@ -28,7 +28,7 @@ from loomlog.node.ordered.repairer import Repairer
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import NotCached, Read, Worker, from_cache, from_disk
-from loomlog.storage.ordered.stream_reader import Beginning, Chunk, Part
+from loomlog.storage.ordered.stream_reader import Beginning, Chunk, ReplicaPart
 from loomlog.types import CommitContext, Glsn, Llsn, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame, Route, Service
@@ -139,7 +139,7 @@ class ReplicaReader:
                 raise
             return await self._from_disk(self._store.beginning)
 
-    async def part(self, first: Llsn, bytes_max: int) -> Part:
+    async def part(self, first: Llsn, bytes_max: int) -> ReplicaPart:
         """Return batches from this LLSN on for a copy, repaired if necessary."""
         try:
             return await self._part(first, bytes_max)
@@ -148,7 +148,7 @@ class ReplicaReader:
                 raise
             return await self._part(first, bytes_max)
 
-    async def _part(self, first: Llsn, bytes_max: int) -> Part:
+    async def _part(self, first: Llsn, bytes_max: int) -> ReplicaPart:
         last = self._driver.core.last_committed_llsn
         return await self._look(lambda read: self._store.read_part(first, last, bytes_max, read))
 

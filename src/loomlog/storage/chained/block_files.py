@@ -25,7 +25,7 @@ FILE_BYTES: Final = 64 * MIB  # then the next one begins: about what a trim give
 FILES_MAX: Final = 4  # that a commit syncs; what else is large goes to rows, as what is small
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """The place of a batch."""
 
     number: int  # of its file
@@ -73,7 +73,7 @@ class BlockFiles:
         changed = self._changed
         return len(changed) < FILES_MAX or (replica, self._current.get(replica)) in changed
 
-    def add(self, replica: Replica, block: Block) -> Place:
+    def add(self, replica: Replica, block: Block) -> FilePlace:
         """Queue a block; the next flush writes it."""
         size = len(block.batch)
         with self._lock:
@@ -82,7 +82,7 @@ class BlockFiles:
             highest = max(files.get(number, Content()).highest, block.last)
             offset = self._files.add(_folder(replica), number, block.batch)
             files[number] = self._changed[replica, number] = Content(highest, offset + size)
-        return Place(number, offset, size, crc32c(block.batch))
+        return FilePlace(number, offset, size, crc32c(block.batch))
 
     def _number(self, replica: Replica) -> int:
         """Return the number of the file for the next block."""
@@ -126,7 +126,7 @@ class BlockFiles:
             self._files.close()
 
 
-def read(file: File, place: Place) -> bytearray:
+def read(file: File, place: FilePlace) -> bytearray:
     batch = file.read(place.size, place.offset)
     if len(batch) != place.size or crc32c(batch) != place.crc:
         raise Corrupt("a large block is not what was written: check the disk")

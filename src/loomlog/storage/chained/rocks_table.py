@@ -33,7 +33,7 @@ from loomlog.core.chained.replica import Change, Gone, Put, Standing
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.storage import rocks
 from loomlog.storage.chained import block_files
-from loomlog.storage.chained.block_files import BlockFiles, Content, Contents, Place, needless
+from loomlog.storage.chained.block_files import BlockFiles, Content, Contents, FilePlace, needless
 from loomlog.storage.chained.block_table import TrimmedMeanwhileError
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import File
@@ -110,7 +110,7 @@ class RocksReplica:
         batch, written_by = memoryview(value)[: -_BLOCK.size], value[-_BLOCK.size :]
         version, producer_id, sequence = _BLOCK.unpack(written_by)
         if version == VERSION_IN_FILE:
-            batch = self._read(Place._make(_PLACE_IN_FILE.unpack(batch)))
+            batch = self._read(FilePlace._make(_PLACE_IN_FILE.unpack(batch)))
         else:
             _check_version(version)
         return Block(extent.first, extent.count, producer_id, sequence, batch)
@@ -122,7 +122,7 @@ class RocksReplica:
         latest_us: int = _LATEST.unpack(value)[0]
         return latest_us
 
-    def _read(self, place: Place) -> memoryview:
+    def _read(self, place: FilePlace) -> memoryview:
         try:
             if place.number not in self._open:
                 self._open[place.number] = self._files.open(self._replica, place.number)

@@ -104,7 +104,7 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         return self._quick if size <= QUICK_BYTES_MAX else self._commits
 
     def _commit(self, requests: Sequence[tuple[Replica, Request]], size: int) -> list[Answer]:
-        commit = _Commit(self._table, self.replicas, self._ends)
+        commit = _BlockCommit(self._table, self.replicas, self._ends)
         answers = commit.decide(requests)
         if commit.changes:
             self._table.commit(commit.changes, sync=self._sync)
@@ -161,7 +161,7 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         return refused
 
 
-class _Commit:
+class _BlockCommit:
     """The decisions about requests: changes to a table, in order."""
 
     def __init__(

@@ -31,7 +31,7 @@ class LogEntry(NamedTuple):
 
 
 class Partitions(NamedTuple):
-    """All that there are; replaced as a whole when one begins or goes."""
+    """The partitions of a table; replaced as a whole when one begins or goes."""
 
     beginnings: Beginnings
     tables: Mapping[PartitionId, Rdict]

@@ -14,7 +14,9 @@ RECENT_BYTES_MAX: Final = 64 * MIB  # of batches that are read for it
 RECENT_RECORDS_MAX: Final = 20_000
 
 
-class Batch(NamedTuple):
+class RecentBatch(NamedTuple):
+    """A stored batch, by its producer and place."""
+
     producer_id: int
     sequence: int
     lsn: Lsn
@@ -23,7 +25,7 @@ class Batch(NamedTuple):
 class RecentBatches(NamedTuple):
     """The newest batches of a log."""
 
-    batches: list[Batch]  # the last one first
+    batches: list[RecentBatch]  # the last one first
     complete: bool
 
 
@@ -31,7 +33,7 @@ def recent_batches(stored: StoredLog, now_us: int, span_us: int) -> RecentBatche
     """Return the batches of the last `span_us`; incomplete if they are too many, one is damaged, or
     some may have been trimmed. `now_us`, this node's clock, may be ahead of the clocks that stamped
     the records: the span ends with the last record, if that is earlier."""
-    batches: list[Batch] = []
+    batches: list[RecentBatch] = []
     first, complete = _first(stored, min(now_us, _last_us(stored, now_us)) - span_us)
     size = 0
     for head in stored.scan(first, LSN_MAX):
@@ -46,7 +48,7 @@ def recent_batches(stored: StoredLog, now_us: int, span_us: int) -> RecentBatche
         except LoomError:
             complete = False
             continue
-        batches.append(Batch(header.producer_id, header.sequence, head.first))
+        batches.append(RecentBatch(header.producer_id, header.sequence, head.first))
         size += len(batch)
     return RecentBatches(batches[::-1], complete)
 

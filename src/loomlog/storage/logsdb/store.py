@@ -128,7 +128,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         self._look(log, lambda stored: stored.last_head(LSN_MAX), done)
 
     def _commit(self, requests: Sequence[NodeRequest], size: int) -> list[NodeAnswer]:
-        commit = _Commit(self._table, self._me, is_full=self.is_full)
+        commit = _LogsCommit(self._table, self._me, is_full=self.is_full)
         answers = [commit.decide(request) for request in requests]
         if commit.changes:
             self._table.commit(commit.changes, sync=self._sync and commit.is_urgent)
@@ -198,7 +198,7 @@ def _disk_failed(error: BaseException) -> Refused:
     return Refused(Trouble.NO_SPACE if is_full else Trouble.DISABLED, f"the disk failed: {error}")
 
 
-class _Commit:
+class _LogsCommit:
     """A table and the changes that a commit is going to make, in their order."""
 
     def __init__(self, table: LogsTable, me: NodeId, *, is_full: bool) -> None:

@@ -126,7 +126,7 @@ def follows(context: CommitContext, earlier: CommitContext) -> bool:
 
 
 @dataclass(slots=True)
-class Found:
+class RecoveredCommits:
     """The contents of the files of a log (commit_recovery.py)."""
 
     chain: list[CommitFile]
@@ -147,7 +147,7 @@ class CommitLog:
         channel: Channel,
         journal: Journal,
         settings: StorageSettings,
-        found: Found,
+        found: RecoveredCommits,
     ) -> None:
         """`path`: of the directory with its files."""
         self._files = files

@@ -23,7 +23,7 @@ from loomlog.storage.ordered.commit_log import (
     SLOT_OFFSETS,
     CommitFile,
     CommitLog,
-    Found,
+    RecoveredCommits,
     decode,
     encode,
     follows,
@@ -51,7 +51,7 @@ def open_commit_log(
 
 def _open_files(
     files: Files, path: str, base: CommitContext, channel: Channel, file_bytes: int
-) -> Found:
+) -> RecoveredCommits:
     """Open the files in a directory. Read the newest whole, and one record of each other."""
     chain = [
         CommitFile(f"{path}/{name}", int(name[:-3]), channel)
@@ -61,7 +61,7 @@ def _open_files(
     for file in chain:
         file.opened = files.open(file.path)
     if not chain:
-        return Found([], 0, [], None, damaged=False)
+        return RecoveredCommits([], 0, [], None, damaged=False)
     contexts, hole = _open_newest(chain, base)
     hole_end = hole
     while not contexts and len(chain) > 1:  # rolled, and its first record did not make it
@@ -77,7 +77,7 @@ def _open_files(
         keep_copy(files, newest.path, newest.file, 0)
     empty = _open_slots(newest, next_ordinal, last, file_bytes)
     lost = [file for file in chain[:-1] if not _read_first(file)]
-    return Found(chain, next_ordinal, contexts[-RECENT:], empty, bool(lost), hole_end)
+    return RecoveredCommits(chain, next_ordinal, contexts[-RECENT:], empty, bool(lost), hole_end)
 
 
 def _open_newest(chain: list[CommitFile], base: CommitContext) -> tuple[list[CommitContext], Llsn]:

@@ -36,7 +36,7 @@ _NEVER_US = -(1 << 63)
 _UNKNOWN_US = (1 << 63) - 1  # the times of batches whose headers are lost: look at them
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     """A stored batch as it was read; the view can be written to."""
 
     header: Header
@@ -206,7 +206,7 @@ class DataFile(ChannelFile):
         in the middle. Nothing is in the middle above `committed_llsn`. Blocking."""
         self.last_epoch = previous_epoch
         broken: list[Broken] = []
-        window = _Window(self.file, from_disk, _SCAN_BYTES, self.file.size())
+        window = _FileWindow(self.file, from_disk, _SCAN_BYTES, self.file.size())
         while self.next_llsn != stop_llsn:
             header: Header | None = None
             try:
@@ -256,7 +256,7 @@ class DataFile(ChannelFile):
         """Return the first sound batch of this life of the file at or behind `offset` that begins
         above `llsn`, up to `last_llsn`."""
         size = self.file.size()
-        window = _Window(self.file, from_disk, _SCAN_BYTES, size)
+        window = _FileWindow(self.file, from_disk, _SCAN_BYTES, size)
         for start in range(offset, size, _SCAN_BYTES):  # a batch begins at a multiple of ALIGNMENT
             block = self.file.read(min(_SCAN_BYTES, size - start), start)
             at = block.find(MAGIC)
@@ -271,7 +271,7 @@ class DataFile(ChannelFile):
                 at = block.find(MAGIC, at + 1)
         return None
 
-    def _sound_at(self, offset: int, window: _Window) -> Header | None:
+    def _sound_at(self, offset: int, window: _FileWindow) -> Header | None:
         try:
             header = read_header(window.at(offset, HEADER_BYTES))
             self._expect(header, header.first_llsn)
@@ -280,7 +280,9 @@ class DataFile(ChannelFile):
             return None
         return header
 
-    def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> list[Batch]:
+    def read(
+        self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read
+    ) -> list[StoredBatch]:
         """Return whole batches from the one that holds `first_llsn`; at least one, none that starts
         above `last_llsn`, else no more than `max_bytes`."""
         offset = self._cursors.get(first_llsn)
@@ -303,7 +305,7 @@ class DataFile(ChannelFile):
         `last_llsn`. Blocking."""
         start, llsn = self._nearest(llsn)
         offset = start
-        window = _Window(self.file, from_disk, max_bytes, self.end)
+        window = _FileWindow(self.file, from_disk, max_bytes, self.end)
         while offset < self.end and llsn <= last_llsn and offset - start < max_bytes:
             header: Header | None = None
             try:
@@ -336,7 +338,7 @@ class DataFile(ChannelFile):
         """Yield the headers of one piece of the index, up to `last_llsn`."""
         offset, llsn = self._offsets[piece], self._llsns[piece]
         _, end = self._next_piece(llsn)
-        window = _Window(self.file, from_disk, _SEEK_BYTES, end)
+        window = _FileWindow(self.file, from_disk, _SEEK_BYTES, end)
         while llsn <= last_llsn and offset < end:
             try:
                 header = read_header(window.at(offset, HEADER_BYTES))
@@ -396,7 +398,7 @@ class DataFile(ChannelFile):
     def _seek(self, llsn: Llsn, read: Read) -> int:
         """Return the start of the batch with `llsn`, from the index, then header by header."""
         offset = self._offsets[bisect_right(self._llsns, llsn) - 1]
-        window = _Window(self.file, read, _SEEK_BYTES, self.end)
+        window = _FileWindow(self.file, read, _SEEK_BYTES, self.end)
         while True:
             try:
                 header = read_header(window.at(offset, HEADER_BYTES))
@@ -410,8 +412,8 @@ class DataFile(ChannelFile):
 
     def _take(
         self, data: memoryview, offset: int, first_llsn: Llsn, last_llsn: Llsn
-    ) -> list[Batch]:
-        batches: list[Batch] = []
+    ) -> list[StoredBatch]:
+        batches: list[StoredBatch] = []
         at, llsn = 0, first_llsn
         # What follows `last_llsn` may still be on its way to the disk: not even its header counts.
         while at + HEADER_BYTES <= len(data) and (not batches or llsn <= last_llsn):
@@ -428,7 +430,7 @@ class DataFile(ChannelFile):
                 _check_body(header, view)
             except Corrupt as error:
                 raise self._broken(offset + at, llsn, error) from error
-            batches.append(Batch(header, view))
+            batches.append(StoredBatch(header, view))
             at += header.size
             llsn = header.last_llsn + 1
         return batches
@@ -457,7 +459,7 @@ class DataFile(ChannelFile):
         return Corrupt(f"{self.path} at {offset}, stream {self.stream_id}, LLSN {llsn}: {error}")
 
 
-class _Window:
+class _FileWindow:
     """A view on a file that moves forward, read block by block."""
 
     def __init__(self, file: File, read: Read, block_bytes: int, limit: int) -> None:

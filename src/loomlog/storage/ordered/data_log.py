@@ -27,12 +27,12 @@ from loomlog.errors import Corrupt, InvalidArgument, NotYetWritten, Trimmed
 from loomlog.storage.files import Files, Finished, Read, Step, keep_copy
 from loomlog.storage.ordered import data_index
 from loomlog.storage.ordered.data_file import (
-    Batch,
     Broken,
     DataFile,
     Examined,
     ProducerMark,
     Producers,
+    StoredBatch,
 )
 from loomlog.storage.ordered.journal import Channel, Journal, allocation
 from loomlog.storage.ordered.spares import Spares
@@ -227,7 +227,9 @@ class DataLog:
 
     # ---- reading ------------------------------------------------------------------------
 
-    def read(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read) -> list[Batch]:
+    def read(
+        self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read
+    ) -> list[StoredBatch]:
         """Like DataFile.read; an answer ends with its data file."""
         return self._holder(first_llsn).read(first_llsn, last_llsn, max_bytes, read)
 

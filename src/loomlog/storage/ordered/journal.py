@@ -74,6 +74,8 @@ def allocation(used: int, full: int) -> int:
 
 
 class Timer(Protocol):
+    """A call that an event loop makes later."""
+
     def cancel(self) -> None: ...
 
 

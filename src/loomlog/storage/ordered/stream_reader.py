@@ -20,7 +20,7 @@ from loomlog.core.ordered.recovery import NOWHERE, last_place
 from loomlog.errors import Corrupt, NotYetWritten, Trimmed
 from loomlog.storage.files import Read, from_disk
 from loomlog.storage.ordered.commit_log import CommitLog
-from loomlog.storage.ordered.data_file import Batch, Examined
+from loomlog.storage.ordered.data_file import Examined, StoredBatch
 from loomlog.storage.ordered.data_log import DataLog
 from loomlog.storage.ordered.journal import Channel
 from loomlog.storage.ordered.replica_paths import StreamMeta
@@ -45,7 +45,7 @@ class Beginning(NamedTuple):
     prev_high_watermark: Glsn  # before its first commit
 
 
-class Part(NamedTuple):
+class ReplicaPart(NamedTuple):
     """Batches as they are stored, joined."""
 
     buffer: memoryview
@@ -118,7 +118,7 @@ class StreamReader:
         if llsn < first_llsn:
             raise Trimmed(f"{self._channel.name}: LLSN {llsn} was trimmed")
 
-    def _assign_positions(self, batches: list[Batch], read: Read) -> tuple[Glsn, Glsn]:
+    def _assign_positions(self, batches: list[StoredBatch], read: Read) -> tuple[Glsn, Glsn]:
         """Fill in GLSNs from the commits; the first and the last one."""
         commits = self._commits.walk(batches[0].header.first_llsn, read)
         ordinal, commit = next(commits, (0, None))
@@ -159,7 +159,7 @@ class StreamReader:
 
     def read_part(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read = from_disk
-    ) -> Part:
+    ) -> ReplicaPart:
         """Like `read`, but as stored and with the commits; it must begin and end with a batch.
         `first_llsn` may be below the trim, as far as the data is still there."""
         self._check_readable(first_llsn, self._data.first_llsn)
@@ -169,7 +169,7 @@ class StreamReader:
         commits = pieces((commit for _, commit in self._commits.walk(first, read)), first, last)
         if not commits or commits[0].llsn != first:
             raise Trimmed(f"{self._channel.name}: the commits of LLSN {first} were trimmed")
-        return Part(_joined(batches), first, last, commits)
+        return ReplicaPart(_joined(batches), first, last, commits)
 
     def read_stored(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> memoryview:
         """Return committed batches from the one that holds `first_llsn`, as they are stored."""
@@ -188,7 +188,7 @@ class StreamReader:
         return examined
 
 
-def _joined(batches: list[Batch]) -> memoryview:
+def _joined(batches: list[StoredBatch]) -> memoryview:
     """Return batches that were read together as one buffer: they are adjacent."""
     size = sum(len(batch.view) for batch in batches)
     return memoryview(batches[0].view.obj)[:size]

@@ -109,7 +109,7 @@ class StreamStore(StreamReader):
 
     @property
     def error(self) -> BaseException | None:
-        """Why nothing can be stored here any more."""
+        """Return why nothing can be stored here any more, or None."""
         return self._channel.error
 
     @property
@@ -337,7 +337,7 @@ class StreamStore(StreamReader):
 
     @property
     def lacks_commits(self) -> bool:
-        """Whether commits are damaged that others were stored behind, and did not come again."""
+        """Return whether damaged commits, with sound ones behind them, have not come again."""
         return bool(self._commits.hole_end)
 
     def abandon(self) -> None:

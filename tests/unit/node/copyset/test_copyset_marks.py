@@ -12,7 +12,7 @@ from loomlog.node.copyset.marks import (
     PRODUCERS_MAX,
     Marks,
 )
-from loomlog.storage.logsdb.recent import Batch, RecentBatches
+from loomlog.storage.logsdb.recent import RecentBatch, RecentBatches
 
 LOG = 1
 
@@ -49,9 +49,11 @@ def test_what_was_there_before_is_not_known_until_it_does_not_matter_any_more() 
 def test_what_was_there_before_may_be_looked_through() -> None:
     marks = Marks(Clock(), 0, [LOG])
     note(marks, 5, 2, 20)
-    marks.note_older(LOG, RecentBatches([Batch(5, 1, 10)], complete=False))
+    marks.note_older(LOG, RecentBatches([RecentBatch(5, 1, 10)], complete=False))
     assert marks.find(LOG, 5, 1) == FoundBatch((10,), certain=False)
-    marks.note_older(LOG, RecentBatches([Batch(5, 1, 10), Batch(6, 1, 9)], complete=True))
+    marks.note_older(
+        LOG, RecentBatches([RecentBatch(5, 1, 10), RecentBatch(6, 1, 9)], complete=True)
+    )
     assert marks.find(LOG, 5, 1) == FoundBatch((10,), certain=True)
     assert marks.find(LOG, 6, 1) == FoundBatch((9,), certain=True)
 

@@ -324,7 +324,7 @@ def test_a_trim_never_goes_back_and_counts_as_an_end(rig: WriteOnceRig) -> None:
 # ---- commits
 
 
-class Counting:
+class CountedBlockTable:
     """A table that counts its commits, or fails."""
 
     def __init__(self, table: BlockTable) -> None:
@@ -343,7 +343,7 @@ class Counting:
 
 
 def test_all_that_waits_shares_one_commit(table: BlockTable) -> None:
-    counting = Counting(table)
+    counting = CountedBlockTable(table)
     rig = WriteOnceRig(counting).sealed()
     before = counting.commits
     answers = rig.write(*(batch(first, sequence=first) for first in range(1, 101)))
@@ -354,7 +354,7 @@ def test_all_that_waits_shares_one_commit(table: BlockTable) -> None:
 
 
 def test_after_a_failed_commit_nothing_is_acknowledged(table: BlockTable) -> None:
-    counting = Counting(table)
+    counting = CountedBlockTable(table)
     rig = WriteOnceRig(counting).sealed()
     counting.broken = True
     answers: list[Answer] = []

@@ -47,7 +47,7 @@ from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
 from loomlog.storage.group_commit import WAITING_BYTES_MAX
-from loomlog.storage.logsdb.recent import Batch, RecentBatches
+from loomlog.storage.logsdb.recent import RecentBatch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.table import LogsTable, StoredLog
 
@@ -303,7 +303,7 @@ def sent(offset: int, at_s: float) -> Record:
 
 def test_of_recent_batches_some_may_be_trimmed(rig: LogsRig) -> None:
     rig.put(*(sent(offset, at_s=10 * offset) for offset in (1, 2, 3)))
-    batches = [Batch(9, offset, make(1, offset)) for offset in (3, 2, 1)]
+    batches = [RecentBatch(9, offset, make(1, offset)) for offset in (3, 2, 1)]
     assert recent(rig, 0) == RecentBatches(batches, complete=True)
     assert recent(rig, 15) == RecentBatches(batches[:2], complete=True)
     rig.trim(1)
@@ -316,7 +316,7 @@ def test_of_recent_batches_some_may_be_trimmed(rig: LogsRig) -> None:
 def test_a_clock_that_is_ahead_does_not_make_recent_batches_old(rig: LogsRig) -> None:
     """The node's own, when it is started again: nobody else's clock is so late."""
     rig.put(*(sent(offset, at_s=10 * offset) for offset in (1, 2, 3)))
-    batches = [Batch(9, offset, make(1, offset)) for offset in (3, 2, 1)]
+    batches = [RecentBatch(9, offset, make(1, offset)) for offset in (3, 2, 1)]
     assert recent(rig, 86_400, span_s=15) == RecentBatches(batches[:2], complete=True)
 
 
@@ -367,7 +367,7 @@ def test_a_full_disk_takes_no_batches(rig: LogsRig) -> None:
     rig.put(record(2))
 
 
-class Counting:
+class CountedLogsTable:
     """A table that counts its commits, or fails."""
 
     def __init__(self, table: LogsTable) -> None:
@@ -388,7 +388,7 @@ class Counting:
 
 
 def test_all_that_waits_shares_one_commit(table: LogsTable) -> None:
-    counting = Counting(table)
+    counting = CountedLogsTable(table)
     rig = LogsRig(counting)
     rig.put(*(record(offset) for offset in range(1, 101)))
     assert counting.syncs == [True, True]  # the first at once, the others while it was under way
@@ -405,7 +405,7 @@ def test_all_that_waits_shares_one_commit(table: LogsTable) -> None:
 def test_after_a_failed_commit_nothing_is_acknowledged(
     table: LogsTable, error: str, trouble: Trouble
 ) -> None:
-    counting = Counting(table)
+    counting = CountedLogsTable(table)
     rig = LogsRig(counting)
     counting.broken = error
     first = rig.ask(Store(LOG, record(1)))

@@ -27,7 +27,9 @@ from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.store import LogsStore
 
 
-class Running:
+class ThreadedStore:
+    """A store whose workers are threads."""
+
     def __init__(self, path: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._table = RocksLogs(path, 0, SMALL)
@@ -54,13 +56,13 @@ class Running:
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    opened = Running(str(tmp_path / "db"))
+async def running(tmp_path: Path) -> AsyncIterator[ThreadedStore]:
+    opened = ThreadedStore(str(tmp_path / "db"))
     yield opened
     opened.close()
 
 
-async def test_what_was_stored_at_once_is_read_in_order(running: Running) -> None:
+async def test_what_was_stored_at_once_is_read_in_order(running: ThreadedStore) -> None:
     stored = [record(offset, at_s=offset / 10, batch=bytes(500)) for offset in range(1, 400)]
     shuffled = Random(1).sample(stored, len(stored))
     for part in range(4):
@@ -72,7 +74,7 @@ async def test_what_was_stored_at_once_is_read_in_order(running: Running) -> Non
     assert list(found.records) == stored
 
 
-async def test_readers_miss_nothing_while_partitions_come_and_go(running: Running) -> None:
+async def test_readers_miss_nothing_while_partitions_come_and_go(running: ThreadedStore) -> None:
     """Whoever is told of no trim gets every record; that is how readers know a loss."""
     last = 1000
 

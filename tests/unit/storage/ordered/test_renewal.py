@@ -12,7 +12,7 @@ from loomlog.batch import read_header, split
 from loomlog.errors import Corrupt, InvalidArgument, NotYetWritten, Trimmed
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.ordered.data_file import Broken
-from loomlog.storage.ordered.stream_reader import Part, check_cover, cut
+from loomlog.storage.ordered.stream_reader import ReplicaPart, check_cover, cut
 from loomlog.testing.sim.disk import SimDisk
 from loomlog.testing.sim.world import World
 from loomlog.types import CommitContext
@@ -47,7 +47,7 @@ def flip(rig: StorageRig, llsn: int, at: int = 200) -> None:
     raise AssertionError(f"no LLSN {llsn}")
 
 
-def parts(rig: StorageRig, first_llsn: int, last_llsn: int, max_bytes: int) -> list[Part]:
+def parts(rig: StorageRig, first_llsn: int, last_llsn: int, max_bytes: int) -> list[ReplicaPart]:
     found = []
     while first_llsn <= last_llsn:
         found.append(rig.store.read_part(first_llsn, last_llsn, max_bytes))
@@ -55,7 +55,7 @@ def parts(rig: StorageRig, first_llsn: int, last_llsn: int, max_bytes: int) -> l
     return found
 
 
-def take_in(rig: StorageRig, part: Part) -> None:
+def take_in(rig: StorageRig, part: ReplicaPart) -> None:
     views = [view for _, view in split(part.buffer)]
     rig.store.append(views, part.first_llsn, part.last_llsn, rig.done)
     for commit in part.commits:
