@@ -87,7 +87,7 @@ class ReaderRig:
         self.wanted: list[Epoch] = []
         self.timer: float | None = None
         self.finished = False
-        self.do(self.reader.start(self.now))
+        self.do(self.reader.woken(self.now))
         if known is not None:
             self.tell(known)
 

@@ -291,7 +291,7 @@ class Follower:
         self._untaken = 0
         self._authorities: dict[NodeId, Authority] = {}
         self._reader = CopysetReader(LOG, first, until, settings=settings)
-        self._carry_out(self._reader.start(world.now))
+        self._carry_out(self._reader.woken(world.now))
 
     @property
     def head(self) -> Lsn:

@@ -140,9 +140,6 @@ class CopysetReader:
 
     # ---- events
 
-    def start(self, now: float) -> list[ReaderEffect]:
-        return self._go_on(now)
-
     def learn_state(self, state: LogState, now: float) -> list[ReaderEffect]:
         """Take the answer to NeedMetadata, or news. Older states do no harm."""
         self._knowledge.learn_state(state)

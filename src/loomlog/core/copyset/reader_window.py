@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from loomlog.core.copyset.record import Kind, Lsn, Record
+from loomlog.core.copyset.record import HEAD_BYTES, Kind, Lsn, Record
 from loomlog.types import NodeId
-
-HEAD_BYTES: Final = 64  # of a record besides its batch
 
 
 class WindowSpan(NamedTuple):

@@ -23,6 +23,7 @@ Offset: TypeAlias = int  # within an epoch; the first is 1
 OFFSET_BITS: Final = 32
 OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
 EPOCH_MAX: Final = (1 << 31) - 1  # positions are signed elsewhere
+HEAD_BYTES: Final = 64  # of a record besides its batch, about
 LSN_MAX: Final = EPOCH_MAX << OFFSET_BITS | OFFSET_MAX
 
 

@@ -40,6 +40,7 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import is_sender
 from loomlog.core.copyset.record import (
+    HEAD_BYTES,
     LSN_MAX,
     OFFSET_MAX,
     Epoch,
@@ -128,7 +129,6 @@ class Records(Protocol):
 Decision: TypeAlias = tuple[NodeAnswer, Sequence[Change]]
 
 SCAN_RECORDS_MAX: Final = 1024  # looked at for one answer, however few of them are sent
-HEAD_BYTES: Final = 64  # of a record besides its batch
 
 
 def decide(request: NodeRequest, standing: LogStanding, records: Records, me: NodeId) -> Decision:

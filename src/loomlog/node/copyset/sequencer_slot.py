@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loomlog.core.copyset.log_state import is_recovered
-from loomlog.core.copyset.messages import Activate, Contradict, FoundBatch, GetState
+from loomlog.core.copyset.messages import Activate, Contradict, FoundBatch, GetState, LogState
 from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.procedures import (
     Appended,
@@ -113,8 +113,7 @@ class SequencerSlot:
 
     async def finish(self) -> None:
         """Stop acknowledging, and report how far the log was acknowledged."""
-        for append in self._dequeue():
-            append.failed(Unavailable(f"loglet {self._log} is not sequenced here any more"))
+        self._refuse_all(Unavailable(f"loglet {self._log} is not sequenced here any more"))
         if self.sequencer is not None:
             await self.sequencer.finish()
 
@@ -123,8 +122,7 @@ class SequencerSlot:
             self._activating.cancel()
         if self.sequencer is not None:
             self.sequencer.stop()
-        for append in self._dequeue():
-            append.failed(Unavailable(f"loglet {self._log} is not sequenced here any more"))
+        self._refuse_all(Unavailable(f"loglet {self._log} is not sequenced here any more"))
 
     # ---- activation
 
@@ -266,16 +264,21 @@ class SequencerSlot:
         reason = f"epoch {epoch} is not recovered yet"
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await insist(lambda: self._is_clean(epoch), RETRY)
+                await self._state_when(lambda state: state.last_clean >= epoch)
                 reason = "too few nodes answer"
                 await asyncio.gather(*(self._resolve(left, *open_end) for open_end in open_ends))
         except TimeoutError:
             for append in left:
                 self._answer_unknown(append, reason)
 
-    async def _is_clean(self, epoch: Epoch) -> bool | None:
-        state = await self._context.epochs.ask(GetState(self._log))
-        return True if state is not None and state.last_clean >= epoch else None
+    async def _state_when(self, holds: Callable[[LogState], bool]) -> LogState:
+        """Ask the epoch store until this holds."""
+
+        async def attempt() -> LogState | None:
+            state = await self._context.epochs.ask(GetState(self._log))
+            return state if state is not None and holds(state) else None
+
+        return await insist(attempt, RETRY)
 
     async def _resolve(self, left: dict[OpenAppend, Lsn], append: OpenAppend, lsn: Lsn) -> None:
         outcome = await self._find_out(lsn)
@@ -332,13 +335,7 @@ class SequencerSlot:
 
     async def _closed_at(self) -> Epoch:
         """Wait until the closed log is recovered; return its last epoch, which takes no appends."""
-
-        async def attempt() -> Epoch | None:
-            state = await self._context.epochs.ask(GetState(self._log))
-            return state.epoch if state is not None and is_recovered(state) else None
-
-        epoch: Epoch = await insist(attempt, RETRY)
-        return epoch
+        return (await self._state_when(is_recovered)).epoch
 
     async def _find_before(self, append: OpenAppend, epoch: Epoch) -> None:
         header = append.header

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from loomlog import limits
@@ -132,21 +133,23 @@ class ReplicaReader:
 
     async def beginning(self) -> Beginning:
         """Return the start of a copy of this replica."""
-        try:
-            return await self._from_disk(self._store.beginning)
-        except Corrupt:
-            if not await self._repairer.repair(self._store.first_kept, 1):
-                raise
-            return await self._from_disk(self._store.beginning)
+        look = partial(self._from_disk, self._store.beginning)
+        return await self._repaired(look, self._store.first_kept, 1)
 
     async def part(self, first: Llsn, bytes_max: int) -> ReplicaPart:
         """Return batches from this LLSN on for a copy, repaired if necessary."""
+        return await self._repaired(partial(self._part, first, bytes_max), first, bytes_max)
+
+    async def _repaired(
+        self, look: Callable[[], Awaitable[Result]], first: Llsn, bytes_max: int
+    ) -> Result:
+        """Look; if something is broken, repair it and look again."""
         try:
-            return await self._part(first, bytes_max)
+            return await look()
         except Corrupt:
             if not await self._repairer.repair(first, bytes_max):
                 raise
-            return await self._part(first, bytes_max)
+            return await look()
 
     async def _part(self, first: Llsn, bytes_max: int) -> ReplicaPart:
         last = self._driver.core.last_committed_llsn

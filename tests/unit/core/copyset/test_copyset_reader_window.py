@@ -6,8 +6,8 @@ import random
 
 from copyset_reader_rig import START, bridge, data, hole, lsns
 
-from loomlog.core.copyset.reader_window import HEAD_BYTES, ReadWindow, Room, WindowSpan
-from loomlog.core.copyset.record import Kind, make
+from loomlog.core.copyset.reader_window import ReadWindow, Room, WindowSpan
+from loomlog.core.copyset.record import HEAD_BYTES, Kind, make
 
 
 def window_of(room: Room | None = None) -> ReadWindow:
