@@ -47,7 +47,6 @@ ALLOWED: dict[str, str] = {
     "client/info.py": "shows users what each protocol adds to the status of a stream",
     "cli/console/output.py": "prints it",
     "cli/console/options.py": "parses positions that are made of an epoch and an offset",
-    "client/cuts.py": "knows how such positions are made",
     "storage/identity.py": "recognises the data of a node by the names of its folders",
 }
 

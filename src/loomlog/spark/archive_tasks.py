@@ -17,7 +17,7 @@ from loomlog.archive import range_file
 from loomlog.archive.location import Location
 from loomlog.archive.manifest import RangeFile
 from loomlog.client.blocking import BlockingLog, connect_sync
-from loomlog.client.cuts import is_dense
+from loomlog.client.loglets.registry import is_dense
 from loomlog.errors import Corrupt, DataLoss, LoomError, Retryable
 from loomlog.types import Glsn
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from pyspark.sql.datasource import InputPartition
 
 from loomlog.client.blocking import BlockingLog
-from loomlog.client.cuts import cut
+from loomlog.client.loglets.registry import cut
 from loomlog.errors import DataLoss, Trimmed
 from loomlog.spark.options import ReadOptions
 from loomlog.types import Glsn, Llsn, StreamId

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from loomlog.client.blocking import BlockingCluster, BlockingLog
-from loomlog.client.cuts import is_dense
+from loomlog.client.loglets.registry import is_dense
 from loomlog.errors import DataLoss, NotFound, NotYetWritten
 from loomlog.spark.filters import WantedRows, wanted_rows
 from loomlog.spark.options import Committed, ReadOptions, Start

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from loomlog.client.info import ClusterStatus, EpochsInfo, LogInfo, NodeInfo, StreamInfo
+    from loomlog.client.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
+    from loomlog.client.loglets.copyset.info import EpochsInfo
     from loomlog.client.operator import ReplicaScrub
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.

@@ -72,6 +72,17 @@ class Loglet(ABC):
     """Whether `append_fixed` always detects a batch that was appended before; otherwise callers
     must search the stream for an old one."""
 
+    @staticmethod
+    def gap_ends(first: Glsn, last: Glsn) -> Sequence[Glsn]:
+        """Return the positions above `first`, up to `last`, before which this protocol may leave a
+        gap that is far wider than the ranges written."""
+        return ()
+
+    @staticmethod
+    def details(stream: pb.LogStream) -> dict[str, Any]:
+        """Return the fields of StreamInfo that only this protocol has."""
+        return {}
+
     def __init__(self, log: CachedLog, client: Client) -> None:
         self._log = log
         self._client = client

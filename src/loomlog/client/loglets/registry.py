@@ -5,9 +5,8 @@ To add a protocol, add an entry to FACTORIES; nothing else in client/ names prot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from loomlog.client.append.carriers import Carrier, CarriersByProtocol, Outcomes
 from loomlog.client.context import Client
@@ -18,9 +17,10 @@ from loomlog.client.loglets.ordered.loglet import OrderedLoglet
 from loomlog.client.servers import CachedLog
 from loomlog.errors import VersionMismatch
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
+from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 
-FACTORIES: Final[dict[str, Callable[[CachedLog, Client], Loglet]]] = {
+FACTORIES: Final[dict[str, type[Loglet]]] = {
     ORDERED: OrderedLoglet,
     CHAINED: ChainedLoglet,
     COPYSET: CopysetLoglet,
@@ -78,6 +78,28 @@ class Loglets:
     async def close(self) -> None:
         for loglet in self._loglets.values():
             await loglet.close()
+
+
+def cut(first: Glsn, last: Glsn, cuts_max: int) -> list[tuple[Glsn, Glsn]]:
+    """Split a range of positions where a protocol may leave a wide gap, in at most `cuts_max`
+    places for each protocol."""
+    begins: set[Glsn] = set()
+    for loglet in FACTORIES.values():
+        ends = loglet.gap_ends(first, last)
+        begins.update(ends[:: -(-(-len(ends) // cuts_max) or 1)])
+    firsts = [first, *sorted(begins)]
+    return list(zip(firsts, [*(begin - 1 for begin in firsts[1:]), last], strict=True))
+
+
+def is_dense(first: Glsn, last: Glsn) -> bool:
+    """Return whether no protocol leaves a wide gap in a range of positions."""
+    return not any(loglet.gap_ends(first, last) for loglet in FACTORIES.values())
+
+
+def stream_details(stream: pb.LogStream) -> dict[str, Any]:
+    """Return the fields of StreamInfo that only the stream's protocol has."""
+    loglet = FACTORIES.get(stream.protocol)
+    return {} if loglet is None else loglet.details(stream)
 
 
 def _active_protocol(log: pb.Log) -> str:

@@ -6,13 +6,12 @@ from rich.table import Table
 
 from loomlog.cli.console.output import epoch_table, log_table, stream_table
 from loomlog.client.info import (
-    CopysetInfo,
-    EpochsInfo,
     LogInfo,
     ReplicaInfo,
     SegmentInfo,
     StreamInfo,
 )
+from loomlog.client.loglets.copyset.info import CopysetInfo, EpochsInfo
 from loomlog.core.copyset.record import make
 
 

@@ -1,10 +1,10 @@
-"""Ranges of positions cut where epochs begin."""
+"""Ranges of positions are cut where a protocol may leave a wide gap."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from loomlog.client.cuts import cut, is_dense
+from loomlog.client.loglets.registry import cut, is_dense
 from loomlog.core.copyset.record import make
 
 
