@@ -130,6 +130,7 @@ class DataFile(ChannelFile):
         self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
         self.dropped = False  # trimmed; the file may already be written again
         self.producers = Producers()
+        self._is_end_known = True  # False: the headers of the last batches are lost
         self.producers_from: Llsn = 0  # the headers of some batches before this one are lost
         self._interval = index_interval_bytes
         self._llsns = array("Q")
@@ -200,10 +201,16 @@ class DataFile(ChannelFile):
     # ---- reading --------------------------------------------------------------------------
 
     def scan(
-        self, previous_epoch: int, stop_llsn: Llsn | None = None, committed_llsn: Llsn = 0
+        self,
+        previous_epoch: int,
+        stop_llsn: Llsn | None = None,
+        committed_llsn: Llsn = 0,
+        *,
+        is_last: bool = False,
     ) -> list[Broken]:
         """Take in every batch that counts, from the start up to `stop_llsn`; return the broken ones
-        in the middle. Nothing is in the middle above `committed_llsn`. Blocking."""
+        in the middle. Nothing is in the middle above `committed_llsn`. `is_last`: the next file
+        does not follow on this one. Blocking."""
         self.last_epoch = previous_epoch
         broken: list[Broken] = []
         window = _FileWindow(self.file, from_disk, _SCAN_BYTES, self.file.size())
@@ -214,7 +221,8 @@ class DataFile(ChannelFile):
                 self._check_order(header)
                 _check_body(header, window.at(self.end, header.size))
             except Corrupt as error:
-                found = self._step_over(header, committed_llsn, str(error))
+                following = None if is_last else stop_llsn
+                found = self._step_over(header, committed_llsn, following, str(error))
                 if found is None:
                     break
                 broken.append(found)
@@ -227,8 +235,11 @@ class DataFile(ChannelFile):
         if header.epoch < self.last_epoch:
             raise Corrupt("an older epoch than the batch before")
 
-    def _step_over(self, header: Header | None, committed_llsn: Llsn, reason: str) -> Broken | None:
-        """Take in what is broken at the end of the data, if that is in the middle of the file."""
+    def _step_over(
+        self, header: Header | None, committed_llsn: Llsn, stop_llsn: Llsn | None, reason: str
+    ) -> Broken | None:
+        """Take in what is broken at the end of the data, if that is in the middle of the file, or
+        if the data continues in the next one, which begins with `stop_llsn`."""
         llsn, offset = self.next_llsn, self.end
         if llsn > committed_llsn:
             return None
@@ -240,17 +251,29 @@ class DataFile(ChannelFile):
         following = self._find_sound(
             offset + (header.size if header else ALIGNMENT), llsn, committed_llsn + 1
         )
-        if following is None:
+        if following is not None:
+            next_offset, next_llsn = following[0], following[1].first_llsn
+        elif self._is_followed_by(stop_llsn, committed_llsn):
+            assert stop_llsn is not None
+            next_offset, next_llsn = self.file.size(), stop_llsn
+        else:
             return None
-        if header is not None and header.last_llsn < following[1].first_llsn:
+        if header is not None and header.last_llsn < next_llsn:
             self.add(header)
         else:
             self._begin_piece(_UNKNOWN_US)
             self.latest_us = _UNKNOWN_US
-            self.end, self.next_llsn = following[0], following[1].first_llsn
+            self._is_end_known = following is not None
+            self.end, self.next_llsn = next_offset, next_llsn
             self.producers_from = self.next_llsn
             self._begin_piece(_NEVER_US)
         return Broken(llsn, offset, self.next_llsn, reason)
+
+    def _is_followed_by(self, next_llsn: Llsn | None, committed_llsn: Llsn) -> bool:
+        """Return whether all up to `next_llsn` was stored here, though what is left is broken."""
+        if next_llsn is None or next_llsn > committed_llsn + 1:
+            return False
+        return any(self.file.read(HEADER_BYTES, self.end))  # else it was never written
 
     def _find_sound(self, offset: int, llsn: Llsn, last_llsn: Llsn) -> tuple[int, Header] | None:
         """Return the first sound batch of this life of the file at or behind `offset` that begins
@@ -369,7 +392,8 @@ class DataFile(ChannelFile):
         next_llsn, next_offset = self._next_piece(broken.llsn)
         entries = next_llsn - header.last_llsn - 1
         room = next_offset - broken.offset - header.size
-        fits = min(entries, room) >= 0 and (entries == 0) == (room == 0)
+        is_dense = (entries == 0) == (room == 0) or not self._is_end_known
+        fits = min(entries, room) >= 0 and is_dense
         if not fits or header.stream_id != self.stream_id or header.first_llsn != broken.llsn:
             raise InvalidArgument(
                 f"{self.path} at {broken.offset}: no place for LLSN {header.first_llsn} to "

@@ -34,6 +34,7 @@ from loomlog.storage.ordered.data_file import (
     Producers,
     StoredBatch,
 )
+from loomlog.storage.ordered.data_index import DataIndex
 from loomlog.storage.ordered.journal import Channel, Journal, allocation
 from loomlog.storage.ordered.spares import Spares
 from loomlog.types import Llsn, StreamId, SyncMode
@@ -387,26 +388,29 @@ class DataLog:
         data_file.capacity = max(data_file.capacity, data_file.file.size())
         data_file.allocated = data_file.file.size()
         previous_epoch = self._data_files[-1].last_epoch if self._data_files else 0
-        if following is None or not self._restore(data_file, following):
-            broken = data_file.scan(previous_epoch, following, self._committed_llsn)
+        index = None if following is None else self._read_index(data_file)
+        if index is not None and index.last_llsn + 1 == following:
+            data_file.restore(index)
+        else:
+            # With a sound index that ends before `following`, a whole file is missing.
+            broken = data_file.scan(
+                previous_epoch, following, self._committed_llsn, is_last=index is not None
+            )
             self.broken |= {each.llsn: each for each in broken}
             if following is not None and data_file.next_llsn == following and not broken:
                 self._write_index(data_file)
         self._data_files.append(data_file)
         self.next_llsn = data_file.next_llsn
 
-    def _restore(self, data_file: DataFile, following: Llsn) -> bool:
-        """Take the index file's word, if there is one that fits."""
+    def _read_index(self, data_file: DataFile) -> DataIndex | None:
+        """Return what the index file says, if there is a sound one."""
         try:
             file = self._files.open(data_file.index_path)
             index = data_index.decode(file.read(file.size(), 0))
         except (FileNotFoundError, Corrupt):
-            return False
+            return None
         file.close()
-        if index.first_llsn != data_file.first_llsn or index.last_llsn + 1 != following:
-            return False
-        data_file.restore(index)
-        return True
+        return index if index.first_llsn == data_file.first_llsn else None
 
     def _set_aside(self, firsts: Sequence[Llsn]) -> None:
         """Rename files that cannot be served, because entries before them are lost. An operator may

@@ -758,6 +758,43 @@ def test_batches_broken_in_the_middle_cut_nothing_off(
     assert rig.store.last_llsn == 11
 
 
+@pytest.mark.parametrize("at", [10, 200], ids=["header", "body"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_broken_end_of_a_data_file_does_not_hide_the_next_ones(
+    rig: StorageRig, at: int, count: int
+) -> None:
+    """Though its index is lost, too."""
+    rig.fill(60)
+    names = data_files(rig)
+    assert len(names) > 2
+    following = int(names[1][:-4])
+    broken = range(following - count, following)
+    whole = damage(rig, broken, at)
+    for index in Path(rig.path, "data").glob("*.idx"):
+        index.unlink()
+    rig = rig.reopen()
+    assert not rig.store.context.damaged
+    assert data_files(rig) == names
+    known = [llsn for b in rig.store.broken for llsn in range(b.llsn, b.next_llsn)]
+    assert known == list(broken)
+    assert rig.read_all(following, 60) == list(range(following, 61))
+
+    size = len(batch(1, 300))
+    for llsn in broken:  # with the copies of a peer
+        found = rig.store.examine(llsn, 60, 1 << 20).broken
+        assert found is not None
+        assert found.llsn == llsn
+        sound = memoryview(whole)[(llsn - 1) * size : llsn * size]
+        rig.store.overwrite(found, sound, rig.done)
+        rig.settle()
+    for known_one in rig.store.broken:
+        rig.store.set_sound(known_one.llsn)
+    assert rig.read_all(1, 60) == list(range(1, 61))
+    rig = rig.reopen()
+    assert rig.store.broken == []
+    assert rig.read_all(1, 60) == list(range(1, 61))
+
+
 def test_a_broken_batch_that_is_not_committed_is_cut_off(rig: StorageRig) -> None:
     rig.append(300, 300, 300, 300)
     rig.commit(glsn=1, length=1)
