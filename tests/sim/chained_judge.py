@@ -35,10 +35,16 @@ class Judge:
         self._places: dict[Value, Glsn] = {}
         self._lost: set[tuple[Value, Glsn]] = set()
         self._projections: dict[int, Projection] = {}
+        self.newest: Projection | None = None  # that came into force
+        self.losses = 0  # of acknowledged blocks, all of them reported
 
     def now(self) -> int:
         self.moment += 1
         return self.moment
+
+    def is_lost(self, block: Block) -> bool:
+        """Return whether the chain of a block lost what it had there, and says so."""
+        return self.newest is not None and block.first < self.newest.lost_end(block.first)
 
     # ---- what was seen
 
@@ -46,10 +52,14 @@ class Judge:
         """Called when a block was read or reported as written: it must stay so for all readers."""
         for position in range(block.first, block.end):
             before, _ = self._decided.setdefault(position, (block, self.now()))
-            if not before.is_same(block):
+            if self.is_lost(before):
+                self._decided[position] = (block, self.now())
+            elif not before.is_same(block):
                 raise Violation(f"position {position} showed {before}, now {block}")
         if block.is_junk:
             self.junk += 1
+            return
+        if self.is_lost(block):  # a copy of it was left
             return
         value = Value(block.producer_id, block.sequence)
         if (value, block.first) in self._lost:
@@ -76,13 +86,14 @@ class Judge:
         """Called when a block was reported as not written there, now and later."""
         value = Value(block.producer_id, block.sequence)
         self._lost.add((value, block.first))
-        if self._places.get(value) == block.first:
+        if self._places.get(value) == block.first and not self.is_lost(block):
             raise Violation(f"{block} was seen, and is said to be lost")
+        self._places.pop(value, None)
 
     def not_written(self, position: Glsn, since: int) -> None:
         """Called when a request of the moment `since` found nothing there."""
         found = self._decided.get(position)
-        if found is not None and found[1] <= since:
+        if found is not None and found[1] <= since and not self.is_lost(found[0]):
             raise Violation(f"{position} held {found[0]} and is said to be unwritten")
 
     def was_trimmed(self, position: Glsn) -> None:
@@ -119,4 +130,6 @@ class Judge:
             self.seen(block)
         for block in self.acknowledged.values():
             if block.last > self.trimmed and block.first not in found:
-                raise Violation(f"{block} was acknowledged and is gone")
+                if not self.is_lost(block):
+                    raise Violation(f"{block} was acknowledged and is gone")
+                self.losses += 1

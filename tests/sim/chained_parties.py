@@ -44,6 +44,7 @@ from loomlog.core.chained.reconfigure import (
 )
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
+from loomlog.core.chained.upkeep import NewEpoch
 from loomlog.core.requests import Ask, Service
 from loomlog.storage.chained.write_once import Answered, WriteOnceStore
 from loomlog.storage.files import Finished, Step
@@ -52,6 +53,7 @@ from loomlog.types import Glsn, NodeId
 TRIES = 6
 FOLLOWED_AT_ONCE = 4
 COUNT_MAX = 3
+POSITIONS_MAX = 300  # more than a world hands out
 
 
 class SimulatedWorker:
@@ -306,17 +308,26 @@ class Repository(Party):
         if projection is not None:
             yield from self._reconfigure(projection, goal)
 
+    def begin_epoch(self, wanted: NewEpoch) -> Steps[None]:
+        """Begin the epoch that the upkeep wants; lost chains get a fresh replica."""
+        log_id = self._records.record.loglet
+        fresh = [Replica(n, log_id, chain, next(self._records.births)) for chain, n in wanted.fresh]
+        self._records.record = self._records.record.admit(*fresh)
+        yield from self.reconfigure(wanted.goal(*fresh))
+        self._records.record = self._records.record.give_up(*fresh)
+
     def join(self, chain: int, node_id: NodeId) -> Steps[None]:
         """Make a replica, fill it and let it join, until it has joined or is given up."""
+        log_id = self._records.record.loglet
+        replica = Replica(node_id, log_id, chain, next(self._records.births))
+        self._records.record = self._records.record.admit(replica)
+        yield from self._admit(replica)
+        self._records.record = self._records.record.give_up(replica)
+
+    def _admit(self, replica: Replica) -> Steps[None]:
         projection = yield from self.refresh()
         if projection is None:
             return
-        replica = Replica(node_id, projection.log_id, chain, next(self._records.births))
-        self._records.record = self._records.record.admit(replica)
-        yield from self._admit(projection, replica)
-        self._records.record = self._records.record.give_up(replica)
-
-    def _admit(self, projection: Projection, replica: Replica) -> Steps[None]:
         newcomer = yield from create(projection, replica)
         if isinstance(newcomer, Interrupted):
             return
@@ -332,9 +343,14 @@ class Repository(Party):
                 return
 
     def _stop(self, projection: Projection, goal: Goal) -> Glsn:
-        sequencer = self.sequencers.pop(projection.sequencer, None)
-        handed_out = 0 if sequencer is None else sequencer.end
-        return least_start(projection, goal, handed_out, self._records.record.trimmed)
+        """Return where the next epoch may start. Half of the time what was handed out is unknown,
+        as if another leader had done that, and is doing it still."""
+        handed_out = 0
+        if self.random.random() < 0.5:
+            sequencer = self.sequencers.pop(projection.sequencer, None)
+            handed_out = 0 if sequencer is None else sequencer.end
+        start = least_start(projection, goal, handed_out, self._records.record.trimmed)
+        return min(start, projection.start + POSITIONS_MAX)
 
     def _reconfigure(self, projection: Projection, goal: Goal) -> Steps[bool]:
         """Return whether it came into force."""

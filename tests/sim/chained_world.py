@@ -9,6 +9,7 @@ Judged while it runs (chained_judge.py):
 - an append that begins later stands behind; what is said to be lost is never seen; nothing is
   doubled;
 - the tail covers what was acknowledged, and never falls;
+- what is missing after a chain lost all its disks is reported as lost, and nothing else is;
 - an epoch has one projection, whoever and however many tried.
 """
 
@@ -54,11 +55,16 @@ HARMS = (12, 5, 8, 2, 3, 3, 3, 8, 2)  # how often each is done; a seed has its o
 
 
 class ChainedWorld:
+    """A chained log, its parties, and the messages between them."""
+
+    uses = (40, 25, 20, 10, 2)  # how often clients append, follow, look, measure and trim
+
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]
         self.judge = Judge()
         self.replicas_wanted = random.choice((1, 2, 3, 3))
+        self._loses_chains = random.random() < 0.3
         self.nodes = {n: Node(n) for n in range(1, self.replicas_wanted + 3)}
         self.calls: list[Call] = []
         self.questions: list[Question] = []
@@ -193,10 +199,14 @@ class ChainedWorld:
                 return InForce(self.projection)
             case Swap(new):
                 before = self.records.record
+                # Newcomers of a leader that was replaced were given up: the MetaStore fences it.
+                if not {*before.projection.replicas, *before.joining}.issuperset(new.replicas):
+                    return Lost()
                 self.records.record = before.swap(new)
                 if self.records.record == before:
                     return InForce(self.projection)
                 self.reconfigurations += 1
+                self.judge.newest = new
                 self._check_replicas()
                 return Swapped()
         known = party.projection or self.projection
@@ -213,7 +223,7 @@ class ChainedWorld:
         client = self.random.choice(self.clients)
         operation = self.random.choices(
             (client.append, client.follow, client.look, client.measure, client.trim),
-            (40, 25, 20, 10, 2),
+            self.uses,
         )[0]
         self._call(client, operation())
 
@@ -226,7 +236,8 @@ class ChainedWorld:
         repository = self.random.choice(self.repositories)
         chains = self.projection.chains
         index = self.random.randrange(len(chains))
-        spare = sorted(set(self.nodes) - {replica.node_id for replica in chains[index]})
+        used = {r.node_id for r in (*chains[index], *self.records.record.joining)}
+        spare = sorted(set(self.nodes) - used)
         if spare and self.random.random() < 0.5:
             self._call(repository, repository.join(index, self.random.choice(spare)))
             return
@@ -269,13 +280,15 @@ class ChainedWorld:
             unanswered(Lost())
 
     def _lose_disk(self, node: Node) -> None:
-        """Lose a disk if every chain keeps a replica, whatever reconfigurations are in progress."""
+        """Lose a disk. Unless this world loses chains, every chain must keep a replica, whatever
+        reconfigurations are in progress."""
         if any(isinstance(call.party, Repository) for call in self.calls):
             return
         if any(isinstance(q.ask.request, Swap) for q in [*self.questions, *self.late]):
             return
         for chain in self.projection.chains:
-            if not any(self._is_sound(r) for r in chain if r.node_id != node.node_id):
+            is_last = not any(self._is_sound(r) for r in chain if r.node_id != node.node_id)
+            if is_last and not self._loses_chains:
                 return
         self._crash(node)
         node.lose_disk()
@@ -315,7 +328,7 @@ class ChainedWorld:
         self.records.record = record.give_up(*record.joining)  # nothing fills them any more
         match self._wanted():
             case NewEpoch() as wanted:
-                self._call(repository, repository.reconfigure(wanted.goal()))
+                self._call(repository, repository.begin_epoch(wanted))
             case Join(chain, node):
                 self._call(repository, repository.join(chain, node))
 
@@ -349,7 +362,8 @@ class ChainedWorld:
         return self.random.choice(spare) if spare else None
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
-        return None
+        there = [node for node in self.nodes if self.reachable(node)]
+        return self.random.choice(there) if there else None
 
     def _must_reconfigure(self) -> bool:
         projection = self.projection
@@ -376,7 +390,8 @@ class ChainedWorld:
         for block in self.judge.acknowledged.values():
             for replica in self.projection.chain_of(block.first):
                 stored = self.nodes[replica.node_id].table.look(replica)
-                if stored.standing is None or block.last <= self.judge.trimmed:
+                is_gone = block.last <= self.judge.trimmed or self.judge.is_lost(block)
+                if stored.standing is None or is_gone:
                     continue
                 if stored.find(block.last) != block.extent:
                     raise Violation(f"{block} was acknowledged, and is not on {replica}")

@@ -28,3 +28,4 @@ def test_what_was_acknowledged_stays_where_it_is(chunk: int) -> None:
     assert sum(len(world.judge.acknowledged) for world in worlds) > 3 * SEEDS_PER_CHUNK
     assert sum(world.reconfigurations for world in worlds) > 3 * SEEDS_PER_CHUNK
     assert sum(world.judge.junk for world in worlds) > SEEDS_PER_CHUNK
+    assert sum(any(world.projection.lost) for world in worlds) > 0  # chains began again

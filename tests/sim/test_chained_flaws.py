@@ -31,7 +31,7 @@ from loomlog.core.chained.messages import (
     stopped,
 )
 from loomlog.core.chained.read import write_down
-from loomlog.core.chained.reconfigure import Newcomer
+from loomlog.core.chained.reconfigure import Goal, Newcomer
 from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Service
@@ -108,13 +108,19 @@ def test_nothing_written_is_said_although_an_epoch_may_be_over(monkeypatch: Patc
     assert notices("is said to be unwritten")
 
 
+class MeasuredWorld(ChainedWorld):
+    """Clients mostly ask where the log ends."""
+
+    uses = (30, 5, 5, 60, 0)
+
+
 def test_the_tail_is_what_was_handed_out(monkeypatch: Patch) -> None:
     def handed_out(projection: Projection) -> Steps[Glsn | Stop]:
         end = yield from read.find_end(projection)
         return end - 1 if isinstance(end, int) else end
 
     monkeypatch.setattr(chained_parties, "find_tail", handed_out)
-    assert notices("the tail is said to be")
+    assert notices("the tail is said to be", MeasuredWorld)
 
 
 def test_the_tail_is_told_although_an_epoch_may_be_over(monkeypatch: Patch) -> None:
@@ -166,6 +172,19 @@ class SecondSequencer(ChainedWorld):
 
 def test_an_epoch_has_two_sequencers() -> None:
     assert notices("showed .* now", SecondSequencer)
+
+
+def test_positions_of_a_lost_chain_are_handed_out_again(monkeypatch: Patch) -> None:
+    def no_room(projection: Projection, goal: Goal, handed_out: Glsn, trimmed: Glsn) -> Glsn:
+        return handed_out
+
+    monkeypatch.setattr(chained_parties, "least_start", no_room)
+    assert notices("is not on")
+
+
+def test_what_a_chain_lost_is_not_reported(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(reconfigure, "_lost", lambda projection, *_: projection.lost)
+    assert notices("showed .* now|is gone|is not on|is said to")
 
 
 def test_blocks_are_not_synced(monkeypatch: Patch) -> None:
