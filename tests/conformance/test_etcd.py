@@ -12,7 +12,7 @@ from etcd_proxy import EtcdProxy
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Fenced, InvalidArgument, NotLeader, SwapUnknown, Unavailable
-from loomlog.metadata.leases import Leases
+from loomlog.metadata.leases import ClusterLeases
 from loomlog.metadata.store.contract import Change, Fence, FencedStore, Versioned
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import EtcdConnection, rpc
@@ -491,11 +491,11 @@ async def test_a_lane_that_etcd_cleared_is_replaced(
 
 
 async def test_leases_of_loomlog_live_in_etcd(direct: EtcdStore) -> None:
-    leases = await Leases.load(direct)
+    leases = await ClusterLeases.load(direct)
     ours = pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, name="site", holder="one", ttl_s=60)
     held = await leases.change(ours)
     assert (held.holder, held.epoch) == ("one", 1)
-    successor = await Leases.load(direct)  # another metadata repository that took over
+    successor = await ClusterLeases.load(direct)  # another metadata repository that took over
     theirs = pb.ChangeLease(action=pb.ChangeLease.ACQUIRE, name="site", holder="two", ttl_s=60)
     assert (await successor.change(theirs)).holder == "one"
     again = await successor.change(ours)

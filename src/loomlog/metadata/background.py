@@ -56,7 +56,7 @@ class Background:
 K = TypeVar("K", bound=Hashable)
 
 
-class Progress(Enum):
+class StepResult(Enum):
     """The result of a step."""
 
     IDLE = "idle"  # there is nothing to do until the key is woken
@@ -70,7 +70,7 @@ class Later(NamedTuple):
     delay_s: float
 
 
-Step: TypeAlias = Callable[[K], Awaitable[Progress | Later]]
+Step: TypeAlias = Callable[[K], Awaitable[StepResult | Later]]
 
 
 class RetryLoop(Generic[K]):
@@ -104,7 +104,7 @@ class RetryLoop(Generic[K]):
 
     async def step_now(self, key: K) -> None:
         """Wait for one step; what it leaves to do is done in the background."""
-        if await self._try(key) is not Progress.IDLE:
+        if await self._try(key) is not StepResult.IDLE:
             self.wake(key)
 
     async def pause(self, key: K, delay_s: float) -> None:
@@ -123,34 +123,34 @@ class RetryLoop(Generic[K]):
             while True:
                 woken.clear()
                 match await self._try(key):
-                    case Progress.DONE:
+                    case StepResult.DONE:
                         failures = 0
-                    case Progress.FAILED:
+                    case StepResult.FAILED:
                         await self.pause(key, self._retry.delay_s(failures))
                         failures += 1
                     case Later(delay_s):
                         await self.pause(key, delay_s)
-                    case Progress.IDLE if not woken.is_set():
+                    case StepResult.IDLE if not woken.is_set():
                         return
         finally:
             del self._at_work[key]
 
-    async def _try(self, key: K) -> Progress | Later:
+    async def _try(self, key: K) -> StepResult | Later:
         try:
             progress = await self._step(key)
         except NotLeader:
             raise
         except NotFound:  # deleted meanwhile
-            progress = Progress.DONE
+            progress = StepResult.DONE
         except LoomError as error:
             logger.warning("%s %s: %s", self._what, key, error)
             self.trouble[key] = str(error)
-            return Progress.FAILED
+            return StepResult.FAILED
         except Exception:
             logger.exception("%s %s", self._what, key)
             self.trouble[key] = UNEXPECTED
-            return Progress.FAILED
-        if progress in (Progress.IDLE, Progress.DONE):
+            return StepResult.FAILED
+        if progress in (StepResult.IDLE, StepResult.DONE):
             self.trouble.pop(key, None)
         return progress
 

@@ -65,7 +65,7 @@ class _Lease:
         )
 
 
-class Leases:
+class ClusterLeases:
     """All leases of the cluster. Created by `load`."""
 
     def __init__(self, store: MetaStore) -> None:
@@ -74,7 +74,7 @@ class Leases:
         self._epochs_before = 0  # were given by metadata that was lost
 
     @classmethod
-    async def load(cls, store: MetaStore) -> Leases:
+    async def load(cls, store: MetaStore) -> ClusterLeases:
         leases = cls(store)
         item = await store.get(HISTORY)
         if item is not None:

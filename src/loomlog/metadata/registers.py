@@ -22,7 +22,7 @@ from loomlog.errors import (
     SwapUnknown,
     Unavailable,
 )
-from loomlog.metadata.leases import Leases, check_name, part_of
+from loomlog.metadata.leases import ClusterLeases, check_name, part_of
 from loomlog.metadata.store.contract import Fence, MetaStore, Versioned
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -78,10 +78,10 @@ class _Found:
         return RegisterRecord(value, token, self.swaps[-limits.REGISTER_SWAPS_REMEMBERED :])
 
 
-class Registers:
+class ClusterRegisters:
     """The registers of users, in the metadata store."""
 
-    def __init__(self, store: MetaStore, leases: Leases) -> None:
+    def __init__(self, store: MetaStore, leases: ClusterLeases) -> None:
         self._store = store
         self._leases = leases
         self._markers: deque[tuple[str, int]] | None = None  # oldest first; None: not read yet

@@ -19,17 +19,17 @@ from loomlog.core.quorum.member import Leader
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.leases import Leases
+from loomlog.metadata.leases import ClusterLeases
 from loomlog.metadata.logs.admin import Admin
-from loomlog.metadata.logs.retention import Retention
-from loomlog.metadata.logs.switch import Switching
+from loomlog.metadata.logs.retention import RetentionTrimmer
+from loomlog.metadata.logs.switch import LogSwitches
 from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.node_operator import NodeOperator
 from loomlog.metadata.nodes.placement import LostNodes, ReplicaPlacement
 from loomlog.metadata.nodes.registration import Registration
 from loomlog.metadata.protocol import KeeperContext, Keepers
-from loomlog.metadata.registers import Registers
+from loomlog.metadata.registers import ClusterRegisters
 from loomlog.metadata.registry import load_keepers
 from loomlog.metadata.rollback.gate import Gate, GatedStore
 from loomlog.metadata.rounds import RoundLog
@@ -67,7 +67,7 @@ class Term:
         mandate: Mandate,
         store: MetaStore,
         catalog: Catalog,
-        leases: Leases,
+        leases: ClusterLeases,
         gate: Gate,
         new_secret: Callable[[], str],
     ) -> None:
@@ -79,7 +79,7 @@ class Term:
         self.over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.catalog = catalog
         self.leases = leases
-        self.registers = Registers(store, leases)
+        self.registers = ClusterRegisters(store, leases)
         self._at_end = AsyncExitStack()  # undone in reverse
         self._background = Background()
         self.keepers = Keepers()  # one of each protocol, once `begin` returns
@@ -96,7 +96,7 @@ class Term:
         store = GatedStore(mandate.store, gate)
         has_rounds = bool(mandate.round_log.read())
         catalog = await Catalog.load(store, settings.cluster_id, new_secret, has_rounds=has_rounds)
-        leases = await Leases.load(store)
+        leases = await ClusterLeases.load(store)
         term = cls(settings, mandate, store, catalog, leases, gate, new_secret)
         await load_keepers(term.keepers, term._keeper_context(settings, mandate))
         await gate.begin(new_secret(), catalog.nodes, term.node_operator.holders)
@@ -125,8 +125,8 @@ class Term:
 
     def _wire_logs(self, settings: MetadataSettings) -> None:
         self.admin = Admin(self.catalog, self.keepers, self._placement)
-        self.switching = Switching(self.catalog, self.keepers, self._background)
-        self.retention = Retention(
+        self.switching = LogSwitches(self.catalog, self.keepers, self._background)
+        self.retention = RetentionTrimmer(
             self.catalog,
             self.admin,
             self.registers,

@@ -11,7 +11,7 @@ import pytest
 from loomlog.core.backoff import Backoff
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata import background as background_
-from loomlog.metadata.background import Background, Later, Progress, RetryLoop
+from loomlog.metadata.background import Background, Later, RetryLoop, StepResult
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
 
@@ -54,15 +54,15 @@ def test_a_process_that_dies_while_it_stops_says_nothing() -> None:
 class Work:
     """Steps that a test has written down: what each does, in order."""
 
-    def __init__(self, *script: Progress | Later | Exception) -> None:
-        self._script: Iterator[Progress | Later | Exception] = iter(script)
+    def __init__(self, *script: StepResult | Later | Exception) -> None:
+        self._script: Iterator[StepResult | Later | Exception] = iter(script)
         self.done: list[str] = []
         self.changed = asyncio.Event()
 
-    async def step(self, key: str) -> Progress | Later:
+    async def step(self, key: str) -> StepResult | Later:
         self.done.append(key)
         self.changed.set()
-        result = next(self._script, Progress.IDLE)
+        result = next(self._script, StepResult.IDLE)
         if isinstance(result, Exception):
             raise result
         return result
@@ -82,7 +82,7 @@ async def at(work: Work) -> AsyncIterator[RetryLoop[str]]:
 
 
 async def test_it_goes_on_until_nothing_is_left_to_do() -> None:
-    work = Work(Progress.DONE, Progress.DONE, Progress.IDLE)
+    work = Work(StepResult.DONE, StepResult.DONE, StepResult.IDLE)
     async with at(work) as loop:
         loop.wake("a")
         loop.wake("a")
@@ -91,7 +91,7 @@ async def test_it_goes_on_until_nothing_is_left_to_do() -> None:
 
 
 async def test_what_failed_is_tried_again() -> None:
-    work = Work(Progress.FAILED, Unavailable("away"), Progress.IDLE)
+    work = Work(StepResult.FAILED, Unavailable("away"), StepResult.IDLE)
     async with at(work) as loop:
         loop.wake("a")
         await work.steps(2)
@@ -104,7 +104,7 @@ async def test_what_failed_is_tried_again() -> None:
 
 async def test_to_wake_it_cuts_the_wait_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_, "RETRY", Backoff(1000.0, 1000.0))
-    work = Work(Progress.FAILED)
+    work = Work(StepResult.FAILED)
     async with at(work) as loop:
         loop.wake("a")
         await work.steps(1)
@@ -113,7 +113,7 @@ async def test_to_wake_it_cuts_the_wait_short(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_what_was_deleted_is_looked_at_once_more() -> None:
-    work = Work(NotFound("deleted"), Progress.IDLE)
+    work = Work(NotFound("deleted"), StepResult.IDLE)
     async with at(work) as loop:
         loop.wake("a")
         await work.steps(2)
@@ -121,7 +121,7 @@ async def test_what_was_deleted_is_looked_at_once_more() -> None:
 
 
 async def test_keys_do_not_wait_for_each_other() -> None:
-    work = Work(Progress.FAILED, Progress.IDLE, Progress.IDLE)
+    work = Work(StepResult.FAILED, StepResult.IDLE, StepResult.IDLE)
     async with at(work) as loop:
         loop.wake("a")
         loop.wake("b")
@@ -132,7 +132,7 @@ async def test_keys_do_not_wait_for_each_other() -> None:
 async def test_what_nobody_expected_is_logged_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    work = Work(ZeroDivisionError(), Progress.IDLE)
+    work = Work(ZeroDivisionError(), StepResult.IDLE)
     async with at(work) as loop:
         loop.wake("a")
         await work.steps(1)
@@ -145,7 +145,7 @@ async def test_what_nobody_expected_is_logged_and_tried_again(
 
 
 async def test_a_step_may_choose_its_own_delay() -> None:
-    work = Work(Later(1000.0), Later(0.0), Progress.IDLE)
+    work = Work(Later(1000.0), Later(0.0), StepResult.IDLE)
     async with at(work) as loop:
         loop.wake("a")
         await work.steps(1)

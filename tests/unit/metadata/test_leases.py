@@ -11,7 +11,7 @@ from small_cluster import SmallCluster
 
 from loomlog import limits
 from loomlog.errors import Corrupt, Fenced, InvalidArgument, LoomError, Unavailable
-from loomlog.metadata.leases import Leases
+from loomlog.metadata.leases import ClusterLeases
 from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -21,7 +21,7 @@ TTL_S = 10.0
 class Desk:
     """Leases, and short ways to ask for them; time passes by setting their clocks back."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: ClusterLeases) -> None:
         self.leases = leases
 
     async def acquire(self, holder: str, ttl_s: float = TTL_S, name: str = "l") -> pb.Lease:
@@ -49,7 +49,7 @@ class Desk:
 
 
 async def desk_on(store: MetaStore) -> Desk:
-    return Desk(await Leases.load(store))
+    return Desk(await ClusterLeases.load(store))
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from small_cluster import SmallCluster
 
 from loomlog import limits
 from loomlog.errors import Conflict, Corrupt, Fenced, InvalidArgument, NotLeader, Unavailable
-from loomlog.metadata.leases import Leases
-from loomlog.metadata.registers import Registers
+from loomlog.metadata.leases import ClusterLeases
+from loomlog.metadata.registers import ClusterRegisters
 from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -26,8 +26,8 @@ class Desk:
 
     def __init__(self, store: MetaStore | None = None) -> None:
         self.store = store or FaultyStore()
-        self.leases = Leases(self.store)
-        self.registers = Registers(self.store, self.leases)
+        self.leases = ClusterLeases(self.store)
+        self.registers = ClusterRegisters(self.store, self.leases)
 
     async def get(self, name: str = "r") -> tuple[bytes, int]:
         found = await self.registers.get(pb.GetRegister(name=name))

@@ -13,9 +13,9 @@ from loomlog.metadata.catalog.records import (
     CountersRecord,
     LogletRecord,
     LogRecord,
+    MetadataRecord,
     NodeRecord,
     OfLog,
-    Record,
     decode,
     encode,
     log_key,
@@ -24,7 +24,7 @@ from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
-_KINDS: dict[str, type[Record]] = {
+_KINDS: dict[str, type[MetadataRecord]] = {
     "cluster": ClusterRecord,
     "counters": CountersRecord,
     "node": NodeRecord,
@@ -107,11 +107,11 @@ class KeptRecords:
                     self._versions[key] = item.version
                     self._show(key, decode(record, key, item.value))
 
-    async def _put(self, key: str, record: Record | None) -> None:
+    async def _put(self, key: str, record: MetadataRecord | None) -> None:
         async with self._writing:
             await self._write(key, record)
 
-    async def _write(self, key: str, record: Record | None) -> None:
+    async def _write(self, key: str, record: MetadataRecord | None) -> None:
         if key in self._unknown:
             await self._look_again(key)
         known = self._versions.get(key, 0)
@@ -135,7 +135,7 @@ class KeptRecords:
         self._versions[key] = item.version if item else 0
         self._unknown.discard(key)
 
-    def _show(self, key: str, record: Record) -> None:
+    def _show(self, key: str, record: MetadataRecord) -> None:
         match record:
             case ClusterRecord():
                 self.cluster = record

@@ -151,7 +151,7 @@ class StartedRecord:
     member: int
 
 
-class Record(Protocol):
+class MetadataRecord(Protocol):
     """A dataclass of plain values, such as those above and those that protocols keep."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -164,7 +164,7 @@ class OfLog(Protocol):
     def log_id(self) -> LogId: ...
 
 
-class LogletRecord(Record, OfLog, Protocol):
+class LogletRecord(MetadataRecord, OfLog, Protocol):
     """A protocol's record of a loglet."""
 
     @property
@@ -175,10 +175,10 @@ class LogletRecord(Record, OfLog, Protocol):
         """The one stream that its segment shows."""
 
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=MetadataRecord)
 
 
-def encode(record: Record) -> bytes:
+def encode(record: MetadataRecord) -> bytes:
     return json.dumps(asdict(record), separators=(",", ":")).encode()
 
 

@@ -18,7 +18,7 @@ from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Done, Interrupted, Remove, Trimmed
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.chained.trim import trim
-from loomlog.metadata.background import Background, Progress, RetryLoop
+from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.nodes import LOOK_S
 from loomlog.types import Glsn, LogId, NodeId
@@ -48,24 +48,24 @@ class ChainRemover:
     def _is_abandoned(self, record: ChainedRecord) -> bool:
         return self._catalog.segment_of(record) is None
 
-    async def _step(self, loglet: LogId) -> Progress:
+    async def _step(self, loglet: LogId) -> StepResult:
         record = self._records.get(loglet)
         if record is None:
-            return Progress.IDLE
+            return StepResult.IDLE
         if self._is_abandoned(record):
             return await self._abandon(record)
-        return await self._remove(record) if record.needless else Progress.IDLE
+        return await self._remove(record) if record.needless else StepResult.IDLE
 
-    async def _abandon(self, record: ChainedRecord) -> Progress:
+    async def _abandon(self, record: ChainedRecord) -> StepResult:
         self._epochs.forget(record.loglet)
         record = await self._records.change(record.loglet, lambda record: record.abandon())
         if record.needless:
             return await self._remove(record)
         await self._records.forget(record.loglet)
         logger.info("segment %d is gone", record.loglet)
-        return Progress.IDLE
+        return StepResult.IDLE
 
-    async def _remove(self, record: ChainedRecord) -> Progress:
+    async def _remove(self, record: ChainedRecord) -> StepResult:
         """Remove replicas from nodes that can be reached; nodes that were forgotten have none."""
         forgotten = [r for r in record.needless if r.node_id not in self._catalog.nodes]
         there = [
@@ -79,8 +79,8 @@ class ChainRemover:
                 record.loglet, lambda record: record.forget(*forgotten, *removed)
             )
             self._epochs.changed(record.loglet)  # a node may be a spare again
-            return Progress.DONE
-        return Progress.FAILED if there else Progress.IDLE
+            return StepResult.DONE
+        return StepResult.FAILED if there else StepResult.IDLE
 
     async def _ask_to_remove(self, replicas: Sequence[Replica]) -> list[Replica]:
         """Order nodes to remove replicas; return those that are gone."""
@@ -137,16 +137,16 @@ class ChainTrimmer:
     def _target(self, record: ChainedRecord) -> Glsn:
         return self._catalog.trim_target(record) if record.begun else 0
 
-    async def _step(self, loglet: LogId) -> Progress:
+    async def _step(self, loglet: LogId) -> StepResult:
         record = self._records.get(loglet)
         if record is None or self._is_done(record) or loglet in self._epochs.unfinished:
-            return Progress.IDLE
+            return StepResult.IDLE
         target = self._target(record)
         outcome = await self._driver.drive(loglet, trim(record.projection, target))
         if isinstance(outcome, Trimmed):
             await self._records.change(loglet, lambda record: replace(record, trimmed=target))
             logger.info("segment %d is trimmed up to position %d", loglet, target)
-            return Progress.DONE
+            return StepResult.DONE
         if isinstance(outcome, Interrupted):
             logger.info("segment %d is not trimmed yet: %s", loglet, outcome.reason)
-        return Progress.FAILED
+        return StepResult.FAILED

@@ -19,7 +19,7 @@ from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.replica import DAMAGED
 from loomlog.errors import NotFound, Unavailable
-from loomlog.metadata.background import Progress, RetryLoop, Timers
+from loomlog.metadata.background import RetryLoop, StepResult, Timers
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.newcomers import Newcomers
@@ -230,28 +230,28 @@ class Upkeep:
 
     # ---- chains
 
-    async def _repair_step(self, loglet: LogId) -> Progress:
+    async def _repair_step(self, loglet: LogId) -> StepResult:
         record = self._chained.get(loglet)
         segment = None if record is None else self._catalog.segment_of(record)
         if record is None or segment is None or not record.made:
-            return Progress.IDLE
+            return StepResult.IDLE
         if not record.begun and segment.start:
             await self.epochs.begin(segment)
-            return Progress.DONE
+            return StepResult.DONE
         if stale := [r for r in record.joining if r not in self._joining]:
             # Of an earlier leader: nothing fills them.
             await self._chained.change(loglet, lambda record: record.give_up(*stale))
-            return Progress.DONE
+            return StepResult.DONE
         match self.decide(record):
             case upkeep.NewEpoch() as wanted:
                 await self._begin_epoch(record, wanted)
-                return Progress.DONE
+                return StepResult.DONE
             case upkeep.Join(chain, node) if record.begun:
                 await self._join(record, chain, node)
-                return Progress.DONE
+                return StepResult.DONE
         for replica in record.needless:
             await self._node_left(replica.node_id)
-        return Progress.IDLE
+        return StepResult.IDLE
 
     async def _begin_epoch(self, record: ChainedRecord, wanted: upkeep.NewEpoch) -> None:
         """Begin an epoch. If that fails, the next step drops the fresh replicas."""

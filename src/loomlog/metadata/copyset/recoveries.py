@@ -20,7 +20,7 @@ from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.upkeep import LogSituation, lossy_nodes, reason_for_epoch
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
-from loomlog.metadata.background import Background, Progress, RetryLoop, Timers
+from loomlog.metadata.background import Background, RetryLoop, StepResult, Timers
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.records import CopysetRecord
@@ -110,11 +110,11 @@ class Recoveries:
 
     # ---- actions
 
-    async def _sequence_step(self, loglet: LogId) -> Progress:
+    async def _sequence_step(self, loglet: LogId) -> StepResult:
         """Ask a node where the log ends: then it sequences the log, or names the node that does."""
         record = self._records.get(loglet)
         if record is None or record.state.closed or self._catalog.segment_of(record) is None:
-            return Progress.IDLE
+            return StepResult.IDLE
         chosen = self._nodes.sequencer(loglet)
         asked = dict.fromkeys(node for node in (record.state.sequencer, chosen) if node)
         there = [node for node in asked if self._nodes.reachable(node)]
@@ -122,16 +122,16 @@ class Recoveries:
             for node in there:
                 with suppress(Retryable):
                     await self._nodes.find_tail(node, loglet)
-                    return Progress.IDLE
-        return Progress.FAILED if there else Progress.IDLE
+                    return StepResult.IDLE
+        return StepResult.FAILED if there else StepResult.IDLE
 
-    async def _step(self, loglet: LogId) -> Progress:
+    async def _step(self, loglet: LogId) -> StepResult:
         async with self._room:
             record = self._records.get(loglet)
             reason = "" if record is None else self.reason(record)
             if record is None or not reason:
                 self._failed.pop(loglet, None)
-                return Progress.IDLE
+                return StepResult.IDLE
             segment = self._catalog.segment_of(record)
             if segment and lossy_nodes(record.state, self._nodes_of(record, segment)):
                 await self._finish(record)
@@ -139,14 +139,14 @@ class Recoveries:
             closed = self._ends(record)
             taken = await self._epochs.take_epoch(loglet, node, record.state.epoch, closed=closed)
         if taken is None:
-            return Progress.DONE
+            return StepResult.DONE
         logger.info("segment %d: node %d recovers: %s", loglet, node, reason)
         try:
             await self._recovered(node, taken)
         except LoomError:
             self._failed[loglet] = node
             raise
-        return Progress.DONE
+        return StepResult.DONE
 
     async def _finish(self, record: CopysetRecord) -> None:
         """Let the sequencer finish, if it is there: only it may know what it acknowledged."""

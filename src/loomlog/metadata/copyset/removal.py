@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from loomlog.core.copyset.messages import Forget, Trim
 from loomlog.core.copyset.record import Lsn
-from loomlog.metadata.background import Background, Progress, RetryLoop
+from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.nodes.placement import LOOK_S
@@ -36,27 +36,27 @@ class CopysetRemover:
     def is_abandoned(self, record: CopysetRecord) -> bool:
         return self._catalog.segment_of(record) is None
 
-    async def _step(self, loglet: LogId) -> Progress:
+    async def _step(self, loglet: LogId) -> StepResult:
         record = self._records.get(loglet)
         if record is None or not self.is_abandoned(record):
-            return Progress.IDLE
+            return StepResult.IDLE
         if not record.holders:
             await self._records.forget(loglet)
             self._epochs.tell(loglet)
             logger.info("segment %d is gone", loglet)
-            return Progress.IDLE
+            return StepResult.IDLE
         unknown = [node for node in record.holders if node not in self._catalog.nodes]
         there = [node for node in record.holders if self._nodes.reachable(node)]
         gone = {*unknown, *await self._forget(record, there)}
         if not gone:
-            return Progress.FAILED if there else Progress.IDLE
+            return StepResult.FAILED if there else StepResult.IDLE
         await self._records.change(
             loglet,
             lambda record: replace(
                 record, holders=tuple(node for node in record.holders if node not in gone)
             ),
         )
-        return Progress.DONE
+        return StepResult.DONE
 
     async def _forget(self, record: CopysetRecord, there: list[NodeId]) -> list[NodeId]:
         """Order the sequencer first: it might still send records to other nodes."""
@@ -105,19 +105,19 @@ class CopysetTrimmer:
             if trimmed_to.get(node, 0) < trimmed and self._nodes.reachable(node)
         ]
 
-    async def _step(self, loglet: LogId) -> Progress:
+    async def _step(self, loglet: LogId) -> StepResult:
         record = self._records.get(loglet)
         if record is None:
             self._trimmed_to.pop(loglet, None)
-            return Progress.IDLE
+            return StepResult.IDLE
         target = self._target(record)
         if target > record.state.trimmed:
             await self._epochs.trim(loglet, target)
             logger.info("segment %d is trimmed up to position %d", loglet, target)
-            return Progress.DONE
+            return StepResult.DONE
         lagging = self._lagging(record)
         if not lagging:
-            return Progress.IDLE
+            return StepResult.IDLE
         done = await self._nodes.tell(lagging, Trim(loglet, record.state.trimmed), record)
         self._trimmed_to.setdefault(loglet, {}).update(dict.fromkeys(done, record.state.trimmed))
-        return Progress.DONE if len(done) == len(lagging) else Progress.FAILED
+        return StepResult.DONE if len(done) == len(lagging) else StepResult.FAILED

@@ -24,7 +24,7 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.logs.admin import Admin, check_retention
 from loomlog.metadata.protocol import Keepers
-from loomlog.metadata.registers import Registers
+from loomlog.metadata.registers import ClusterRegisters
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN: Final = 0.01  # of a log's retention: entries may stay this much longer
 
 
-class Retention:
+class RetentionTrimmer:
     """Trims the logs of a term by age, in the background."""
 
     def __init__(
         self,
         catalog: Catalog,
         admin: Admin,
-        registers: Registers,
+        registers: ClusterRegisters,
         keepers: Keepers,
         oldest_kept_us: Callable[[int], int],
         *,

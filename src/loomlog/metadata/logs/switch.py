@@ -15,7 +15,7 @@ from loomlog.core.requests import drive
 from loomlog.core.segments import Layout, Settings, Successor, SwitchState
 from loomlog.core.virtual_log import Done, Refused, Request, SwitchSteps
 from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader, Sealed, Unavailable
-from loomlog.metadata.background import Background, Progress, RetryLoop
+from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.protocol import Keepers
@@ -24,7 +24,7 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 
-class Switching:
+class LogSwitches:
     """The switches of all logs."""
 
     def __init__(self, catalog: Catalog, keepers: Keepers, background: Background) -> None:
@@ -91,15 +91,15 @@ class Switching:
     async def _drive(self, name: str, steps: SwitchSteps[Layout]) -> Layout:
         return await drive(steps, lambda request: self._answer(name, request))
 
-    async def _finish(self, name: str) -> Progress:
+    async def _finish(self, name: str) -> StepResult:
         log = self._catalog.logs.get(name)
         if log is not None and log.successor is not None and not log.unfinished:
             try:
                 async with self._catalog.lock(name):
                     await self._drive(name, virtual_log.finish())
             except NotFound:
-                return Progress.FAILED if name in self._catalog.logs else Progress.IDLE
-        return Progress.IDLE
+                return StepResult.FAILED if name in self._catalog.logs else StepResult.IDLE
+        return StepResult.IDLE
 
     async def _answer(self, name: str, request: Request) -> Any:
         log = self._catalog.log(name)

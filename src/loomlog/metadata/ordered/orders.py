@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.replica import START
 from loomlog.errors import Conflict, LoomError, NotFound
-from loomlog.metadata.background import Background, Progress, RetryLoop
+from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.types import LogId, NodeId, Report, StreamId
@@ -106,20 +106,20 @@ class Orders:
         """Trim a replica as far as its log, retrying until it succeeds."""
         self._trims.wake(_Target(node, stream_id))
 
-    async def _trim_step(self, target: _Target) -> Progress:
+    async def _trim_step(self, target: _Target) -> StepResult:
         node, stream_id = target
         stream = self._records.streams.get(stream_id)
         log = self._catalog.log_of(stream) if stream else None
         if stream is None or log is None or not log.trimmed or node not in stream.replicas:
-            return Progress.IDLE
+            return StepResult.IDLE
         if self._nodes.connected(node):
             order = pb.TrimLogStream(log_stream_id=stream_id, glsn=log.trimmed, stamp=stream.stamp)
             try:
                 await self._order(node, pb.Frame(trim_log_stream=order))
             except NotFound as error:  # it lost its replica
                 logger.warning("%s is not trimmed to %d yet: %s", target, log.trimmed, error)
-                return Progress.FAILED
-        return Progress.IDLE
+                return StepResult.FAILED
+        return StepResult.IDLE
 
     # ---- remove
 
@@ -127,10 +127,10 @@ class Orders:
         """Remove an abandoned stream from every node that can be reached, and later from others."""
         await self._removals.step_now(stream_id)
 
-    async def _remove_step(self, stream_id: StreamId) -> Progress:
+    async def _remove_step(self, stream_id: StreamId) -> StepResult:
         stream = self._records.abandoned.get(stream_id)
         if stream is None:
-            return Progress.IDLE
+            return StepResult.IDLE
         holders = [node for node in stream.holders if node in self._catalog.nodes]
         there = [node for node in holders if self._nodes.connected(node)]
         orders = (self._remove_replica(node, stream_id, stream.stamp) for node in there)
@@ -140,22 +140,22 @@ class Orders:
             await self._records.forget(stream_id)
         elif gone:
             await self._records.change(stream_id, lambda stream: stream.without_holders(gone))
-        return Progress.IDLE if len(gone) == len(there) else Progress.FAILED
+        return StepResult.IDLE if len(gone) == len(there) else StepResult.FAILED
 
     def drop_soon(self, node: NodeId, stream_id: StreamId) -> None:
         """Delete the data on a node of a stream that it is not, or no longer, a replica of."""
         self._drops.wake(_Target(node, stream_id))
 
-    async def _drop_step(self, target: _Target) -> Progress:
+    async def _drop_step(self, target: _Target) -> StepResult:
         node, stream_id = target
         stream = self._records.streams.get(stream_id)
         if stream is None or node not in stream.dropping or not self._nodes.connected(node):
-            return Progress.IDLE
+            return StepResult.IDLE
         birth = stream.birth_on(node)
         if birth and not await self._remove_replica(node, stream_id, stream.stamp, birth):
-            return Progress.FAILED
+            return StepResult.FAILED
         await self._records.change(stream_id, lambda stream: stream.without_dropped(node))
-        return Progress.IDLE
+        return StepResult.IDLE
 
     async def clean_up(self, node: NodeId, stream_id: StreamId) -> bool:
         """Delete the reported data of a stream that the node is no replica of."""

@@ -14,7 +14,7 @@ from typing import Final
 from loomlog.core.ordered.repair import concerns_all, stands_still
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
-from loomlog.metadata.background import Background, Progress, RetryLoop
+from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.status import Losses
 from loomlog.metadata.ordered.streams import OrderedStreams
@@ -47,13 +47,13 @@ class Relief:
         if self._has_lost_logs(node):
             self.node_silent(node)
 
-    async def _step(self, node: NodeId) -> Progress:
+    async def _step(self, node: NodeId) -> StepResult:
         if not (self._is_missed(node) or self._has_lost_logs(node)):
-            return Progress.IDLE
+            return StepResult.IDLE
         await asyncio.sleep(PATIENCE_S)
         async with self._one_at_a_time:
             await self._look_at_logs(node)
-        return Progress.FAILED  # the node is still missed: look again later
+        return StepResult.FAILED  # the node is still missed: look again later
 
     async def _look_at_logs(self, node: NodeId) -> None:
         for record in list(self._catalog.logs.values()):

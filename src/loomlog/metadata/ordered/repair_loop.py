@@ -21,14 +21,14 @@ from loomlog.metadata.background import (
     UNEXPECTED,
     Background,
     Later,
-    Progress,
     RetryLoop,
+    StepResult,
     Timers,
 )
 from loomlog.metadata.nodes.placement import UNABLE_S
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
-from loomlog.metadata.ordered.repair_steps import Attempt, RepairSteps, adopt_wishes
+from loomlog.metadata.ordered.repair_steps import RepairAttempt, RepairSteps, adopt_wishes
 from loomlog.types import NodeId, StreamId
 
 logger = logging.getLogger(__name__)
@@ -156,28 +156,28 @@ class Reconciler:
             return repair.Wait(reason)  # any decision without them could be wrong
         return repair.decide(stream, self._choice.of(stream))
 
-    async def _step(self, stream_id: StreamId) -> Progress | Later:
+    async def _step(self, stream_id: StreamId) -> StepResult | Later:
         log = self._committer.log_of(stream_id)
         if log is None:
             self._forget(stream_id)
-            return Progress.IDLE
+            return StepResult.IDLE
         stream = log.streams[stream_id]
         action = self.decide(stream)
         if self._waits(stream_id, action):
             logger.info("stream %d: %s", stream_id, action)
-            return Progress.IDLE
+            return StepResult.IDLE
         failures = self._failures.setdefault(stream_id, Counter())
         number = failures[type(action)]
         is_done = await self._try(log, stream, action, number)
         failures[type(action)] = 0 if is_done else number + 1
-        return Progress.DONE if is_done else Later(RETRY.delay_s(number))
+        return StepResult.DONE if is_done else Later(RETRY.delay_s(number))
 
     async def _try(
         self, log: LogRounds, stream: StreamRounds, action: repair.Action, number: int
     ) -> bool:
         """Carry out an action. Return False if the stream is no further than before."""
         stream_id, joining = stream.stream_id, stream.joining
-        attempt = Attempt(
+        attempt = RepairAttempt(
             number,
             is_wanted=lambda: repair.is_same(action, self.decide(stream)),
             pause=partial(self._work.pause, stream_id),

@@ -30,7 +30,7 @@ COPIES_MAX: Final = 16  # at one time; more would only share the same disks and 
 COPY_ASKED_EVERY_S: Final = 0.25  # between questions about progress
 
 
-class Attempt(NamedTuple):
+class RepairAttempt(NamedTuple):
     """One attempt at an action."""
 
     number: int  # how many of this kind failed in a row before it
@@ -67,7 +67,7 @@ class RepairSteps:
         log: LogRounds,
         stream: StreamRounds,
         action: repair.Action,
-        attempt: Attempt,
+        attempt: RepairAttempt,
     ) -> bool:
         """Carry out an action. Return False if the stream is no further than before."""
         match action:
@@ -245,7 +245,7 @@ class RepairSteps:
         log: LogRounds,
         stream: StreamRounds,
         action: repair.Synchronise,
-        attempt: Attempt,
+        attempt: RepairAttempt,
     ) -> bool:
         source = repair.choose_source(stream, action, attempt.number, self._nodes.reachable)
         try:
@@ -271,7 +271,7 @@ class RepairSteps:
         stream: StreamRounds,
         source: NodeId,
         destination: NodeId,
-        attempt: Attempt,
+        attempt: RepairAttempt,
     ) -> bool:
         """Return True when the destination has everything, False if that is no longer wanted."""
         stream_id = stream.stream_id

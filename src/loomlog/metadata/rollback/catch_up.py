@@ -18,8 +18,8 @@ from loomlog.metadata.catalog.records import (
     HISTORY,
     ClusterRecord,
     HistoryRecord,
+    MetadataRecord,
     NodeRecord,
-    Record,
     decode,
     encode,
 )
@@ -41,7 +41,7 @@ LEASE_EPOCHS_ABOVE: Final = 1_000_000  # holders since the copy was made
 class CatchUpPlan:
     """The metadata after the catch-up."""
 
-    changes: dict[str, Record | None]
+    changes: dict[str, MetadataRecord | None]
     notes: tuple[str, ...]  # what is restored, and what cannot be
     reasons: tuple[str, ...]  # why it must not be done; none: it may
     rounds: Findings
@@ -132,7 +132,7 @@ class MetadataCatchUp:
             await self._store.compare_and_swap(key, item.version if item else 0, value)
 
     async def _rebuild_rounds(
-        self, changes: Mapping[str, Record | None], without: Collection[NodeId]
+        self, changes: Mapping[str, MetadataRecord | None], without: Collection[NodeId]
     ) -> Findings:
         """Rebuild the rounds from the records as they will be."""
         values = {key: item.value for key, item in self._items.items()}

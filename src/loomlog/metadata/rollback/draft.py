@@ -17,8 +17,8 @@ from loomlog.metadata.catalog.records import (
     LeaseRecord,
     LogletRecord,
     LogRecord,
+    MetadataRecord,
     NodeRecord,
-    Record,
     decode,
     log_key,
     node_key,
@@ -28,7 +28,7 @@ from loomlog.metadata.store.contract import Versioned
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
-_R = TypeVar("_R", bound=Record)
+_R = TypeVar("_R", bound=MetadataRecord)
 _L = TypeVar("_L", bound=LogletRecord)
 
 NUMBERS_ABOVE: Final = 100  # ids that were used and deleted since, and that no node knows any more
@@ -46,7 +46,7 @@ class Draft:
         self._items = items
         self._protocols = protocols
         self.nodes = frozenset(nodes)
-        self.changes: dict[str, Record | None] = {}
+        self.changes: dict[str, MetadataRecord | None] = {}
         self.notes: list[str] = []
         self.reasons: list[str] = []
 

@@ -15,7 +15,7 @@ from loomlog.core.segments import Segment
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.limits import RETENTION_S_MAX
 from loomlog.metadata.catalog.records import LogRecord
-from loomlog.metadata.logs.retention import Retention
+from loomlog.metadata.logs.retention import RetentionTrimmer
 from loomlog.metadata.protocol import Keepers
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
@@ -32,11 +32,11 @@ class TimeFinder(Protocol):
     ) -> Glsn: ...
 
 
-def retention(cluster: SmallCluster, finder: TimeFinder | None = None) -> Retention:
+def retention(cluster: SmallCluster, finder: TimeFinder | None = None) -> RetentionTrimmer:
     term = cluster.repository.term
     assert term is not None
     keepers = Keepers({"ordered": cast("Any", finder)}) if finder else term.keepers
-    return Retention(
+    return RetentionTrimmer(
         term.catalog,
         term.admin,
         term.registers,
@@ -87,7 +87,7 @@ class Changed:
     """While it looks for what is too old, somebody wants to keep everything."""
 
     def __init__(self) -> None:
-        self.keeper: Retention | None = None
+        self.keeper: RetentionTrimmer | None = None
 
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
@@ -266,6 +266,8 @@ async def test_what_fails_unexpectedly_does_not_end_it_for_other_logs(
     looked: list[str] = []
 
     class Fails:
+        """A keeper that finds no time."""
+
         async def find_time(
             self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
         ) -> Glsn:

@@ -104,6 +104,8 @@ class Liar(ScriptedNode):
 
 
 class Mute(ScriptedNode):
+    """A node that does not answer when it is visited."""
+
     visited = False
 
     def _prove_node(self, question: pb.ProveNode) -> None:  # type: ignore[override]

@@ -14,8 +14,8 @@ from loomlog.metadata.catalog.records import (
     CountersRecord,
     LeaseRecord,
     LogRecord,
+    MetadataRecord,
     NodeRecord,
-    Record,
     encode,
 )
 from loomlog.metadata.chained.records import ChainedDraft
@@ -33,7 +33,7 @@ NODES = {
 LONE = (Segment(2, Settings("chained", 1, 3), 1),)
 CHAINED = ChainedRecord(2, 2, 7, first_projection(2, [[1, 2, 3]], birth=5, sequencer=1), made=True)
 STATE = take_epoch(first_state([Member(1), Member(2)], 2), 1, [Member(1), Member(2)])
-COPY: dict[str, Record] = {
+COPY: dict[str, MetadataRecord] = {
     **{f"node/{node}": record for node, record in NODES.items()},
     "counters": CountersRecord(3, 9),
     "log/a": LogRecord(1, "a", (Segment(1, Settings("ordered", 1, 2), 1),)),
@@ -74,7 +74,7 @@ def held() -> Held:
 
 def draft(
     found: Held,
-    more: dict[str, Record] | None = None,
+    more: dict[str, MetadataRecord] | None = None,
     leave: Collection[int] = (),
     deleted: Collection[str] = (),
 ) -> Draft:
