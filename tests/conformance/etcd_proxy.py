@@ -9,7 +9,7 @@ from loomlog.net.address import join_address, split_address
 
 
 class EtcdProxy:
-    """Passes bytes on both ways, or keeps those of one way until it is told otherwise."""
+    """Passes bytes on both ways, or keeps those of one way until the test lets them pass."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -43,7 +43,7 @@ class EtcdProxy:
         self._answers_pass.clear()
 
     def pass_all(self) -> None:
-        """What was kept goes on its way, too."""
+        """Let everything pass, also what was kept."""
         self.kept.clear()
         self._requests_pass.set()
         self._answers_pass.set()

@@ -27,7 +27,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class Shape(NamedTuple):
-    """What a log of a protocol is made with."""
+    """The settings of a log of one protocol."""
 
     nodes: int
     streams: int

@@ -61,7 +61,7 @@ class QuorumRig:
         return log
 
     async def start(self, member_id: MemberId) -> None:
-        """Where it was before, if it was."""
+        """Start a member, at its former address if it had one."""
         running = self._running[member_id] = AsyncExitStack()
         worker = ThreadWorker(asyncio.get_running_loop())
         member = QuorumMember.open(

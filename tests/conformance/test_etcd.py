@@ -41,7 +41,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def direct(etcd: LocalEtcd, prefix: str) -> AsyncIterator[EtcdStore]:
-    """The same metadata on another way: what really is in etcd."""
+    """Another way to the same metadata: shows what really is in etcd."""
     async with opened(EtcdSettings(etcd.endpoints, prefix)) as store:
         yield store
 
@@ -174,7 +174,7 @@ async def test_a_request_that_arrives_long_after_it_was_given_up_changes_nothing
 async def test_a_transaction_is_refused_once_its_swap_is_over(
     etcd: LocalEtcd, direct: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same as above without chance: what was sent is sent again, by hand."""
+    """Repeat the test above without chance: a request is sent again, by hand."""
     sent: list[Any] = []
     ask_once = direct._connection.ask_once
 

@@ -1,4 +1,4 @@
-"""What every protocol promises (client/loglets/contract.py), run on all of them.
+"""The promises of every protocol (client/loglets/contract.py), run on all of them.
 
 Everything goes through the loglets of the registry, on real servers in this process. Positions only
 grow: nothing here assumes that they have no gaps between appends."""
@@ -279,7 +279,7 @@ async def test_a_fixed_append_of_several_at_once_stands_there_once(
 async def test_a_client_that_does_not_know_the_segment_yet_does_not_take_it_for_gone(
     rig: LogletRig, segment: Segment
 ) -> None:
-    """It would decide for another place, and the batch might stand at both."""
+    """Otherwise it would decide for another place, and the batch might stand at both."""
     await segment.tail()
     later = await rig.make_next()
     fixed = await later.reserve(1)

@@ -1,4 +1,4 @@
-"""What every MetaStore promises; run on all of them."""
+"""The promises of every MetaStore, run on all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loomlog.testing import LocalEtcd
 
 
 class Place:
-    """Where a store keeps its content over restarts."""
+    """The place where a store keeps its content over restarts."""
 
     def __init__(self, kind: str, directory: Path, etcd: LocalEtcd) -> None:
         self.kind = kind

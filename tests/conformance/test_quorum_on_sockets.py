@@ -1,4 +1,4 @@
-"""What a quorum round log promises beyond the port: on real disks, over real connections."""
+"""The promises of a quorum round log beyond the port: on real disks, over real connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[QuorumRig]:
 
 
 class Values:
-    """What is appended to a log, and done; also its snapshot."""
+    """The records that were appended to a log, and are done; also its snapshot."""
 
     def __init__(self, log: QuorumRoundLog) -> None:
         self.log = log
@@ -134,7 +134,7 @@ async def test_a_leader_that_was_replaced_learns_it_and_can_do_nothing(rig: Quor
 
 
 async def test_a_leader_learns_that_it_was_replaced_from_any_member(rig: QuorumRig) -> None:
-    """Its own was not asked by the new one."""
+    """The old leader's own member was not asked by the new one."""
     old = Values(await rig.lead(1))
     await come_true(lambda: rig.members[1].leader.epoch == 1)  # a majority was enough to lead
     configuration = Configuration(frozenset({2, 3}))

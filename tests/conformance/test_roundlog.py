@@ -1,4 +1,4 @@
-"""What every RoundLog promises, whether it is a file or a quorum."""
+"""The promises of every RoundLog, whether it is a file or a quorum."""
 
 from __future__ import annotations
 

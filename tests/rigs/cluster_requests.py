@@ -1,4 +1,4 @@
-"""What clients and operators ask of a metadata repository, one request at a time."""
+"""Requests of clients and operators to a metadata repository, one request at a time."""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ class ReaderRig:
         damaged: tuple[tuple[Lsn, Lsn], ...] = (),
         ask: AskNode | None = None,
     ) -> None:
-        """It has nothing more to send up to there; a small number is an offset of epoch 1."""
+        """Answer with these records and nothing more up to `up_to`; a small number is an offset of
+        epoch 1."""
         last = up_to if up_to > OFFSET_MAX else make(1, up_to)
         answer = Delivered(records, last + 1, trimmed, last, lost_through, damaged)
         question = ask or self.asks.pop(node)

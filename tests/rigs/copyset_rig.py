@@ -169,7 +169,7 @@ class CopysetRig:
         await self.nodes.pop(node).stop()
 
     def wipe(self, node: int, what: str = "") -> None:
-        """Its disk is lost, or a part of it."""
+        """Lose its disk, or a part of it."""
         shutil.rmtree(next(self.path(node).rglob(what)) if what else self.path(node))
 
     # ---- what clients do
@@ -226,7 +226,7 @@ class CopysetRig:
         return answer
 
     async def data(self) -> dict[Lsn, Record]:
-        """What the nodes that are there show together."""
+        """Return what the nodes that run show together."""
         found: dict[Lsn, Record] = {}
         for node in sorted(self.nodes):
             records = (await self.shown(node)).records

@@ -10,7 +10,7 @@ from loomlog.metadata.store.memory import MemoryStore
 
 
 class FaultyStore(MemoryStore):
-    """Its next swap goes wrong, or waits, and it can be damaged."""
+    """A store whose next swap goes wrong, or waits, and that can be damaged."""
 
     def __init__(self) -> None:
         super().__init__()

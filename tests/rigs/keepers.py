@@ -1,4 +1,4 @@
-"""What the keepers of a running metadata repository know."""
+"""Look into the keepers of a running metadata repository."""
 
 from __future__ import annotations
 

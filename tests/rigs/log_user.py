@@ -12,7 +12,7 @@ HOLE_S = 0.1  # in a test, a writer that does not write at once is gone
 
 
 class LogUser:
-    """It connects when it is used first."""
+    """A program that connects on first use."""
 
     def __init__(self, address: str, name: str = "events") -> None:
         self._address = address

@@ -18,7 +18,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class RealNodes:
-    """They run in directories `vsn-1`, `vsn-2`, …"""
+    """Storage nodes in directories `vsn-1`, `vsn-2`, …"""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -48,13 +48,13 @@ class RealNodes:
         await self.storage.pop(node_id).stop()
 
     def lose_disk(self, node_id: int) -> None:
-        """Of a node that does not run."""
+        """Delete the data of a node that does not run."""
         shutil.rmtree(self._directory / f"vsn-{node_id}")
 
     # ---- their chains
 
     def replicas_of(self, node: int) -> list[pb.ChainReplicaRef]:
-        """Replicas of chains."""
+        """Return its replicas of chains."""
         return chained_on(self.storage[node]).found()
 
     async def no_chains_left(self, *nodes: int) -> None:

@@ -308,7 +308,7 @@ class ScriptedNode(Peer):
         return pb.Frame(done=pb.Done())
 
     def _synchronise(self, order: pb.Synchronise) -> pb.Frame:
-        """Copies in no time, but only so many commits each time that it is asked."""
+        """Copy at once, but only some commits per request."""
         source = self._replica(order.log_stream_id)
         self.orders.append(f"copy {source.stream_id} to {order.destination.storage_node_id}")
         peer = self.peers[order.destination.address]

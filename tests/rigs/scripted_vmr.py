@@ -88,7 +88,7 @@ class ScriptedVmr:
             self.stream.replicas.add(storage_node_id=number, address=f"127.0.0.1:{7400 + number}")
 
     def then(self, step: Callable[[], None]) -> None:
-        """What has happened when it is asked the next time."""
+        """Do this before the next request is answered."""
         self.steps.append(step)
 
     # ---- answers

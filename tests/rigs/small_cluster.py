@@ -149,7 +149,7 @@ class SmallCluster(ClusterRequests, RealNodes):
                 await asyncio.sleep(0.01)
 
     async def new_epoch(self, loglet: int) -> None:
-        """Of chains. Fine if it has to be tried again: the loop does that."""
+        """Begin an epoch of chains. If it has to be tried again, the upkeep does that."""
         with suppress(Unavailable):
             await self.keeper.upkeep.epochs.next(loglet, Goal(), "a test wants it")
 

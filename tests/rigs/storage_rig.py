@@ -80,7 +80,7 @@ class HandClock:
 
 @dataclass
 class DiskLog:
-    """What was done to the disk, and which calls shall fail."""
+    """Records the calls to a disk, and makes some of them fail."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
     bytes_read: Counter[str] = field(default_factory=Counter)

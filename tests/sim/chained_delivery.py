@@ -220,7 +220,7 @@ class ChainedWorld(DeliveryWorld):
         self._note()
         super().check()
 
-    # ---- two worlds that go on alike
+    # ---- two worlds that continue alike
 
     def server_print(self) -> object:
         projection = self.rig.projection

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from violation import Violation
+
 from loomlog.core.chained.chain import Block, Projection
 from loomlog.types import Glsn
-
-
-class Violation(Exception):  # noqa: N818 - it says what it is
-    pass
 
 
 class Value(NamedTuple):
@@ -20,7 +18,7 @@ class Value(NamedTuple):
     sequence: int
 
 
-class Judge:
+class ChainedJudge:
     """Knows everything; a moment is a count of what happened."""
 
     def __init__(self) -> None:
@@ -28,7 +26,7 @@ class Judge:
         self.acknowledged: dict[Value, Block] = {}
         self.acknowledged_end: Glsn = 1
         self.trimmed: Glsn = 0  # by some trim that began
-        self.tail: Glsn = 0  # the highest that somebody was told
+        self.tail: Glsn = 0  # the highest that any client learnt
         self.closed_at: Glsn = 0  # 0: it is open
         self.junk = 0
         self._decided: dict[Glsn, tuple[Block, int]] = {}  # position -> its block, since when

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 from random import Random
 
-from chained_judge import Judge
+from chained_judge import ChainedJudge
 from memory_tables import MemoryTable
 
 from loomlog.core.chained.append import Appended, Overtaken, append, resolve
@@ -130,7 +130,7 @@ class Node:
 class Party:
     """A process that asks: a client, or a metadata repository."""
 
-    def __init__(self, name: str, random: Random, judge: Judge) -> None:
+    def __init__(self, name: str, random: Random, judge: ChainedJudge) -> None:
         self.name = name
         self.random = random
         self.judge = judge
@@ -147,7 +147,7 @@ class Party:
 class Client(Party):
     """Numbers its batches, keeps a projection until it meets a newer epoch, follows the log."""
 
-    def __init__(self, name: str, producer_id: int, random: Random, judge: Judge) -> None:
+    def __init__(self, name: str, producer_id: int, random: Random, judge: ChainedJudge) -> None:
         super().__init__(name, random, judge)
         self._producer_id = producer_id
         self._sequence = 0
@@ -298,7 +298,7 @@ class Records:
 class Repository(Party):
     """A metadata repository that leads, or believes that it does. Its sequencers die with it."""
 
-    def __init__(self, name: str, random: Random, judge: Judge, records: Records) -> None:
+    def __init__(self, name: str, random: Random, judge: ChainedJudge, records: Records) -> None:
         super().__init__(name, random, judge)
         self._records = records
         self.sequencers: dict[int, Sequencer] = {}  # by the number in their projections

@@ -2,7 +2,7 @@
 
 Each step does one thing that may happen next, by chance: a question or an answer arrives or is
 lost, a disk does a job, a node loses power or its disk, a client or a repository dies, a link
-breaks, somebody reconfigures. A question that was given up may still arrive, much later.
+breaks, a repository reconfigures. A question that was given up may still arrive, much later.
 
 Judged while it runs (chained_judge.py):
 - a position shows one block, forever; what was acknowledged is read by all who ask later;
@@ -19,8 +19,9 @@ from functools import partial
 from random import Random
 
 from chained_calls import Call, Question
-from chained_judge import Judge, Violation
+from chained_judge import ChainedJudge
 from chained_parties import Client, Node, Party, Records, Repository
+from violation import Violation
 
 from loomlog.core.chained.chain import Block, Projection, Replica, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
@@ -62,7 +63,7 @@ class ChainedWorld:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]
-        self.judge = Judge()
+        self.judge = ChainedJudge()
         self.replicas_wanted = random.choice((1, 2, 3, 3))
         self._loses_chains = random.random() < 0.3
         self.nodes = {n: Node(n) for n in range(1, self.replicas_wanted + 3)}

@@ -276,7 +276,7 @@ class CopysetWorld(DeliveryWorld):
     def stored(self, index: int) -> list[tuple[StreamId, Glsn]]:
         return [(1, kept.position) for kept in self.kept if kept.sent.batch == index]
 
-    # ---- two worlds that go on alike
+    # ---- two worlds that continue alike
 
     def server_print(self) -> object:
         attempts = (batch.attempt for batch in self.batches)

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from copyset_parties import LOG, Node
+from violation import Violation
 
 from loomlog.core.copyset.effects import (
     Acknowledge,
@@ -43,10 +44,6 @@ from loomlog.types import NodeId
 
 if TYPE_CHECKING:
     from copyset_world import CopysetWorld
-
-
-class Violation(Exception):  # noqa: N818 - it says what it is
-    pass
 
 
 def demand(holds: bool, otherwise: str) -> None:
@@ -221,7 +218,7 @@ class WriteJudge:
         return found
 
 
-class Judge(WriteJudge):
+class CopysetJudge(WriteJudge):
     """Knows all that was given out, acknowledged and seen."""
 
     def __init__(self, world: CopysetWorld) -> None:

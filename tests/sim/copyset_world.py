@@ -13,7 +13,7 @@ from random import Random
 from typing import cast
 
 from copyset_harm import Harm
-from copyset_judge import Judge, Violation
+from copyset_judge import CopysetJudge
 from copyset_parties import (
     LOG,
     Answered,
@@ -26,6 +26,7 @@ from copyset_parties import (
     ignore,
     is_nothing,
 )
+from violation import Violation
 
 from loomlog.core.copyset.effects import Contradicted, Send, SequencerEffect
 from loomlog.core.copyset.messages import (
@@ -75,10 +76,10 @@ class CopysetWorld:
         disks = random.randint(replication, count) if disaster else replication - 1
         self.unlucky = random.sample(sorted(self.nodes), disks)  # may lose their disks
         self.store = EpochStore(tuple(members), replication, random)
-        self.judge = Judge(self)
+        self.judge = CopysetJudge(self)
         self._harm = Harm(self)
         self._closes = random.random() < 0.5  # the log, at the end
-        self.silent = False  # nobody is told that a node is away
+        self.silent = False  # nobody learns that a node is away
         self.now = 0.0
         self.messages: list[Message] = []
         self.waiting: list[Message] = []  # readers that wait for something to be released
@@ -145,7 +146,7 @@ class CopysetWorld:
                 self._deliver(self._lost)
 
     def settle(self) -> None:
-        """Go on in peace until all is well."""
+        """Continue without faults until all is well."""
         for _ in range(CALM_STEPS):
             if self._is_well():
                 return

@@ -15,6 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from violation import Violation
+
 from loomlog.client.append.appender import CallerBatch, Producer
 from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.delivery import SILENT_S, Delivery, Stream
@@ -32,10 +34,6 @@ IN_FLIGHT_MAX = 2
 REFUSALS = {"refuse": Unavailable("not now"), "reject": InvalidArgument("not such a batch")}
 
 Step: TypeAlias = tuple[str, Callable[[], None]]
-
-
-class Violation(AssertionError):  # noqa: N818
-    """Something happened that delivery must prevent."""
 
 
 class Shape(NamedTuple):
@@ -381,7 +379,7 @@ class DeliveryWorld(ABC):
         if not outstanding and lane.stalled:
             raise Violation("the lane waits for batches that are settled")
 
-    # ---- two worlds that go on alike
+    # ---- two worlds that continue alike
 
     def fingerprint(self) -> object:
         """Return what tells this world from others."""

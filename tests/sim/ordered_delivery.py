@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from delivery_world import IN_FLIGHT_MAX, REFUSALS, DeliveryWorld, ManualTask, Step, Violation
+from delivery_world import IN_FLIGHT_MAX, REFUSALS, DeliveryWorld, ManualTask, Step
+from violation import Violation
 
 from loomlog.client.append.carriers import Outcomes
 from loomlog.client.append.delivery import Stream
@@ -131,7 +132,7 @@ class ModelStream:
 class ModelConnections:
     def __init__(self, streams: list[ModelStream], disconnected: bool) -> None:
         self._streams = {stream.address: stream for stream in streams}
-        self._down = disconnected  # until somebody connects
+        self._down = disconnected  # until a client connects
 
     def get(self, address: str) -> ModelConnection | None:
         return None if self._down else self._newest(address)
@@ -289,7 +290,7 @@ class OrderedWorld(DeliveryWorld):
             if order != sorted(order):
                 raise Violation(f"batches are stored in the order {order}")
 
-    # ---- two worlds that go on alike
+    # ---- two worlds that continue alike
 
     def server_print(self) -> object:
         """Return the state of all streams; numbers that only grow count by their order."""

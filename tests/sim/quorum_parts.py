@@ -16,7 +16,7 @@ Stored = int
 Answer = Sealed | list[bytes] | Stored | LoomError
 
 
-class Judge(Protocol):
+class QuorumJudge(Protocol):
     """Whoever looks at what leaders do."""
 
     newest_open: int
@@ -132,7 +132,7 @@ class Channel:
 
 class LeaderProcess:
     def __init__(
-        self, judge: Judge, identity: Leader, configuration: Configuration, file_bytes: int
+        self, judge: QuorumJudge, identity: Leader, configuration: Configuration, file_bytes: int
     ) -> None:
         self.judge = judge
         self.identity = identity

@@ -1,7 +1,7 @@
 """The quorum round log without a clock, a disk or a network: only what may happen, by chance.
 
 Each step does one thing that may happen next: a message arrives, a job on a disk begins or ends, a
-connection breaks, a member loses power or its disk, somebody wants to lead. Pauses are steps that
+connection breaks, a member loses power or its disk, a member wants to lead. Pauses are steps that
 others take. What a broken connection had under way may still arrive, after what its successor
 brought.
 
@@ -17,16 +17,13 @@ from collections.abc import Sequence
 from random import Random
 
 from quorum_parts import Channel, LeaderProcess, Member, Request
+from violation import Violation
 
 from loomlog.core.quorum.member import Configuration, Leader, MemberId
 
 STEPS = 800
 CALM_STEPS = 6000  # within which all must be well when the faults are over
 SLOW = 0.05  # how often something happens where all is slow
-
-
-class Violation(Exception):  # noqa: N818 - it says what it is
-    pass
 
 
 class QuorumWorld:

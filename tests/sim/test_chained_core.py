@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chained_judge import Violation
 from chained_world import ChainedWorld
+from violation import Violation
 
 from loomlog.errors import LoomError
 

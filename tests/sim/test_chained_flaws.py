@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import chained_parties
 import pytest
-from chained_judge import Violation
 from chained_parties import Party
 from chained_world import ChainedWorld
 from memory_tables import MemoryTable
+from violation import Violation
 
 from loomlog.core.chained import read, reconfigure, replica
 from loomlog.core.chained.append import Appended, Overtaken, append

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from copyset_judge import Violation
 from copyset_world import CopysetWorld
+from violation import Violation
 
 from loomlog.core.copyset.effects import Acknowledge, GapKind, LeaveOpen, Reject
 from loomlog.errors import LoomError

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from copyset_judge import Violation
 from copyset_parties import Node
 from copyset_world import CopysetWorld
+from violation import Violation
 
 from loomlog.core.copyset import recovery, sequencer, settlement, storage
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState, Preempted, SealedAt

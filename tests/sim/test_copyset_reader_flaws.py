@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from copyset_judge import Violation
 from copyset_world import CopysetWorld
+from violation import Violation
 
 from loomlog.core.copyset.effects import GapKind
 from loomlog.core.copyset.messages import EpochEnd

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from copyset_judge import Violation
 from copyset_world import CopysetWorld
+from violation import Violation
 
 from loomlog.core.copyset import nodeset, storage
 from loomlog.core.copyset.effects import SequencerEffect

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from chained_delivery import ChainedWorld
 from copyset_delivery import Call, CopysetWorld, ModelRetries
-from delivery_world import DeliveryWorld, Shape, Violation, explore
+from delivery_world import DeliveryWorld, Shape, explore
 from ordered_delivery import ModelStream, OrderedWorld
+from violation import Violation
 
 from loomlog.client.loglets.copyset import carrier as copyset_carrier
 from loomlog.client.loglets.copyset.carrier import CopysetAttempt

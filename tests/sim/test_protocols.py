@@ -83,7 +83,7 @@ def test_what_went_wrong_with_publications_once(seed: int) -> None:
     "seed",
     [
         500003,  # a stream of a segment that had ended was moved: nobody knew its places any more
-        840005,  # an append was in doubt, trimmed, and no node that was started anew knew of it
+        840005,  # an append was in doubt, trimmed, and no node that was restarted knew of it
     ],
 )
 def test_what_went_wrong_with_publications_to_copysets_once(seed: int) -> None:

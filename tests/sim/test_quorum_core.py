@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from quorum_world import QuorumWorld, Violation
+from quorum_world import QuorumWorld
+from violation import Violation
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 150

@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import pytest
 from quorum_parts import Channel, LeaderProcess, Member
-from quorum_world import QuorumWorld, Violation
+from quorum_world import QuorumWorld
+from violation import Violation
 
 from loomlog.core.quorum import leader as leading
 from loomlog.core.quorum import member as rules
@@ -139,7 +140,7 @@ def an_installation_that_comes_late(stage: Stage) -> None:
     leader.connect(2)
     stage.settle()
     leader.disconnect(2)
-    leader.core.members[2].installed = False  # it is installed anew, and that is slow
+    leader.core.members[2].installed = False  # it is installed again, and that is slow
     leader.connect(2)
     _to_the_first_installation(stage, leader.channels[2])
     leader.disconnect(2)

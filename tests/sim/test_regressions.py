@@ -1,7 +1,7 @@
 """Bugs that the simulation found: the seed of each, and its cause.
 
 A seed means the same run only until the workload changes; so each bug that can be told in a few
-lines is told again below, without chance.
+lines is repeated below, without chance.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from loomlog.wire.link import Connection
         (1064, "crashes"),
         (2142, "disks"),  # ... or taken back, before its repair began
         (5, "resets"),
-        # Who had been primary, and was filled anew, answered an append that still waited there with
-        # the place of another one's entry.
+        # A replica that had been primary, and was filled again, answered an append that still
+        # waited there with the place of another one's entry.
         (633, "resets"),
         # A subscription was slow to reach a replica; all readers were past its position, and it was
         # trimmed, when it came.

@@ -1,7 +1,7 @@
 """Three metadata repositories under faults, from one seed each: whoever leads, nothing acknowledged
 is lost, doubled or moved, and everything heals.
 
-What replaced leaders may still do is told as stories in test_replaced_leaders.py.
+test_replaced_leaders.py tells what replaced leaders may still do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:
 
 
 def test_a_leader_that_trusts_a_lagging_minority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes over with the records of one member, and decides with one member's answer."""
+    """The leader takes over with the records of one member, and decides with one answer."""
 
     def anybody(self: Configuration, agreeing: Collection[MemberId]) -> bool:
         return bool(agreeing)

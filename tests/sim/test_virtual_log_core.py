@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import virtual_log_use
+from violation import Violation
 from virtual_log_use import UseSteps
-from virtual_log_world import Violation, VirtualLogWorld
+from virtual_log_world import VirtualLogWorld
 
 from loomlog.core import virtual_log
 from loomlog.core.segments import Layout, Segment, Settings, SwitchState

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import virtual_log_use
+from violation import Violation
 from virtual_log_use import IsSealed, NotBegun, Tail, UseSteps
 
 from loomlog.core import virtual_log
@@ -42,10 +43,6 @@ CHOICES = [FIRST, Settings("memory", 2, 1), Settings("memory", 1, 3), IMPOSSIBLE
 
 
 UNANSWERED = object()
-
-
-class Violation(Exception):  # noqa: N818 - it says what it is
-    pass
 
 
 class Loglet:
@@ -119,7 +116,7 @@ class VirtualLogWorld:
         self.trimmed = 0
         self._harm = random.choice((0.01, 0.03, 0.08))
         self._parties_max = random.choice((2, 4, 8))
-        self._stale: list[Layout] = [self.layout]  # what somebody may still believe in
+        self._stale: list[Layout] = [self.layout]  # that some party may still believe in
 
     # ---- running
 

@@ -10,7 +10,10 @@ from pathlib import Path
 import loomlog
 
 SOURCE = Path(loomlog.__file__).parent
+TESTS = Path(__file__).parents[1]
 FILES = sorted(path for path in SOURCE.glob("**/*.py") if not path.name.endswith("_pb2.py"))
+for folder in ("rigs", "sim", "conformance"):
+    FILES += sorted((TESTS / folder).glob("**/*.py"))
 
 HEADLESS = re.compile(
     r"(Of|It|Its|Them|They|Their|Those|These|That|This one|Who|Whose|Whom|Which|What|"

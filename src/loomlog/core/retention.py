@@ -55,7 +55,7 @@ more than the shortest useful retention."""
 JUMPS_MAX: Final = 100  # remembered; the oldest ones count as one
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """A reading of another machine's clock."""
 
     clock_s: float
@@ -102,7 +102,7 @@ class SteadyTime:
     """Watches readings of a clock for jumps ahead."""
 
     def __init__(self) -> None:
-        self._last: Reading | None = None
+        self._last: ClockReading | None = None
         self._jumps: list[_Jump] = []
 
     def note(self, clock_s: float, now_s: float) -> None:
@@ -112,7 +112,7 @@ class SteadyTime:
         if len(self._jumps) > JUMPS_MAX:  # to merge the oldest keeps entries longer
             oldest, second = self._jumps[:2]
             self._jumps[:2] = [second._replace(by_s=oldest.by_s + second.by_s)]
-        self._last = Reading(clock_s, now_s)
+        self._last = ClockReading(clock_s, now_s)
 
     def doubt_s(self, kept_s: float, now_s: float) -> float:
         """Return by how much entries that must be kept for `kept_s` may look too old."""

@@ -24,7 +24,7 @@ RECOVERY_S = 20.0  # it takes a few; machines are slow at times
 DETECTION_S = 1.0
 
 
-class Cluster:
+class ProxiedServers:
     """Servers in this process, each behind a proxy: whoever talks to one talks through it."""
 
     def __init__(self, directory: Path, damager: Damager, metadata: int, nodes: int = 3) -> None:
@@ -102,7 +102,7 @@ async def survives(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     damager = Damager(random.Random(1))
-    async with Cluster(directory, damager, metadata) as servers:
+    async with ProxiedServers(directory, damager, metadata) as servers:
         streams = 1 if protocol == "copyset" else 2
         async with Workload(servers.address, protocol=protocol, streams=streams) as work:
             await work.acked(20)

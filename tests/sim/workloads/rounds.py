@@ -62,7 +62,7 @@ class _Quorum:
         self.file_bytes = self.random.choice((256, 1024, 16384))
         self.in_flight_max = self.random.choice((1, 4, 20))
         self.newest_open = 0
-        self.calm = False  # faults are over: whoever leads first goes on to the end
+        self.calm = False  # faults are over: the first leader leads to the end
         self.settled = False
         self._epoch = 0
         self._appends = 0

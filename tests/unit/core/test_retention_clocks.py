@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from random import Random
 
-from loomlog.core.retention import JUMPS_MAX, SKEW_MAX_S, Reading, SteadyTime, cluster_time, skews
+from loomlog.core.retention import (
+    JUMPS_MAX,
+    SKEW_MAX_S,
+    ClockReading,
+    SteadyTime,
+    cluster_time,
+    skews,
+)
 
 DAY_S = 86_400.0
 NOON_S = 1_800_000_000.0
 
 
 def test_a_clock_goes_on_between_readings() -> None:
-    assert Reading(NOON_S, 100.0).at(107.5) == NOON_S + 7.5
+    assert ClockReading(NOON_S, 100.0).at(107.5) == NOON_S + 7.5
 
 
 def test_the_earlier_of_the_own_clock_and_most_others_counts() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from loomlog.storage.files import File, Files, Worker
 from loomlog.testing.sim import Process, SimDisk, SimFiles, Simulation, World
-from loomlog.testing.sim.blocks import Blocks
+from loomlog.testing.sim.blocks import FileBlocks
 
 SEEDS = range(60)
 
@@ -104,7 +104,7 @@ def test_reads_and_sizes() -> None:
 
 
 def test_a_large_allocation_costs_nothing() -> None:
-    blocks = Blocks()
+    blocks = FileBlocks()
     blocks.resize(64 * 1024 * 1024)
     blocks.write(b"x", 63 * 1024 * 1024)
     assert len(blocks._pages) == 1
@@ -115,7 +115,7 @@ def test_a_large_allocation_costs_nothing() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_sparse_file_behaves_like_a_plain_one(seed: int) -> None:
     random = Random(seed)
-    blocks, plain = Blocks(), bytearray()
+    blocks, plain = FileBlocks(), bytearray()
     for _ in range(60):
         offset, data = random.randrange(20_000), random.randbytes(random.randrange(9000))
         if random.random() < 0.2:

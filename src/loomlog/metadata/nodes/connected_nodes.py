@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.retention import Reading
+from loomlog.core.retention import ClockReading
 from loomlog.errors import LoomError, Unavailable
 from loomlog.types import Buffer, NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -42,7 +42,7 @@ class ConnectedNode:
     stored_bytes_total: int = 0  # of all protocols
     loglet_bytes: int = 0  # of those that do not report them by stream
     conditions: tuple[str, ...] = ()  # what it says is wrong with it
-    clock: Reading | None = None
+    clock: ClockReading | None = None
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
 
@@ -188,7 +188,7 @@ class ConnectedNodes:
         known.stored_bytes_total += report.loglet_bytes - known.loglet_bytes
         known.loglet_bytes = report.loglet_bytes
         if report.clock_us:
-            known.clock = Reading(report.clock_us / MICROSECONDS, known.heard_at)
+            known.clock = ClockReading(report.clock_us / MICROSECONDS, known.heard_at)
         if report.HasField("conditions"):
             self.take_conditions(node, report.conditions)
 

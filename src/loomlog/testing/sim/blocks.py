@@ -20,7 +20,7 @@ SECTOR_BYTES = 512
 _ZERO_PAGE = bytes(PAGE_BYTES)
 
 
-class Blocks:
+class FileBlocks:
     """The content of a file."""
 
     def __init__(self) -> None:

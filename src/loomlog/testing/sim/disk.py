@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from loomlog.storage.files import Finished, Space, Step, UnsyncedError
-from loomlog.testing.sim.blocks import Blocks
+from loomlog.testing.sim.blocks import FileBlocks
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.world import World
 from loomlog.types import Buffer
@@ -39,7 +39,7 @@ class Table(Protocol):
 
 
 AnyTable = TypeVar("AnyTable", bound=Table)
-Node: TypeAlias = Blocks | Directory | Table
+Node: TypeAlias = FileBlocks | Directory | Table
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class SimDisk:
                 del self._synced[path]  # its directory was lost, and sorts before it
                 continue
             self._nodes[path] = node
-            if isinstance(node, Blocks):
+            if isinstance(node, FileBlocks):
                 node.crash(self._world.random)
             elif not isinstance(node, Directory):
                 node.lose_power()
@@ -240,9 +240,9 @@ class SimFiles:
         if create and not self.disk.holds(path):
             self._require_directory(posixpath.dirname(path))
             self.changing(path)
-            self.disk.change((path, Blocks()))
+            self.disk.change((path, FileBlocks()))
         node = self.disk.find(path)
-        if not isinstance(node, Blocks):
+        if not isinstance(node, FileBlocks):
             raise _os_error(errno.EISDIR, path)
         return SimFile(self, path, node)
 
@@ -334,7 +334,7 @@ class SimFiles:
 class SimFile:
     """`storage.files.File` on a simulated disk."""
 
-    def __init__(self, files: SimFiles, path: str, blocks: Blocks) -> None:
+    def __init__(self, files: SimFiles, path: str, blocks: FileBlocks) -> None:
         self._files = files
         self._path = path
         self._blocks = blocks

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from loomlog.testing.sim.transport import Address, Connection, Ending, SimTransport, reset_error
+from loomlog.testing.sim.transport import Address, Ending, SimConnection, SimTransport, reset_error
 from loomlog.testing.sim.world import World
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Network:
         self.settings = settings or NetworkSettings()
         self._hosts_up: dict[str, bool] = {}
         self._servers: dict[Address, SimServer] = {}
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, SimConnection] = {}
         self._connection_sequence = 0
         self._blocked: dict[tuple[str, str], bool] = {}
         self._slow: dict[tuple[str, str], float] = {}
@@ -136,7 +136,7 @@ class Network:
             if connection.joins(a, b):
                 connection.break_off(reset_error)
 
-    def _time_out(self, connection: Connection) -> None:
+    def _time_out(self, connection: SimConnection) -> None:
         client, server = (end.loop.host for end in connection.ends)
         if self.blocked(client, server) or self.blocked(server, client):
             connection.break_off(lambda: _os_error(errno.ETIMEDOUT, "Connection timed out"))
@@ -223,7 +223,7 @@ class Network:
             return
         client = (attempt.loop, (attempt.loop.host, self._free_port(attempt.loop.host)))
         self._connection_sequence += 1
-        connection = Connection(
+        connection = SimConnection(
             self, self._connection_sequence, client, (server.get_loop(), attempt.target)
         )
         self._forget_over()

@@ -40,7 +40,7 @@ def reset_error() -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 
 
-class Connection:
+class SimConnection:
     """Two transports and the pipes between them."""
 
     def __init__(
@@ -187,7 +187,7 @@ class SimTransport(asyncio.Transport):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SimConnection,
         own: tuple[SimLoop, Address],
         peer: Address,
         *,

@@ -16,7 +16,7 @@ def members(*nodes: int) -> tuple[Member, ...]:
 
 
 @dataclass
-class Cluster:
+class FakeNodes:
     """Nodes of which all are well unless a test says otherwise."""
 
     dead: set[NodeId] = field(default_factory=set)
@@ -50,57 +50,57 @@ LOG = LogSituation(STATE, (1, 2, 3))
 
 
 def test_a_log_that_is_well_needs_none() -> None:
-    assert reason_for_epoch(LOG, Cluster()) == ""
+    assert reason_for_epoch(LOG, FakeNodes()) == ""
 
 
 def test_a_segment_that_ends_needs_one_until_it_is_closed_and_recovered() -> None:
-    assert reason_for_epoch(LOG._replace(ends=True), Cluster()) == "its segment ends"
+    assert reason_for_epoch(LOG._replace(ends=True), FakeNodes()) == "its segment ends"
     closed = take_epoch(STATE, 1, members(1, 2, 3), closed=True)
     ending = LogSituation(closed, (1, 2, 3), ends=True)
-    assert reason_for_epoch(ending, Cluster()) == "its segment ends"
+    assert reason_for_epoch(ending, FakeNodes()) == "its segment ends"
     recovered = replace(closed, last_clean=closed.epoch - 1)
-    assert reason_for_epoch(ending._replace(state=recovered), Cluster()) == ""
+    assert reason_for_epoch(ending._replace(state=recovered), FakeNodes()) == ""
 
 
 def test_a_log_that_nobody_used_needs_none() -> None:
     unused = LogSituation(first_state(members(1, 2, 3), 2), (1, 2, 3))
-    assert reason_for_epoch(unused, Cluster(dead={1})) == ""
-    assert reason_for_epoch(LOG._replace(begun=False), Cluster(dead={1})) == ""
+    assert reason_for_epoch(unused, FakeNodes(dead={1})) == ""
+    assert reason_for_epoch(LOG._replace(begun=False), FakeNodes(dead={1})) == ""
 
 
 def test_a_sequencer_that_is_gone_is_replaced() -> None:
-    assert "sequenced it, is gone" in reason_for_epoch(LOG, Cluster(dead={1}))
+    assert "sequenced it, is gone" in reason_for_epoch(LOG, FakeNodes(dead={1}))
     unrecovered = take_epoch(STATE, 1, members(1, 2, 3))
     unknown = LOG._replace(state=replace(unrecovered, sequencer=0))
-    assert reason_for_epoch(unknown, Cluster()) == "its last sequencer is unknown"
+    assert reason_for_epoch(unknown, FakeNodes()) == "its last sequencer is unknown"
 
 
 def test_nothing_is_begun_that_cannot_be_recovered() -> None:
-    assert reason_for_epoch(LOG, Cluster(dead={1, 2})) == ""
+    assert reason_for_epoch(LOG, FakeNodes(dead={1, 2})) == ""
 
 
 def test_a_drained_sequencer_is_replaced_if_another_node_can_sequence() -> None:
-    assert "is drained" in reason_for_epoch(LOG, Cluster(draining={1}))
-    assert reason_for_epoch(LOG, Cluster(draining={1, 2})) == ""
+    assert "is drained" in reason_for_epoch(LOG, FakeNodes(draining={1}))
+    assert reason_for_epoch(LOG, FakeNodes(draining={1, 2})) == ""
 
 
 def test_a_node_leaves_its_nodeset_if_that_can_change() -> None:
-    cluster = Cluster(unfit={3}, nodeset=members(1, 2, 4))
+    cluster = FakeNodes(unfit={3}, nodeset=members(1, 2, 4))
     assert reason_for_epoch(LOG, cluster) == "node 3 leaves its nodeset"
-    assert reason_for_epoch(LOG, Cluster(unfit={3})) == ""
+    assert reason_for_epoch(LOG, FakeNodes(unfit={3})) == ""
 
 
 def test_a_node_that_lost_copies_of_the_newest_epoch_needs_a_newer_one() -> None:
-    cluster = Cluster(lost={3: STATE.epoch})
+    cluster = FakeNodes(lost={3: STATE.epoch})
     assert lossy_nodes(STATE, cluster) == [3]
     assert reason_for_epoch(LOG, cluster) == "node 3 lost its copies"
-    assert reason_for_epoch(LOG, Cluster(lost={3: STATE.epoch - 1})) == ""
+    assert reason_for_epoch(LOG, FakeNodes(lost={3: STATE.epoch - 1})) == ""
 
 
 def test_a_nodeset_that_has_shrunk_grows_when_all_new_nodes_are_there() -> None:
     wanted = LOG._replace(nodeset_wanted=4)
     larger = members(1, 2, 3, 4)
-    assert reason_for_epoch(wanted, Cluster(nodeset=larger)) == "node 4 joins its nodeset"
-    assert reason_for_epoch(wanted, Cluster(nodeset=larger, dead={4})) == ""
-    assert reason_for_epoch(wanted, Cluster()) == ""
-    assert reason_for_epoch(LOG, Cluster(nodeset=larger)) == ""
+    assert reason_for_epoch(wanted, FakeNodes(nodeset=larger)) == "node 4 joins its nodeset"
+    assert reason_for_epoch(wanted, FakeNodes(nodeset=larger, dead={4})) == ""
+    assert reason_for_epoch(wanted, FakeNodes()) == ""
+    assert reason_for_epoch(LOG, FakeNodes(nodeset=larger)) == ""

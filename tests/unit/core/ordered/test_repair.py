@@ -28,7 +28,7 @@ END = 11  # ten entries are committed
 
 
 @dataclass
-class Cluster:
+class Fleet:
     """Nodes 1 to 5; all alive, none to spare."""
 
     dead: set[NodeId] = field(default_factory=set)
@@ -67,8 +67,8 @@ def stream(*reports: Report | None, sealed: bool = True) -> StreamRounds:
     return found
 
 
-def decide(found: StreamRounds, cluster: Cluster | None = None) -> repair.Action:
-    return repair.decide(found, cluster or Cluster())
+def decide(found: StreamRounds, cluster: Fleet | None = None) -> repair.Action:
+    return repair.decide(found, cluster or Fleet())
 
 
 HEALTHY = (says(RUNNING), says(RUNNING), says(RUNNING))
@@ -80,7 +80,7 @@ def test_a_healthy_stream_is_left_alone() -> None:
 
 
 def test_a_silent_node_seals_its_streams() -> None:
-    assert isinstance(decide(stream(*HEALTHY, sealed=False), Cluster(dead={2})), BeginSeal)
+    assert isinstance(decide(stream(*HEALTHY, sealed=False), Fleet(dead={2})), BeginSeal)
 
 
 def test_a_replica_that_sealed_itself_or_restarted_seals_the_stream() -> None:
@@ -114,13 +114,13 @@ def test_an_unseal_that_was_interrupted_is_sealed_again() -> None:
 
 
 def test_it_waits_for_a_node_that_may_come_back() -> None:
-    found = decide(stream(says(SEALED), says(SEALED), None), Cluster(dead={3}, best=4))
+    found = decide(stream(says(SEALED), says(SEALED), None), Fleet(dead={3}, best=4))
     assert isinstance(found, Wait)
     assert "node 3" in found.reason
 
 
 def test_a_lost_node_is_replaced_by_a_spare() -> None:
-    cluster = Cluster(dead={3}, lost_ones={3}, best=4)
+    cluster = Fleet(dead={3}, lost_ones={3}, best=4)
     found = stream(says(SEALED), says(SEALED), None)
     assert decide(found, cluster) == Join(4)
     found.joining = 4
@@ -133,13 +133,13 @@ def test_a_lost_node_is_replaced_by_a_spare() -> None:
 
 
 def test_without_a_spare_it_stays_sealed_and_says_so() -> None:
-    found = decide(stream(says(SEALED), says(SEALED), None), Cluster(dead={3}, lost_ones={3}))
+    found = decide(stream(says(SEALED), says(SEALED), None), Fleet(dead={3}, lost_ones={3}))
     assert isinstance(found, Wait)
     assert "no spare" in found.reason
 
 
 def test_a_lost_primary_hands_over_to_who_served_before() -> None:
-    cluster = Cluster(dead={1}, lost_ones={1}, best=4)
+    cluster = Fleet(dead={1}, lost_ones={1}, best=4)
     found = stream(None, says(SEALED), says(SEALED))
     found.joining = 4
     found.reports[4] = says(SEALED)
@@ -154,7 +154,7 @@ def test_a_node_that_comes_back_makes_its_replacement_needless() -> None:
 
 
 def test_a_newcomer_that_dies_is_dropped() -> None:
-    cluster = Cluster(dead={3, 4}, lost_ones={3})
+    cluster = Fleet(dead={3, 4}, lost_ones={3})
     found = stream(says(SEALED), says(SEALED), None)
     found.joining = 4
     assert isinstance(decide(found, cluster), Wait), "it may come back"
@@ -176,7 +176,7 @@ def test_a_damaged_replica_is_synchronised_and_never_a_source() -> None:
 
 
 def test_nobody_guesses_when_no_one_has_everything() -> None:
-    found = decide(stream(says(SEALING, end=6), says(SEALING, end=6), None), Cluster(dead={3}))
+    found = decide(stream(says(SEALING, end=6), says(SEALING, end=6), None), Fleet(dead={3}))
     assert isinstance(found, Wait)
     assert "no live replica has every committed entry" in found.reason
 
@@ -188,7 +188,7 @@ def test_a_move_fills_the_newcomer_while_the_stream_runs() -> None:
     found = stream(*HEALTHY, sealed=False)
     found.committed_llsn_end = 1_000_000
     found.leaving = 2
-    cluster = Cluster(best=4)
+    cluster = Fleet(best=4)
     assert decide(found, cluster) == Join(4)
     found.joining = 4
     assert decide(found, cluster) == Join(4)
@@ -208,7 +208,7 @@ def test_a_moved_replica_takes_the_place_of_the_leaving_one() -> None:
 def test_a_stream_with_too_few_replicas_gets_one_more() -> None:
     found = stream(*HEALTHY, sealed=False)
     found.wanted_replicas = 4
-    assert decide(found, Cluster(best=5)) == Join(5)
+    assert decide(found, Fleet(best=5)) == Join(5)
 
 
 def test_a_stream_with_a_newcomer_far_behind_runs_while_it_is_filled() -> None:
@@ -230,7 +230,7 @@ def test_a_newcomer_with_old_data_that_still_runs_hears_of_a_seal_first() -> Non
 
 
 def test_a_dead_replica_is_replaced_before_one_that_is_to_leave() -> None:
-    cluster = Cluster(dead={3}, lost_ones={3})
+    cluster = Fleet(dead={3}, lost_ones={3})
     found = stream(says(SEALED), says(SEALED), None)
     found.leaving, found.joining = 1, 4
     found.reports[4] = says(SEALED)
@@ -245,7 +245,7 @@ def test_a_stream_that_stays_sealed_is_moved_all_the_same() -> None:
     without = decide(found)
     assert isinstance(without, Wait)
     assert "no spare" in without.reason
-    cluster = Cluster(best=4)
+    cluster = Fleet(best=4)
     assert decide(found, cluster) == Join(4)
     found.joining = 4
     found.reports[4] = says(SEALING, end=1)
@@ -260,17 +260,17 @@ def test_a_stream_that_stays_sealed_is_moved_all_the_same() -> None:
 def test_an_unregistered_replica_leaves_without_another_in_its_place() -> None:
     found = stream(*HEALTHY, sealed=False)
     found.leaving, found.wanted_replicas = 1, 2
-    assert isinstance(decide(found, Cluster(best=4)), BeginSeal)
+    assert isinstance(decide(found, Fleet(best=4)), BeginSeal)
     sealed = stream(*ALL_SEALED)
     sealed.leaving, sealed.wanted_replicas = 1, 2
-    assert decide(sealed, Cluster(best=4)) == Swap((2, 3))
-    assert decide(sealed, Cluster(dead={1}, best=4)) == Swap((2, 3))
+    assert decide(sealed, Fleet(best=4)) == Swap((2, 3))
+    assert decide(sealed, Fleet(dead={1}, best=4)) == Swap((2, 3))
 
 
 def test_the_only_whole_replica_does_not_leave() -> None:
     found = stream(says(SEALED), None, None)
     found.leaving, found.wanted_replicas = 1, 2
-    assert isinstance(decide(found, Cluster(dead={2, 3})), Wait)
+    assert isinstance(decide(found, Fleet(dead={2, 3})), Wait)
 
 
 # ---- a node comes back without its replica
@@ -278,7 +278,7 @@ def test_the_only_whole_replica_does_not_leave() -> None:
 
 def test_a_replica_that_its_node_lost_is_made_again_and_filled() -> None:
     found = stream(says(SEALED), says(SEALED), None)
-    assert decide(found, Cluster(best=4)) == Join(3)
+    assert decide(found, Fleet(best=4)) == Join(3)
 
 
 def test_a_replica_of_an_empty_stream_is_made_whoever_else_is_there() -> None:
@@ -315,54 +315,58 @@ NOT_DURABLE = says(SEALED)._replace(stored_high_watermark=1)
 NONE_JOINS = {"joining": None, "leaving": None}
 NO_SPARE = "no spare node for another replica"
 WITHOUT_NODE_1 = "sealed: waiting for node 1"
-GONE = Cluster(dead={4}, lost_ones={4})
-AWAY = Cluster(dead={4})
+GONE = Fleet(dead={4}, lost_ones={4})
+AWAY = Fleet(dead={4})
 
 RUNNING_ROWS = [
-    (runs(wanted_running=False), Cluster(), BeginSeal("an operator asked for it")),
-    (runs(leaving=None), Cluster(), DropJoining(4, "it is not needed any more")),
+    (runs(wanted_running=False), Fleet(), BeginSeal("an operator asked for it")),
+    (runs(leaving=None), Fleet(), DropJoining(4, "it is not needed any more")),
     (runs(), GONE, DropJoining(4, "it fell silent")),
     (runs(), AWAY, Wait("running; waiting for node 4, which joins")),
-    (runs(), Cluster(), Join(4)),
-    (runs(says(SEALING, end=1), committed_llsn_end=BIG), Cluster(), Synchronise(3, 4)),
-    (runs(says(SEALING)), Cluster(), BeginSeal("node 4 joins")),
-    (runs(joining=None), Cluster(), Wait(f"running; {NO_SPARE}")),
+    (runs(), Fleet(), Join(4)),
+    (runs(says(SEALING, end=1), committed_llsn_end=BIG), Fleet(), Synchronise(3, 4)),
+    (runs(says(SEALING)), Fleet(), BeginSeal("node 4 joins")),
+    (runs(joining=None), Fleet(), Wait(f"running; {NO_SPARE}")),
     (
         runs(joining=None),
-        Cluster(best=5, moves=repair.MOVES_MAX),
+        Fleet(best=5, moves=repair.MOVES_MAX),
         Wait("running; waits until other streams have moved"),
     ),
-    (runs(joining=None), Cluster(best=5), Join(5)),
-    (runs(joining=None, wanted_replicas=2), Cluster(), BeginSeal("node 1 leaves")),
-    (runs(**NONE_JOINS), Cluster(), Wait("running")),
+    (runs(joining=None), Fleet(best=5), Join(5)),
+    (runs(joining=None, wanted_replicas=2), Fleet(), BeginSeal("node 1 leaves")),
+    (runs(**NONE_JOINS), Fleet(), Wait("running")),
 ]
 
 SEALED_ROWS = [
-    (stream(says(RUNNING), *MOST_SEALED), Cluster(), BeginSeal("node 1 runs in epoch 3")),
-    (stream(says(SEALING), *MOST_SEALED), Cluster(), SendSeal((1,))),
-    (sealed(leaving=None), Cluster(), DropJoining(4, "it is not needed any more")),
-    (sealed(joining=None, wanted_replicas=2), Cluster(), Swap((2, 3))),
-    (with_newcomer(LARGE, says(SEALING, end=1)), Cluster(), Unseal()),
-    (sealed(says(SEALING, end=5)), Cluster(), Synchronise(3, 4)),
-    (stream(None, *MOST_SEALED), Cluster(), Join(1)),
+    (stream(says(RUNNING), *MOST_SEALED), Fleet(), BeginSeal("node 1 runs in epoch 3")),
+    (stream(says(SEALING), *MOST_SEALED), Fleet(), SendSeal((1,))),
+    (sealed(leaving=None), Fleet(), DropJoining(4, "it is not needed any more")),
+    (sealed(joining=None, wanted_replicas=2), Fleet(), Swap((2, 3))),
+    (with_newcomer(LARGE, says(SEALING, end=1)), Fleet(), Unseal()),
+    (sealed(says(SEALING, end=5)), Fleet(), Synchronise(3, 4)),
+    (stream(None, *MOST_SEALED), Fleet(), Join(1)),
     (
         stream(says(SEALING, end=5), None, None),
-        Cluster(dead={2, 3}),
+        Fleet(dead={2, 3}),
         Wait("sealed: no live replica has every committed entry; node 2, 3 is away"),
     ),
-    (sealed(NOT_DURABLE), Cluster(), Wait("sealed: node 4, which joins, writes the last of it")),
-    (sealed(says(SEALED)), Cluster(), Swap((2, 3, 4))),
+    (
+        sealed(NOT_DURABLE),
+        Fleet(),
+        Wait("sealed: node 4, which joins, writes the last of it"),
+    ),
+    (sealed(says(SEALED)), Fleet(), Swap((2, 3, 4))),
     (sealed(), GONE, DropJoining(4, "it fell silent")),
     (sealed(), AWAY, Wait("sealed: waiting for node 4, which joins")),
-    (sealed(), Cluster(), Join(4)),
-    (sealed(**NONE_JOINS), Cluster(), Unseal()),
-    (stream(*ALL_SEALED), Cluster(dead={1}), Wait(WITHOUT_NODE_1)),
+    (sealed(), Fleet(), Join(4)),
+    (sealed(**NONE_JOINS), Fleet(), Unseal()),
+    (stream(*ALL_SEALED), Fleet(dead={1}), Wait(WITHOUT_NODE_1)),
     (
         stream(*ALL_SEALED),
-        Cluster(dead={1}, lost_ones={1}),
+        Fleet(dead={1}, lost_ones={1}),
         Wait(f"{WITHOUT_NODE_1}; {NO_SPARE}"),
     ),
-    (stream(*ALL_SEALED), Cluster(dead={1}, lost_ones={1}, best=5), Join(5)),
+    (stream(*ALL_SEALED), Fleet(dead={1}, lost_ones={1}, best=5), Join(5)),
 ]
 
 
@@ -378,7 +382,7 @@ SEALED_ROWS = [
     ],
 )
 def test_every_rule_decides_where_no_earlier_one_applies(
-    rule: repair.Rule, found: StreamRounds, cluster: Cluster, action: repair.Action
+    rule: repair.Rule, found: StreamRounds, cluster: Fleet, action: repair.Action
 ) -> None:
     assert repair.matching_rule(Situation(found, cluster)) is rule
     assert repair.decide(found, cluster) == action
@@ -387,7 +391,7 @@ def test_every_rule_decides_where_no_earlier_one_applies(
 def test_a_node_that_came_back_without_its_replica_seals_the_stream() -> None:
     found = stream(None, *HEALTHY[1:], sealed=False)
     assert decide(found) == Wait("running")  # it may just not have reported yet
-    action = decide(found, Cluster(registered={1}))
+    action = decide(found, Fleet(registered={1}))
     assert action == BeginSeal("node 1 came back without its replica")
 
 

@@ -27,7 +27,7 @@ from loomlog.wire import loomlog_pb2 as pb
 pytestmark = pytest.mark.timeout(60)
 
 
-class Cluster(SmallCluster):
+class RollbackCluster(SmallCluster):
     """A cluster whose metadata can be put back."""
 
     def __init__(self, directory: Path) -> None:
@@ -55,8 +55,8 @@ class Cluster(SmallCluster):
 
 
 @pytest_asyncio.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[RollbackCluster]:
+    async with RollbackCluster(tmp_path) as cluster:
         await cluster.add_beating_nodes(3)
         yield cluster
 
@@ -80,7 +80,7 @@ REQUESTS = {
 }
 
 
-async def test_a_restored_copy_serves_nobody(cluster: Cluster) -> None:
+async def test_a_restored_copy_serves_nobody(cluster: RollbackCluster) -> None:
     await cluster.create()
     await cluster.stop_repository()
     cluster.back_up()
@@ -100,7 +100,7 @@ async def test_a_restored_copy_serves_nobody(cluster: Cluster) -> None:
 
 
 async def test_the_status_of_a_restored_copy_claims_nothing_that_may_be_old(
-    cluster: Cluster,
+    cluster: RollbackCluster,
 ) -> None:
     await cluster.create()
     await cluster.client.ask(pb.Frame(set_retention=pb.SetRetention(name="events", retention_s=60)))
@@ -122,7 +122,9 @@ async def test_the_status_of_a_restored_copy_claims_nothing_that_may_be_old(
     assert not stream.HasField("entries")
 
 
-async def test_a_node_that_waits_for_others_is_held_back_until_they_come(cluster: Cluster) -> None:
+async def test_a_node_that_waits_for_others_is_held_back_until_they_come(
+    cluster: RollbackCluster,
+) -> None:
     await cluster.restart()
     with pytest.raises(Unavailable):
         await cluster.nodes[0].join(cluster.address)
@@ -134,7 +136,9 @@ async def test_a_node_that_waits_for_others_is_held_back_until_they_come(cluster
     assert (node.alive, node.held_back) == (True, "")
 
 
-async def test_a_stranger_is_not_shown_as_a_node_that_is_held_back(cluster: Cluster) -> None:
+async def test_a_stranger_is_not_shown_as_a_node_that_is_held_back(
+    cluster: RollbackCluster,
+) -> None:
     await cluster.restart()
     stranger = ScriptedNode(1)
     stranger.node_secret = "another"
@@ -144,7 +148,7 @@ async def test_a_stranger_is_not_shown_as_a_node_that_is_held_back(cluster: Clus
 
 
 async def test_a_copy_of_a_connected_node_that_lived_elsewhere_stops_nobody(
-    cluster: Cluster,
+    cluster: RollbackCluster,
 ) -> None:
     """As when a node of a cluster made from copies for tests is given the wrong address."""
     node, copy = cluster.nodes[1], ScriptedNode(2)
@@ -157,7 +161,7 @@ async def test_a_copy_of_a_connected_node_that_lived_elsewhere_stops_nobody(
     await copy.disconnect()
 
 
-async def test_it_stays_stopped_when_it_is_started_again(cluster: Cluster) -> None:
+async def test_it_stays_stopped_when_it_is_started_again(cluster: RollbackCluster) -> None:
     await cluster.stop_repository()
     cluster.back_up()
     await cluster.start_repository()
@@ -173,7 +177,7 @@ async def test_it_stays_stopped_when_it_is_started_again(cluster: Cluster) -> No
 
 
 async def test_a_copy_of_a_running_repository_is_recognised_by_its_changes(
-    cluster: Cluster,
+    cluster: RollbackCluster,
 ) -> None:
     cluster.back_up()
     await cluster.swap(b"acknowledged")
@@ -184,7 +188,7 @@ async def test_a_copy_of_a_running_repository_is_recognised_by_its_changes(
         await cluster.nodes[0].join(cluster.address)
 
 
-async def test_a_node_that_comes_late_stops_what_runs(cluster: Cluster) -> None:
+async def test_a_node_that_comes_late_stops_what_runs(cluster: RollbackCluster) -> None:
     await cluster.create()
     await cluster.stop_repository()
     cluster.back_up()
@@ -204,7 +208,7 @@ async def test_a_node_that_comes_late_stops_what_runs(cluster: Cluster) -> None:
 
 
 async def test_nothing_is_changed_before_enough_nodes_came(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RollbackCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "WAIT_S", 0.05)
     await cluster.create()
@@ -247,7 +251,7 @@ async def test_absent_nodes_without_data_stop_counting(
 
 
 async def test_nodes_without_data_do_not_confirm_for_those_with_data(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RollbackCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.create(replicas=3)
     await cluster.add_nodes(7)
@@ -261,7 +265,7 @@ async def test_nodes_without_data_do_not_confirm_for_those_with_data(
         await cluster.swap(b"x")
 
 
-async def test_most_nodes_are_enough_without_those_that_hold_data(cluster: Cluster) -> None:
+async def test_most_nodes_are_enough_without_those_that_hold_data(cluster: RollbackCluster) -> None:
     """Else a node with the only replica of some log could stop all others."""
     await cluster.create(replicas=1)
     (replica,) = (await cluster.stream()).replicas
@@ -272,7 +276,7 @@ async def test_most_nodes_are_enough_without_those_that_hold_data(cluster: Clust
 
 
 async def test_without_data_all_nodes_are_waited_for(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RollbackCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Registers and leases must not go back in time either."""
     monkeypatch.setattr(gate, "EMPTY_WAIT_S", 0.0)
@@ -284,14 +288,14 @@ async def test_without_data_all_nodes_are_waited_for(
         await cluster.swap(b"x")
 
 
-async def give_up(cluster: Cluster, node: int, action: pb.ChangeNode.Action) -> pb.Changed:
+async def give_up(cluster: RollbackCluster, node: int, action: pb.ChangeNode.Action) -> pb.Changed:
     change = pb.ChangeNode(storage_node_id=node, action=action, force=True)
     return (await cluster.client.ask(pb.Frame(change_node=change))).changed
 
 
 @pytest.mark.parametrize("action", [pb.ChangeNode.REPLACE, pb.ChangeNode.REMOVE])
 async def test_nodes_that_are_lost_are_not_waited_for(
-    cluster: Cluster, action: pb.ChangeNode.Action
+    cluster: RollbackCluster, action: pb.ChangeNode.Action
 ) -> None:
     """What an operator said holds also if this repository ends before enough was said."""
     await cluster.restart()
@@ -307,7 +311,7 @@ async def test_nodes_that_are_lost_are_not_waited_for(
 
 
 async def test_a_node_that_was_replaced_while_others_were_waited_for_is_let_in(
-    cluster: Cluster,
+    cluster: RollbackCluster,
 ) -> None:
     await cluster.restart()
     for node in (1, 2):
@@ -319,7 +323,7 @@ async def test_a_node_that_was_replaced_while_others_were_waited_for_is_let_in(
     await newcomer.disconnect()
 
 
-async def test_a_refused_command_does_not_give_up_a_node(cluster: Cluster) -> None:
+async def test_a_refused_command_does_not_give_up_a_node(cluster: RollbackCluster) -> None:
     await cluster.create(replicas=1)
     await cluster.restart()
     (replica,) = (await cluster.stream()).replicas
@@ -329,7 +333,7 @@ async def test_a_refused_command_does_not_give_up_a_node(cluster: Cluster) -> No
 
 
 async def test_commands_fail_at_once_when_no_nodes_are_coming(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RollbackCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "WAIT_S", 0.0)
     await cluster.create()
@@ -349,7 +353,7 @@ async def test_commands_fail_at_once_when_no_nodes_are_coming(
         assert not isinstance(caught.value, Retryable)
 
 
-async def test_streams_say_what_is_waited_for(cluster: Cluster) -> None:
+async def test_streams_say_what_is_waited_for(cluster: RollbackCluster) -> None:
     """So that appends which time out say it, too."""
     await cluster.create()
     await cluster.restart()
@@ -357,7 +361,7 @@ async def test_streams_say_what_is_waited_for(cluster: Cluster) -> None:
 
 
 async def test_without_nodes_nothing_is_waited_for(tmp_path: Path) -> None:
-    async with Cluster(tmp_path) as cluster:
+    async with RollbackCluster(tmp_path) as cluster:
         version = await cluster.swap(b"x")
         await cluster.restart()
         assert await cluster.swap(b"y", expected=version)
@@ -371,7 +375,7 @@ def empty_node(number: int) -> ScriptedNode:
 
 
 async def test_empty_nodes_do_not_confirm_for_those_whose_numbers_they_want(
-    cluster: Cluster,
+    cluster: RollbackCluster,
 ) -> None:
     await cluster.restart()
     for number in (1, 2, 3):
@@ -382,7 +386,7 @@ async def test_empty_nodes_do_not_confirm_for_those_whose_numbers_they_want(
 
 
 async def test_a_peer_without_a_secret_cannot_say_that_metadata_went_back(
-    cluster: Cluster,
+    cluster: RollbackCluster,
 ) -> None:
     await cluster.nodes[0].crash()
     await cluster.node_is(1, lambda node: not node.alive)
@@ -396,7 +400,7 @@ async def test_a_peer_without_a_secret_cannot_say_that_metadata_went_back(
 
 @pytest.mark.parametrize("number", [9, 10, 1])
 async def test_a_stranger_that_was_let_in_cannot_say_that_metadata_went_back(
-    cluster: Cluster, number: int
+    cluster: RollbackCluster, number: int
 ) -> None:
     """It learns the cluster's secret when it registers with a free number."""
     stranger = empty_node(9)
@@ -416,7 +420,7 @@ async def test_a_stranger_that_was_let_in_cannot_say_that_metadata_went_back(
 
 
 async def test_a_node_that_is_to_be_replaced_need_not_confirm(tmp_path: Path) -> None:
-    async with Cluster(tmp_path) as cluster:
+    async with RollbackCluster(tmp_path) as cluster:
         (node,) = await cluster.add_nodes(1)
         await node.disconnect()
         await cluster.replace_node(1)
@@ -429,7 +433,7 @@ async def test_a_node_that_is_to_be_replaced_need_not_confirm(tmp_path: Path) ->
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_node_that_came_after_the_copy_was_made_tells_of_it(
-    cluster: Cluster, replaced: bool
+    cluster: RollbackCluster, replaced: bool
 ) -> None:
     """The copy does not know the node: it says that this one was removed, and has to be emptied."""
     await cluster.stop_repository()

@@ -215,7 +215,7 @@ async def a_primary_that_comes_back_as_a_newcomer(stage: Stage) -> None:
     await stage.append(unaware, b"before")
     primary = (await stage.stream(unaware)).replicas[0].node
     stage.network.partition(host(primary), METADATA)
-    stage.network.reset(host(primary), METADATA)  # what it is told meanwhile it never hears
+    stage.network.reset(host(primary), METADATA)  # it never receives what is sent meanwhile
     aware = await stage.connect()
     await aware.unregister_replica(1, primary)
     await stage.until(aware, lambda s: s.state == "running" and len(s.replicas) == 1)
