@@ -176,10 +176,10 @@ class ProducerTable:
     def cut(self, last_llsn: Llsn) -> None:
         """Forget the batches above `last_llsn`, which were dropped."""
         emptied = []
-        for producer_id, window in reversed(self._windows.items()):
+        for producer_id, window in self._windows.items():
             marks = window.marks
             if marks and marks[-1][1] <= last_llsn:
-                break  # all before this one appended earlier
+                continue  # others may still have more: an earlier cut left them out of order
             while marks and marks[-1][1] > last_llsn:
                 marks.pop()
                 self._count -= 1

@@ -94,6 +94,15 @@ def test_after_a_trim_only_what_is_certain_is_told() -> None:
     assert ProducerTable().find_certain(8, 1) == 0
 
 
+def test_a_cut_below_an_earlier_one_forgets_all_above_it() -> None:
+    table = ProducerTable()
+    for llsn, (producer, number) in enumerate([(1, 1), (2, 1), (1, 2)], 1):
+        table.note(producer, number, llsn)
+    table.cut(2)
+    table.cut(1)
+    assert [table.find(1, 1), table.find(2, 1), table.find(1, 2)] == [1, 0, 0]
+
+
 @given(
     st.lists(
         st.one_of(st.tuples(st.integers(1, 3), st.integers(1, 60)), st.integers(0, 80)),
