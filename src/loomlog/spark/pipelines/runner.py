@@ -6,8 +6,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from loomlog.client.blocking import BlockingCluster, connect_sync
 from loomlog.core.backoff import Backoff
@@ -76,7 +79,8 @@ class Runner:
     def stop(self) -> None:
         """Stop soon; work in progress is abandoned, and repeated by the next runner."""
         self._stop.set()
-        self._spark.sparkContext.cancelAllJobs()
+        with suppress(Py4JError, OSError):  # the signal that stops us may have ended Spark, too
+            self._spark.sparkContext.cancelAllJobs()
 
     def run(self, *, once: bool = False) -> Progress:
         """Run the pipeline; `once`: until all that is in the sources now is committed."""
