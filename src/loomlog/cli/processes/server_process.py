@@ -104,7 +104,7 @@ class RunnableServer(Protocol):
 def serve(
     server: RunnableServer,
     ready: Callable[[], dict[str, object]],
-    failed: Callable[[], asyncio.Future[LoomError]] | None = None,
+    failed: Callable[[], asyncio.Future[LoomError]],
 ) -> None:
     """Run the server. `ready` gives the fields of the ready line; `failed` a future that is
     done, with the reason, once the server cannot continue."""
@@ -133,7 +133,7 @@ def end_with_parent() -> None:
 async def _serve(
     server: RunnableServer,
     ready: Callable[[], dict[str, object]],
-    failed: Callable[[], asyncio.Future[LoomError]] | None,
+    failed: Callable[[], asyncio.Future[LoomError]],
 ) -> None:
     stop_asked = asyncio.Event()
     on_stop_signals(lambda: _stop_or_exit(stop_asked))
@@ -143,8 +143,7 @@ async def _serve(
         gc.collect()
         gc.freeze()  # what a server starts with lives as long as the server
         print(json.dumps({"ready": True, "pid": os.getpid(), **ready()}), flush=True)
-        never: asyncio.Future[LoomError] = asyncio.get_running_loop().create_future()
-        failure = failed() if failed is not None else never
+        failure = failed()
         if await first(failure, stop_asked):
             raise failure.result()
     finally:
@@ -201,52 +200,35 @@ def set_up_logs(form: Format, level: Level, *, server: str) -> None:
     A field given as `extra={"stream": 3}` becomes a field of the line.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(server) if form is Format.JSON else TextLines(server))
+    handler.setFormatter(LogLines(server, form))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
 
-class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+class LogLines(logging.Formatter):
+    """A JSON object per line, or the text `time level server message field=value …`."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, form: Format) -> None:
         super().__init__()
         self._server = server
+        self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        extra = {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
+        exception = self.formatException(record.exc_info) if record.exc_info else None
+        if self._form is Format.TEXT:
+            fields = "".join(f" {name}={value}" for name, value in extra.items())
+            text = f"{time} {record.levelname:<7} {self._server} {record.getMessage()}{fields}"
+            return f"{text}\n{exception}" if exception else text
         line: dict[str, object] = {
-            "time": _time(record),
+            "time": time,
             "level": record.levelname.lower(),
             "server": self._server,
             "logger": record.name,
             "message": record.getMessage(),
+            **extra,
         }
-        line.update(_extra(record))
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-class TextLines(logging.Formatter):
-    """time level server message field=value …"""
-
-    def __init__(self, server: str) -> None:
-        super().__init__()
-        self._server = server
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={value}" for name, value in _extra(record).items())
-        text = f"{_time(record)} {record.levelname:<7} {self._server} {record.getMessage()}{fields}"
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return text
-
-
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-
-
-def _extra(record: logging.LogRecord) -> dict[str, object]:
-    return {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
+        return json.dumps(line | ({"exception": exception} if exception else {}), default=str)
 
 
 if __name__ == "__main__":

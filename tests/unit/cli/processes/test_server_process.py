@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from loomlog.cli.processes.server_process import JsonLines, TextLines
+from loomlog.cli.processes.server_process import Format, LogLines
 
 TOY = """
 import asyncio, sys
@@ -111,7 +111,7 @@ def record(**extra: object) -> logging.LogRecord:
 
 
 def test_log_lines_carry_their_fields() -> None:
-    assert json.loads(JsonLines("vsn-1").format(record(stream=3))) == {
+    assert json.loads(LogLines("vsn-1", Format.JSON).format(record(stream=3))) == {
         "time": "1970-01-01T00:00:00.500+00:00",
         "level": "info",
         "server": "vsn-1",
@@ -119,5 +119,5 @@ def test_log_lines_carry_their_fields() -> None:
         "message": "sealed",
         "stream": 3,
     }
-    text = TextLines("vsn-1").format(record(stream=3))
+    text = LogLines("vsn-1", Format.TEXT).format(record(stream=3))
     assert text == "1970-01-01T00:00:00.500+00:00 INFO    vsn-1 sealed stream=3"
