@@ -2,7 +2,7 @@
 
 It does not know the messages: a codec (wire.codec.Codec) converts them to bytes and back. Both
 sides may send requests. Answers go to plain callbacks, because a Future per request costs five
-times as much; `ask` and `request` create one where that does not matter.
+times as much; `request` creates one where that does not matter.
 
 Bounds: above SEND_BUFFER_BYTES `drain()` waits; a peer that falls behind by a multiple of that is
 disconnected. On an accepted connection, requests are not read while the peer does not read its
@@ -303,14 +303,15 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._pending.pop(request_id, None)
         self._streams.discard(request_id)
 
-    def ask(
+    def request(
         self,
         frame: F,
         payload: Sequence[Buffer] = (),
         *,
         timeout_s: float = limits.REQUEST_TIMEOUT_S,
     ) -> asyncio.Future[tuple[F, memoryview]]:
-        """Send a request and return a Future of its answer; cancelling it drops the answer."""
+        """Send a request and return a Future of its answer, which raises an error answer;
+        cancelling it drops the answer."""
         answer: asyncio.Future[tuple[F, memoryview]]
         answer = asyncio.get_running_loop().create_future()
 
@@ -325,16 +326,6 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         call = Call(self, frame, payload, timeout_s, on_reply)
         answer.add_done_callback(lambda _: call.cancel())
         return answer
-
-    async def request(
-        self,
-        frame: F,
-        payload: Sequence[Buffer] = (),
-        *,
-        timeout_s: float = limits.REQUEST_TIMEOUT_S,
-    ) -> tuple[F, memoryview]:
-        """Send a request and wait for its answer; an error answer is raised."""
-        return await self.ask(frame, payload, timeout_s=timeout_s)
 
     async def drain(self) -> None:
         """Wait until the send buffer has room."""

@@ -132,7 +132,7 @@ class Server(Generic[F]):
     def _accept(self) -> Connection[F]:
         connection = Connection(self._codec, self, accepted=True)
         if len(self._connections) >= self._connections_max:
-            self._notices.warn(
+            self._notices.log(
                 "full",
                 "refused a connection, %d are open: raise the limit of open files (ulimit -n)",
                 len(self._connections),
@@ -168,9 +168,9 @@ class Server(Generic[F]):
     def _note(self, error: Damaged) -> None:
         cause = error.__cause__
         if isinstance(cause, Exception):
-            self._notices.error("unexpected", "%s", error, error=cause)
+            self._notices.log("unexpected", "%s", error, error=cause)
         else:
-            self._notices.warn("damaged", "closed a connection: %s", error)
+            self._notices.log("damaged", "closed a connection: %s", error)
 
 
 def _connections_max() -> int:

@@ -17,21 +17,10 @@ class Notices:
         self._next_s: dict[str, float] = {}
         self._dropped: dict[str, int] = {}
 
-    def warn(self, kind: str, message: str, *arguments: object) -> None:
-        self._log(kind, logging.WARNING, message, arguments, None)
-
-    def error(self, kind: str, message: str, *arguments: object, error: Exception) -> None:
-        """Log an unexpected error with its traceback."""
-        self._log(kind, logging.ERROR, message, arguments, error)
-
-    def _log(
-        self,
-        kind: str,
-        level: int,
-        message: str,
-        arguments: tuple[object, ...],
-        error: Exception | None,
+    def log(
+        self, kind: str, message: str, *arguments: object, error: Exception | None = None
     ) -> None:
+        """Log a warning, or an unexpected error with its traceback."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_s.get(kind, float("-inf")):
             self._dropped[kind] = self._dropped.get(kind, 0) + 1
@@ -39,4 +28,5 @@ class Notices:
         self._next_s[kind] = now_s + EVERY_S
         more = self._dropped.pop(kind, 0)
         suffix = f" (and {more} like this since the last line)" if more else ""
+        level = logging.WARNING if error is None else logging.ERROR
         self._logger.log(level, message + suffix, *arguments, exc_info=error)

@@ -86,11 +86,11 @@ class Service(Generic[F]):
     ) -> None:
         """Send an error back to the peer."""
         if not isinstance(error, LoomError):
-            self._notices.error(
+            self._notices.log(
                 kind or "unknown", "cannot handle %s of %s", kind, connection.peer, error=error
             )
             error = LoomError(f"internal error while handling {kind}: see the server's log")
         if frame.id:
             connection.refuse(frame.id, error)
         else:
-            self._notices.warn("refused", "refused %s of %s: %s", kind, connection.peer, error)
+            self._notices.log("refused", "refused %s of %s: %s", kind, connection.peer, error)

@@ -144,7 +144,7 @@ class MetadataLink:
                 await self._pause(failures)
             except Exception as error:  # such as a full disk: or this node would never take part
                 notice = "cannot take part as registered at %s"
-                self._notices.error("failed", notice, address, error=error)
+                self._notices.log("failed", notice, address, error=error)
                 self._hang_up()
                 failures += len(self._addresses)
                 await self._pause(failures)
@@ -155,7 +155,7 @@ class MetadataLink:
 
     def _complain(self, address: str, error: LoomError) -> None:
         if isinstance(error, HeldBackError):  # and stays so until an operator decides
-            self._notices.warn("held back", "not registered at %s: %s", address, error)
+            self._notices.log("held back", "not registered at %s: %s", address, error)
         else:
             logger.warning("no metadata repository at %s: %s", address, error)
 

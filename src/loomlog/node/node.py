@@ -173,7 +173,7 @@ class StorageNode:
         if is_signed(beat, self._disks.opened.identity.cluster_secret):
             self._link.leader_announced(beat)
         else:
-            self._notices.warn("beat", "ignored a leader that is not known here: %s", beat.address)
+            self._notices.log("beat", "ignored a leader that is not known here: %s", beat.address)
 
     def _prove(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         """Show a metadata repository that this node is reached at this address."""

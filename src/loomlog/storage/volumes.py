@@ -111,9 +111,17 @@ class Volumes:
 
     def _claim(self, lock: Callable[[str], Closable] | None) -> None:
         for volume, path in zip(self._volumes, self.paths, strict=True):
-            if lock is not None:
-                self._locks.append(_locked(volume, lock))
-            _check_writable(self.files, volume)
+            try:
+                if lock is not None:
+                    self._locks.append(lock(volume))
+                probe = f"{volume}/.loomlog-probe"
+                self.files.open(probe, create=True).close()
+                self.files.remove(probe)
+            except OSError as error:
+                raise InvalidArgument(
+                    f"volume {volume} is not writable ({error.strerror or error}); check its "
+                    "permissions"
+                ) from None
             try:
                 self.files.make_directory(path)
                 parents = path.split("/")
@@ -217,28 +225,6 @@ def _check_readable(files: Files, volume: str) -> None:
         raise InvalidArgument(
             f"volume {volume} cannot be read ({error.strerror or error}); check its permissions"
         ) from None
-
-
-def _check_writable(files: Files, volume: str) -> None:
-    probe = f"{volume}/.loomlog-probe"
-    try:
-        files.open(probe, create=True).close()
-        files.remove(probe)
-    except OSError as error:
-        raise _not_writable(volume, error) from None
-
-
-def _locked(volume: str, lock: Callable[[str], Closable]) -> Closable:
-    try:
-        return lock(volume)
-    except OSError as error:
-        raise _not_writable(volume, error) from None
-
-
-def _not_writable(volume: str, error: OSError) -> InvalidArgument:
-    return InvalidArgument(
-        f"volume {volume} is not writable ({error.strerror or error}); check its permissions"
-    )
 
 
 def _mismatch(path: str, expected: Identity, found: Identity) -> InvalidArgument:

@@ -109,7 +109,7 @@ async def test_no_answer_in_time_is_a_timeout(echo: tuple[Server, Echo]) -> None
 
 async def test_who_ends_what_it_asked_hears_no_more_of_it(echo: tuple[Server, Echo]) -> None:
     connection = await client(echo[0])
-    cancelled, ended = connection.ask(append(1)), connection.ask(append(2))
+    cancelled, ended = connection.request(append(1)), connection.request(append(2))
     cancelled.cancel()
     ended.set_exception(NotFound("somebody knows better"))
     assert (await connection.request(append(3)))[0].appended.first_llsn == 3  # as if not asked
@@ -267,7 +267,7 @@ async def test_who_waits_is_told_of_the_end_although_another_one_fails_to_take_i
     owner = Echo()
     connection = await connect(echo[0].address, Codec("client"), owner)
     connection.call(pb.Frame(get_status=pb.GetStatus()), (), fail)
-    waiting = connection.ask(pb.Frame(get_status=pb.GetStatus()))
+    waiting = connection.request(pb.Frame(get_status=pb.GetStatus()))
     connection.abort(Unavailable("over"))
     with pytest.raises(Unavailable, match="over"):
         await waiting

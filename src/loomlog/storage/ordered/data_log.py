@@ -284,41 +284,33 @@ class DataLog:
         self._truncating = True
         kept = [s for s in self._data_files if s.first_llsn <= last_llsn + 1]
         doomed = self._data_files[len(kept) :]
-        found: list[tuple[int, int]] = []
-        steps: list[Step] = [partial(self._remove, data_file) for data_file in reversed(doomed)]
-        steps += [self._sync_directory, partial(self._cut, kept, last_llsn, found)]
-        self._journal.call(
-            self._channel, steps, partial(self._truncated, kept, doomed, last_llsn, found, done)
-        )
+        ends: list[tuple[int, int]] = []
 
-    def _truncated(
-        self,
-        kept: list[DataFile],
-        doomed: list[DataFile],
-        last_llsn: Llsn,
-        found: list[tuple[int, int]],
-        done: Finished,
-        error: BaseException | None,
-    ) -> None:
-        self._truncating = False
-        if error is None:
-            ((end, epoch),) = found
-            kept[-1].cut(end, last_llsn, epoch)
-            # A trim may have dropped others meanwhile.
-            self._data_files = [s for s in self._data_files if s not in doomed]
-            self.broken = {llsn: b for llsn, b in self.broken.items() if llsn <= last_llsn}
-            self.next_llsn = last_llsn + 1
-            self._prepared = False
-            for data_file in doomed:
-                self._journal.forget(data_file)
-        done(error)
+        def truncated(error: BaseException | None) -> None:
+            self._truncating = False
+            if error is None:
+                ((end, epoch),) = ends
+                kept[-1].cut(end, last_llsn, epoch)
+                # A trim may have dropped others meanwhile.
+                self._data_files = [s for s in self._data_files if s not in doomed]
+                self.broken = {llsn: b for llsn, b in self.broken.items() if llsn <= last_llsn}
+                self.next_llsn = last_llsn + 1
+                self._prepared = False
+                for data_file in doomed:
+                    self._journal.forget(data_file)
+            done(error)
+
+        steps: list[Step] = [partial(self._remove, data_file) for data_file in reversed(doomed)]
+        steps += [self._sync_directory, lambda: ends.append(self._cut(kept, last_llsn))]
+        self._journal.call(self._channel, steps, truncated)
 
     def _remove(self, data_file: DataFile) -> None:
         for path in (data_file.index_path, data_file.path):
             if self._files.exists(path):
                 self._files.remove(path)
 
-    def _cut(self, kept: list[DataFile], last_llsn: Llsn, found: list[tuple[int, int]]) -> None:
+    def _cut(self, kept: list[DataFile], last_llsn: Llsn) -> tuple[int, int]:
+        """Wipe what is above `last_llsn`; return where the data ends now, and its last epoch."""
         active = kept[-1]
         previous_epoch = kept[-2].last_epoch if len(kept) > 1 else 0
         end, epoch = active.find_end(last_llsn, previous_epoch)
@@ -326,7 +318,7 @@ class DataLog:
             self._files.remove(active.index_path)
             self._sync_directory()
         _wipe(active, end)
-        found.append((end, epoch))
+        return end, epoch
 
     def drop_below(self, llsn: Llsn) -> list[Step]:
         """Forget the data files that end below `llsn`; return the steps that remove them."""

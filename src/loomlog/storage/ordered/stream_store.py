@@ -184,28 +184,22 @@ class StreamStore(StreamReader):
         self.meta = replace(self.meta, trimmed_glsn=glsn)
         newest = self._commits.last
         lows: list[Place] = []
+
+        def trimmed(error: BaseException | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            # Commits may have come since it was looked up; those are in memory.
+            self.local_low = lows[0] if lows[0] != NOWHERE else self._find_low(glsn)
+            self._removals.add(self._drop_trimmed(glsn, newest), done)
+
         steps: list[Step] = [
             partial(self._save, self.meta),
             # No entry may go before the commit that counts it is stored.
             self._commits.sync,
             lambda: lows.append(self._find_low(glsn)),
         ]
-        self._journal.call(self._channel, steps, partial(self._trimmed, glsn, newest, lows, done))
-
-    def _trimmed(
-        self,
-        glsn: Glsn,
-        newest: CommitContext | None,
-        lows: list[Place],
-        done: Finished,
-        error: BaseException | None,
-    ) -> None:
-        if error is not None:
-            done(error)
-            return
-        # Commits may have come since it was looked up; those are in memory.
-        self.local_low = lows[0] if lows[0] != NOWHERE else self._find_low(glsn)
-        self._removals.add(self._drop_trimmed(glsn, newest), done)
+        self._journal.call(self._channel, steps, trimmed)
 
     def _drop_trimmed(self, glsn: Glsn, newest: CommitContext | None) -> list[Step]:
         """Forget whole files below the trim; `newest` is the last commit that is surely stored."""
@@ -287,25 +281,21 @@ class StreamStore(StreamReader):
                 StreamStore._opened(self._files, self.path, self._journal, self._settings)
             )
 
-        self._journal.call(
-            Channel(self._channel.name), [*steps, open_again], partial(self._renewed, opened, done)
-        )
+        def renewed(error: BaseException | None) -> None:
+            if error is not None:
+                self._channel.error = self._channel.error or error
+                done(error)
+                return
+            self.abandon()
+            fresh = opened[0]
+            self.meta, self._channel = fresh.meta, fresh._channel
+            self._data, self._commits = fresh._data, fresh._commits
+            self.local_low, self.context = fresh.local_low, fresh.context
+            self._removals.channel = fresh._channel
+            self._removals.add([partial(_remove_wiped, self._files, self.path)])
+            done(None)
 
-    def _renewed(
-        self, opened: list[StreamStore], done: Finished, error: BaseException | None
-    ) -> None:
-        if error is not None:
-            self._channel.error = self._channel.error or error
-            done(error)
-            return
-        self.abandon()
-        fresh = opened[0]
-        self.meta, self._channel = fresh.meta, fresh._channel
-        self._data, self._commits = fresh._data, fresh._commits
-        self.local_low, self.context = fresh.local_low, fresh.context
-        self._removals.channel = fresh._channel
-        self._removals.add([partial(_remove_wiped, self._files, self.path)])
-        done(None)
+        self._journal.call(Channel(self._channel.name), [*steps, open_again], renewed)
 
     # ---- opening and closing ------------------------------------------------------------
 
