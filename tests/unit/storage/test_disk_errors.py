@@ -92,7 +92,7 @@ class Replica:
 
 
 def changes_of(work: Callable[[SimDisk], None]) -> int:
-    """How many changes of the disk it makes."""
+    """Return how many changes of the disk it makes."""
     disk, count = prepared(1), 0
 
     def counted() -> None:

@@ -83,7 +83,7 @@ def test_every_flipped_bit_is_found(killed: Path, tmp_path: Path) -> None:
 
 
 def test_a_log_that_power_loss_cut_is_opened(killed: Path, tmp_path: Path) -> None:
-    """All but what was being written is there."""
+    """Everything is there except what was being written."""
     size, rng = log_of(killed).stat().st_size, random.Random(3)
     whole = found(changed(killed, tmp_path / "db", lambda content: None))
     for end in [size - 1, size - 7, *(rng.randrange(size) for _ in range(10))]:

@@ -96,7 +96,7 @@ class WriteOnceRig:
         return self
 
     def write(self, *blocks: Block) -> list[Answer]:
-        """All in one commit."""
+        """Write all blocks in one commit."""
         answers: list[Answer] = []
         for block in blocks:
             self.store.ask(HERE, Write(EPOCH, block), answers.append)
@@ -635,7 +635,7 @@ def test_a_walk_over_blocks_does_not_read_their_batches(tmp_path: Path) -> None:
 
 
 def bytes_read() -> int:
-    """By this process so far, from wherever."""
+    """Return how much this process has read so far, from wherever."""
     counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(counters["rchar"])
 

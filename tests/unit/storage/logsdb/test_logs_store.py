@@ -231,7 +231,7 @@ def test_copies_with_a_damaged_log_are_not_opened(tmp_path: Path) -> None:
 
 
 def test_a_copy_takes_the_place_of_one_that_begins_there(table: LogsTable) -> None:
-    """Also if it belongs to another partition."""
+    """It does so even if it belongs to another partition."""
     rig = LogsRig(table)
     rig.put(record(1, at_s=1))
     rig.tend(20)

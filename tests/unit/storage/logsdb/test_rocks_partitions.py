@@ -46,7 +46,7 @@ class RocksRig(LogsRig):
         return len(self.families())
 
     def families(self) -> list[str]:
-        """As they are on disk."""
+        """Return the column families as they are on disk."""
         names = Rdict.list_cf(str(self.path), Options(raw_mode=True))
         return sorted(name for name in names if name != "default")
 
@@ -109,7 +109,7 @@ DAY_S = 86_400
 
 
 def partition_of(rig: RocksRig, offset: int) -> int:
-    """Where the record is."""
+    """Return the partition that holds the record."""
     log = rig.logs.look(LOG)
     (found,) = (
         partition
@@ -124,7 +124,7 @@ def partition_of(rig: RocksRig, offset: int) -> int:
 def test_a_clock_that_was_ahead_does_not_end_the_making_of_partitions(
     tmp_path: Path, first_s: int
 ) -> None:
-    """It was when a partition began; with the second number already when the node was new."""
+    """The clock was ahead when a partition began; with the second number, when the node was new."""
     rig = RocksRig(tmp_path / "db", begin_s=first_s)
     rig.put(record(1, at_s=1))
     rig.tend(DAY_S + 10)
@@ -145,7 +145,7 @@ def test_a_clock_that_was_ahead_does_not_end_the_making_of_partitions(
 
 
 def test_a_record_goes_where_its_time_is(rig: RocksRig) -> None:
-    """As when it is rebuilt: it goes with the others of its time."""
+    """A record that is rebuilt goes with the others of its time."""
     rig.fill(3)
     rig.put(record(100, at_s=3), record(101, at_s=13), record(102, at_s=23), record(103, at_s=99))
     rig.trim(2)
@@ -249,7 +249,7 @@ def test_what_is_trimmed_gives_its_space_back(tmp_path: Path, large_batch_bytes:
 
 
 def size(path: Path) -> int:
-    """Of the files of RocksDB that are not its log, and of our own."""
+    """Return the size of RocksDB's files without its log, and of our own."""
     found = [*path.glob("*.sst"), *path.glob("*.blob"), *files_of_batches(path)]
     return sum(file.stat().st_size for file in found)
 
@@ -510,7 +510,7 @@ def test_a_damaged_batch_is_told(
 
 
 def test_a_missing_file_is_told(rig: RocksRig) -> None:
-    """As every other damage of batches: who asks gets the rest."""
+    """A missing file counts as damage of its batches: a reader gets the rest."""
     rig.put(record(1), record(2, batch=b"tiny"), record(3))
     [file] = files_of_batches(rig.path)
     file.unlink()

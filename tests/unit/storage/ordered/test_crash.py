@@ -34,7 +34,7 @@ def break_from(path: Path, offset: int, way: str) -> None:
 
 
 def unharmed(whole: Path, broken: Path, start: int, size: int) -> int:
-    """How many records from `start` on, of `size` each, are as they were. Zeros may hit zeros."""
+    """Return how many records of `size` from `start` on are unchanged. Zeros may hit zeros."""
     before, after = whole.read_bytes(), broken.read_bytes()
     count = 0
     while any(record := before[start + count * size : start + (count + 1) * size]):

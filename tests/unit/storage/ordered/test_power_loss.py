@@ -79,7 +79,7 @@ class Story:
         self.rig.append(*sizes, epoch=self.epoch, done=done)
 
     def commit(self) -> None:
-        """Only what is stored is ever committed."""
+        """Commit only what is stored."""
         length = self.random.randint(0, max(0, self.acknowledged + 1 - self.uncommitted))
         glsn = self.high_watermark + self.random.randint(1, 3)
         self.high_watermark = glsn + length
@@ -102,7 +102,7 @@ class Story:
         self.rig.store.trim(glsn, done)
 
     def truncate(self) -> None:
-        """As a seal does: everything that is not committed goes."""
+        """Drop everything that is not committed, as a seal does."""
         keep = self.uncommitted - 1
         self.acknowledged = min(self.acknowledged, keep)
         self.epoch += 1

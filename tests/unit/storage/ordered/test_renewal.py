@@ -148,7 +148,7 @@ def test_a_failed_replica_is_recovered_when_there_is_room_again(tmp_path: Path) 
 
 
 class PowerLoss(BaseException):
-    """Not an error: nothing may catch it."""
+    """Raised when the power is lost. It is not an error: nothing may catch it."""
 
 
 def power_lost() -> None:
@@ -350,7 +350,7 @@ def test_power_lost_in_a_repair_leaves_the_batch_broken_or_sound() -> None:
 
 
 def test_real_files_can_be_set_aside(tmp_path: Path) -> None:
-    """What a wipe needs of the file system: a directory with open files is renamed and removed."""
+    """A wipe needs a file system that renames and removes a directory with open files."""
     files = RealFiles()
     files.make_directory(str(tmp_path / "data"))
     file = files.open(str(tmp_path / "data" / "a"), create=True)

@@ -446,7 +446,7 @@ def test_trim_drops_whole_data_files_and_survives_a_restart(rig: StorageRig) -> 
 
 @pytest.mark.parametrize("trimmed", range(90, 100))
 def test_a_reader_goes_on_where_a_trim_has_just_ended(rig: StorageRig, trimmed: int) -> None:
-    """Also where the commit that it read last was dropped with its file."""
+    """It does so even if the commit that it read last was dropped with its file."""
     rig.fill(200)
     rig = rig.reopen()  # so that old commits are on disk only
     assert rig.read_all(1, trimmed) == list(range(1, trimmed + 1))
