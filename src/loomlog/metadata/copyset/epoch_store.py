@@ -59,7 +59,7 @@ class EpochStore:
             case GetState():
                 await self.begin(self._segment(loglet))
             case Activate():
-                taken = await self._activate(loglet, node, asked.expected)
+                taken = await self.take_epoch(loglet, node, asked.expected) is not None
             case SetClean():
                 await self._change(loglet, lambda state: log_state.set_clean(state, asked))
             case Finish():
@@ -75,26 +75,6 @@ class EpochStore:
         message = self.for_a_sequencer(record) if taken else self.to_wire(record)
         message.taken = taken
         return message
-
-    async def _activate(self, loglet: LogId, node: NodeId, expected: int) -> bool:
-        """Give a node the next epoch; return whether it got it. A node that has the epoch already
-        may have used it before it was restarted, so it must not take it for a new one."""
-        segment = self._segment(loglet)
-        await self.begin(segment)
-        is_taken = False
-
-        def activated(state: LogState) -> LogState:
-            nonlocal is_taken
-            is_taken = state.epoch == expected and not state.closed
-            if not is_taken:
-                return state
-            noted = log_state.note_tail(state, self._tails.get(loglet, 0))
-            return log_state.take_epoch(noted, node, self.next_nodeset(segment, state))
-
-        state = await self._change(loglet, activated)
-        if is_taken:
-            logger.info("segment %d: node %d took epoch %d", loglet, node, state.epoch)
-        return is_taken
 
     def to_wire(self, record: CopysetRecord) -> pb.CopysetState:
         message = state_to_wire(record.loglet, record.state, self.nodes.known())
@@ -136,25 +116,30 @@ class EpochStore:
             self.tell(segment.loglet)
 
     async def take_epoch(
-        self, loglet: LogId, node: NodeId, expected: Epoch, *, closed: bool
+        self, loglet: LogId, node: NodeId, expected: Epoch, *, closed: bool = False
     ) -> CopysetRecord | None:
-        """Take an epoch for a node that has not asked; with `closed` the loglet takes no more
-        appends. None: the expected epoch is not the newest any more, or the node took it itself."""
+        """Give a node the next epoch. With `closed` the loglet takes no more appends.
+
+        None: the expected epoch is not the newest any more, or no appends are taken. A node that
+        has the epoch already may have used it before it was restarted, so it does not get it."""
         segment = self._segment(loglet)
         await self.begin(segment)
-        is_ours = False
+        is_taken = False
 
         def taken(state: LogState) -> LogState:
-            nonlocal is_ours
-            is_ours = state.epoch == expected
-            if not is_ours:
+            nonlocal is_taken
+            is_taken = state.epoch == expected and (closed or not state.closed)
+            if not is_taken:
                 return state
             nodeset = self.next_nodeset(segment, state)
             noted = log_state.note_tail(state, self._tails.get(loglet, 0))
             return log_state.take_epoch(noted, node, nodeset, closed=closed)
 
         state = await self._change(loglet, taken)
-        return replace(self._record(loglet), state=state) if is_ours else None
+        if not is_taken:
+            return None
+        logger.info("segment %d: node %d took epoch %d", loglet, node, state.epoch)
+        return replace(self._record(loglet), state=state)
 
     async def trim(self, loglet: LogId, lsn: Lsn) -> None:
         await self._change(loglet, lambda state: log_state.trim(state, lsn))

@@ -1,0 +1,74 @@
+"""The record of a chained loglet: which replicas join, leave, and are removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loomlog.core.chained.chain import Replica, ReplicaEpochs, first_projection
+from loomlog.core.chained.loglet import ChainedRecord
+from loomlog.core.history import Unknowable
+
+PROJECTION = first_projection(7, [[1, 2], [2, 3]], birth=1, sequencer=1)
+RECORD = ChainedRecord(7, 5, 9, PROJECTION, made=True)
+NEWCOMER = Replica(4, 7, 0, 88)
+NEXT = PROJECTION._replace(epoch=2)
+
+
+def test_a_projection_of_another_epoch_changes_nothing() -> None:
+    assert RECORD.swap(PROJECTION) is RECORD
+    assert RECORD.swap(PROJECTION._replace(epoch=3)) is RECORD
+
+
+def test_replicas_that_leave_are_removed_later() -> None:
+    first, second = PROJECTION.chains
+    after = RECORD.swap(NEXT._replace(chains=(first[1:], second)))
+    assert after.dropping == after.needless == (first[0],)
+    assert first[0] in after.replicas
+    assert after.nodes_used == [2, 2, 3]
+    assert after.forget(first[0]).needless == ()
+
+
+def test_a_newcomer_joins() -> None:
+    admitted = RECORD.admit(NEWCOMER)
+    assert admitted.joining == (NEWCOMER,)
+    first, second = PROJECTION.chains
+    joined = admitted.swap(NEXT._replace(chains=((*first, NEWCOMER), second)))
+    assert (joined.joining, joined.needless) == ((), ())
+
+
+def test_a_newcomer_is_given_up() -> None:
+    after = RECORD.admit(NEWCOMER).give_up(NEWCOMER)
+    assert (after.joining, after.given_up) == ((), (NEWCOMER,))
+    assert after.give_up(NEWCOMER) == after
+
+
+def test_a_chain_that_begins_again_is_trimmed_again_and_its_newcomers_are_given_up() -> None:
+    fresh = Replica(3, 7, 0, 99)
+    record = replace(RECORD.admit(NEWCOMER, fresh), trimmed=4)
+    lost = NEXT._replace(chains=((fresh,), PROJECTION.chains[1]), lost=(8, 0))
+    after = record.swap(lost)
+    assert (after.joining, after.given_up, after.trimmed) == ((), (NEWCOMER,), 0)
+    assert after.dropping == PROJECTION.chains[0]
+
+
+def test_newcomers_are_believed_first_and_the_first_to_leave_last() -> None:
+    left, given_up = (Replica(1, 7, 0, 1), Replica(2, 7, 0, 1)), Replica(3, 7, 0, 5)
+    record = replace(RECORD, joining=(NEWCOMER,), dropping=left, given_up=(given_up,))
+    assert record.older(0) == [NEWCOMER, given_up, *reversed(left)]
+    assert record.older(1) == []
+
+
+def test_a_loglet_that_belongs_to_no_log_removes_all_its_replicas() -> None:
+    after = RECORD.admit(NEWCOMER).abandon()
+    assert set(after.dropping) == {*PROJECTION.replicas, NEWCOMER}
+    assert after.nodes_used == []
+    assert after.abandon() is after
+
+
+def test_a_record_is_restored_from_what_nodes_hold() -> None:
+    held = dict.fromkeys(PROJECTION.replicas, ReplicaEpochs(sealed=3, written=3))
+    restored = RECORD.admit(NEWCOMER).restore(held)
+    assert isinstance(restored, ChainedRecord)
+    assert (restored.projection.epoch, restored.joining) == (3, ())
+    others = {NEWCOMER: ReplicaEpochs(sealed=3, written=3)}
+    assert isinstance(RECORD.restore(others), Unknowable)
