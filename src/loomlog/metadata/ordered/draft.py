@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from loomlog.core.history import Unknowable
-from loomlog.core.ordered.evidence import Stream, newest_stream
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.ordered.held_replicas import HeldReplica
-from loomlog.metadata.ordered.records import PREFIX, StreamRecord
+from loomlog.metadata.ordered.records import PREFIX
 from loomlog.metadata.rollback.draft import Draft, ProtocolDraft
 from loomlog.protocol_names import ORDERED
 from loomlog.types import LogId, NodeId, StreamId
@@ -76,53 +75,32 @@ class OrderedDraft(ProtocolDraft):
                     "not known any more: it stays there, and cannot be read"
                 )
                 continue
-            before = None
-            if stream is not None:
-                before = Stream(stream.replicas, stream.epoch, stream.sealed)
-            newest = newest_stream(before, {node: held[node].report for node in held})
+            if stream is None:
+                stream = _added(logs[log_id], stream_id, held)
+            newest = stream.as_held(
+                {node: replica.report for node, replica in held.items()},
+                {node: replica.birth for node, replica in held.items()},
+            )
             if isinstance(newest, Unknowable):
                 draft.reasons.append(f"stream {stream_id}: {newest.why}")
                 continue
-            if stream is None:
-                stream = _added(draft, logs[log_id], stream_id, held)
-            draft.changes[_key(stream_id)] = _as_held(stream, newest, held)
+            if stream_id not in known:
+                name = logs[log_id].name
+                draft.notes.append(f"log {name}: stream {stream_id} was added since: taken in")
+            draft.changes[_key(stream_id)] = newest
 
     def seal_changed(self, draft: Draft) -> None:
         """Mark streams as sealed if their replicas may not know of the change."""
         known = {stream.stream_id: stream for stream in draft.decoded(PREFIX, StreamRecord)}
         for key, after in list(draft.changes.items()):
             if isinstance(after, StreamRecord):
-                before = known.get(after.stream_id)
-                same = before and (before.replicas, before.epoch) == (after.replicas, after.epoch)
-                if not same:
-                    draft.changes[key] = replace(after, epoch=after.epoch + 1, sealed=True)
+                draft.changes[key] = after.sealed_unless_same(known.get(after.stream_id))
 
 
-def _added(
-    draft: Draft, log: LogRecord, stream_id: StreamId, held: Mapping[NodeId, HeldReplica]
-) -> StreamRecord:
+def _added(log: LogRecord, stream_id: StreamId, held: Mapping[NodeId, HeldReplica]) -> StreamRecord:
     """Adopt a stream that was added to a log since the copy was made."""
-    draft.notes.append(f"log {log.name}: stream {stream_id} was added since: taken in")
     loglet, stamp = log.layout.active.loglet, next(iter(held.values())).stamp
     return StreamRecord(stream_id, log.log_id, loglet, (), epoch=0, sealed=True, stamp=stamp)
-
-
-def _as_held(
-    stream: StreamRecord, newest: Stream, held: Mapping[NodeId, HeldReplica]
-) -> StreamRecord:
-    joining = () if stream.joining is None else (stream.joining,)
-    left = (*stream.left, *stream.dropping, *joining, *stream.replicas, *held)
-    return replace(
-        stream,
-        replicas=newest.replicas,
-        epoch=newest.epoch,
-        sealed=newest.sealed,
-        joining=None,
-        leaving=None,
-        dropping=(),
-        births=tuple({**dict(stream.births), **{n: held[n].birth for n in held}}.items()),
-        left=tuple(n for n in dict.fromkeys(left) if n not in newest.replicas),
-    )
 
 
 def _key(stream_id: StreamId) -> str:

@@ -12,6 +12,7 @@ import asyncio
 from typing import ClassVar, Final
 
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.core.segments import Segment, Successor
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
@@ -19,7 +20,7 @@ from loomlog.metadata.metrics import Metric, Sample
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.orders import Orders
-from loomlog.metadata.ordered.records import StreamRecord, StreamRecords
+from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.metadata.ordered.relief import Relief
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.metadata.ordered.repair_steps import RepairSteps

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.situation import Nodes
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.core.placement import Candidate, Load, choose_spare, why_not
 from loomlog.metadata.nodes import placement
 from loomlog.metadata.nodes.placement import LostNodes
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.types import NodeId, ReplicaState, StreamId
 
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from typing import Final
 
 from loomlog.core.chained.chain import POSITION_MAX
 from loomlog.core.ordered.evidence import StreamEvidence, Witness
 from loomlog.core.ordered.rebuild import Elsewhere, commits_after, rebuild
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.errors import LoomError
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import CountersRecord, LogRecord, decode, encode
 from loomlog.metadata.offline.collector import Collector, ReplicaAnswer
 from loomlog.metadata.offline.rebuild import Findings, LogFinding, RoundRebuild
-from loomlog.metadata.ordered.records import PREFIX, StreamRecord, StreamRecords
+from loomlog.metadata.ordered.records import PREFIX, StreamRecords
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.protocol_names import ORDERED
 from loomlog.types import Glsn, NodeId, StreamId, SyncMode
@@ -125,15 +125,8 @@ class OrderedRebuild(RoundRebuild):
         """Seal the streams of these nodes and continue without them; spares take their places."""
         for key, item in (await store.list(PREFIX)).items():
             stream = decode(StreamRecord, key, item.value)
-            gone = [node for node in stream.replicas if node in nodes]
-            if gone:
-                changed = replace(
-                    stream,
-                    replicas=tuple(node for node in stream.replicas if node not in nodes),
-                    epoch=stream.epoch + 1,
-                    sealed=True,
-                    left=tuple(dict.fromkeys((*stream.left, *gone))),
-                )
+            changed = stream.give_up(nodes)
+            if changed != stream:
                 await store.compare_and_swap(key, item.version, encode(changed))
 
 

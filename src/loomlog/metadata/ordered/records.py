@@ -8,9 +8,10 @@ something of it, and is deleted with the last of that.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.errors import Busy, NotFound
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.loglet_records import LogletRecords
@@ -19,80 +20,6 @@ from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import LogId, NodeId, StreamId
 
 PREFIX = "stream/"  # of the keys of records
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRecord:
-    """A stream of a log, with its replicas and what operators want of it."""
-
-    stream_id: StreamId
-    log_id: LogId
-    loglet: LogId  # of its segment
-    replicas: tuple[NodeId, ...]  # the first is the primary
-    epoch: int
-    sealed: bool
-    wanted_running: bool = True  # False: an operator sealed it
-    wanted_replicas: int = 0  # 0: as many as its log says
-    joining: NodeId | None = None  # is being filled, to become a replica
-    leaving: NodeId | None = None  # an operator wants this replica elsewhere, or gone
-    dropping: tuple[NodeId, ...] = ()  # what these hold of it is to be deleted
-    left: tuple[NodeId, ...] = ()  # were replicas, and keep what they have until the log is deleted
-    stamp: int = 0  # of its creation; stored with every replica, and named to delete one
-    births: tuple[tuple[NodeId, int], ...] = ()  # of the replicas that were ordered, by node
-    unregistered: tuple[NodeId, ...] = ()  # by an operator; what they keep is not taken up again
-    taken_back: bool = False  # it never ran, or has nothing left
-
-    @property
-    def placement(self) -> tuple[tuple[NodeId, ...], NodeId | None, NodeId | None]:
-        """The replicas, and which of them join and leave."""
-        return self.replicas, self.joining, self.leaving
-
-    @property
-    def filled(self) -> tuple[NodeId, ...]:
-        """The nodes with a replica, or with one that is being made there."""
-        return self.replicas if self.joining is None else (*self.replicas, self.joining)
-
-    @property
-    def holders(self) -> tuple[NodeId, ...]:
-        """All nodes that may have something of it."""
-        return tuple(dict.fromkeys((*self.filled, *self.dropping, *self.left)))
-
-    def birth_on(self, node: NodeId) -> int:
-        return dict(self.births).get(node, 0)
-
-    def with_replicas(
-        self,
-        replicas: tuple[NodeId, ...],
-        dropping: tuple[NodeId, ...],
-        births: Mapping[NodeId, int],
-    ) -> StreamRecord:
-        left = dict.fromkeys((*self.left, *self.replicas))
-        sent_away = () if self.leaving is None else (self.leaving,)
-        unregistered = {*self.unregistered, *sent_away}.difference(replicas, dropping)
-        return replace(
-            self,
-            replicas=replicas,
-            joining=None if self.joining in replicas else self.joining,
-            leaving=self.leaving if self.leaving in replicas else None,
-            dropping=tuple(dict.fromkeys((*self.dropping, *dropping))),
-            left=tuple(n for n in left if n not in replicas and n not in dropping),
-            births=tuple({**dict(self.births), **births}.items()),
-            unregistered=tuple(sorted(unregistered)),
-        )
-
-    def without_dropped(self, node: NodeId) -> StreamRecord:
-        return replace(self, dropping=_without((node,), self.dropping))
-
-    def without_holders(self, nodes: Collection[NodeId]) -> StreamRecord:
-        """Forget nodes that have nothing of it any more."""
-        return replace(
-            self,
-            replicas=_without(nodes, self.replicas),
-            joining=None if self.joining in nodes else self.joining,
-            dropping=_without(nodes, self.dropping),
-            left=_without(nodes, self.left),
-            unregistered=_without(nodes, self.unregistered),
-        )
 
 
 class StreamRecords(LogletRecords[StreamRecord]):
@@ -172,26 +99,20 @@ class StreamRecords(LogletRecords[StreamRecord]):
         return streams
 
     async def update(self, stream_id: StreamId, **changes: Any) -> StreamRecord:
-        return await self.change(stream_id, lambda s: self._with_birth(s, replace(s, **changes)))
+        return await self.change(stream_id, lambda stream: replace(stream, **changes))
 
-    async def wish(self, stream_id: StreamId, **wishes: Any) -> None:
+    async def wish(self, stream_id: StreamId, joining: NodeId | None = None, **more: Any) -> None:
         """Write which replicas a stream should have; Busy if that changed since it was read."""
         known = self.stream(stream_id)
 
         def wished(stream: StreamRecord) -> StreamRecord:
             if stream.placement != known.placement:
                 raise Busy(f"the replicas of stream {stream_id} have just changed: try again")
-            return self._with_birth(stream, replace(stream, **wishes))
+            if joining is not None:
+                stream = stream.join(joining, self.catalog.new_stamp())
+            return replace(stream, **more)
 
         await self.change(stream_id, wished)
-
-    def _with_birth(self, before: StreamRecord, after: StreamRecord) -> StreamRecord:
-        """Give a newcomer a birth of its own, so that giving it up deletes nothing else."""
-        node = after.joining
-        if node is None or node == before.joining:
-            return after
-        births = tuple(birth for birth in after.births if birth[0] != node)
-        return replace(after, births=(*births, (node, self.catalog.new_stamp())))
 
     async def swap_replicas(
         self,
@@ -204,15 +125,6 @@ class StreamRecords(LogletRecords[StreamRecord]):
         is not. A replica that an operator removed without a successor is unregistered. `births`
         are those of newcomers: they may have joined with the data they had."""
         await self.change(stream_id, lambda s: s.with_replicas(replicas, tuple(dropping), births))
-
-    async def drop_joining(self, stream_id: StreamId, node: NodeId) -> None:
-        """Give up a newcomer; its partial replica is to be deleted."""
-
-        def dropped(stream: StreamRecord) -> StreamRecord:
-            dropping = tuple(dict.fromkeys((*stream.dropping, node)))
-            return replace(stream, joining=None, dropping=dropping)
-
-        await self.change(stream_id, dropped)
 
     # ---- indexes
 
@@ -249,7 +161,3 @@ class StreamRecords(LogletRecords[StreamRecord]):
 
     def _gone(self, number: int) -> NotFound:
         return NotFound(f"stream {number} was deleted")
-
-
-def _without(gone: Collection[NodeId], nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-    return tuple(node for node in nodes if node not in gone)

@@ -230,7 +230,7 @@ class RepairSteps:
             await self._drop_joining(stream, node, str(error))
 
     async def _drop_joining(self, stream: StreamRounds, node: NodeId, reason: str) -> bool:
-        await self._records.drop_joining(stream.stream_id, node)
+        await self._records.change(stream.stream_id, lambda s: s.drop_joining(node))
         adopt_wishes(stream, self._records)
         stream.reports.pop(node, None)
         stream.sent.pop(node, None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from loomlog.core.ordered.repair import Loss, find_loss
 from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.types import Llsn, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb

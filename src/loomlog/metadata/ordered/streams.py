@@ -9,12 +9,12 @@ from typing import Final
 
 from loomlog import limits
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.errors import Busy, InvalidArgument, LoomError
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.orders import Orders
-from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.metadata.ordered.repair_loop import Reconciler
 from loomlog.metadata.ordered.repair_steps import adopt_wishes
 from loomlog.protocol_names import ORDERED

@@ -314,8 +314,8 @@ async def test_a_newcomer_that_is_given_up_keeps_what_it_had_before(tmp_path: Pa
         await cluster.runs_on(1, 3)
         kept = nodes[1].replicas[1]
         records = stream_records(cluster.repository)
-        await records.update(1, joining=2)
-        await records.drop_joining(1, 2)
+        await records.wish(1, joining=2)
+        await records.change(1, lambda stream: stream.drop_joining(2))
         await nodes[1].restart(cluster.address)
         await nodes[1].until(lambda: "remove 1" in nodes[1].orders)
         assert nodes[1].replicas[1].context == kept.context

@@ -9,6 +9,7 @@ from loomlog.core.chained.chain import Replica, ReplicaEpochs, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.copyset.log_state import first_state, take_epoch
 from loomlog.core.copyset.nodeset import Member
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.core.segments import Segment, Settings
 from loomlog.metadata.catalog.records import (
     CountersRecord,
@@ -22,7 +23,6 @@ from loomlog.metadata.chained.records import ChainedDraft
 from loomlog.metadata.copyset.records import CopysetDraft, CopysetRecord
 from loomlog.metadata.ordered.draft import OrderedDraft
 from loomlog.metadata.ordered.held_replicas import HeldReplica
-from loomlog.metadata.ordered.records import StreamRecord
 from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft
 from loomlog.metadata.store.contract import Versioned
 from loomlog.types import ReplicaState, Report
