@@ -275,11 +275,14 @@ class LogRounds:
         known = {r.high_watermark: r for r in rounds if _gives(r, stream.stream_id)}
         self._keep(known | {round_.high_watermark: round_ for round_ in self._kept})
         report = stream.reports[node]
+        # Not below the epochs of what is inferred: an older copy of a replica has to refuse it.
+        newest = _part_of(self._last, stream.stream_id) if self._last is not None else None
+        epoch = stream.epoch if newest is None else newest.epoch
         for hole in self._holes(stream, report):
             # Nobody else can have had positions in between if the stream had as many entries.
             length = min(hole.end, report.written_end) - hole.first
             if length > 0 and hole.end - hole.first == hole.high_watermark - hole.after:
-                part = RoundPart(stream.stream_id, report.epoch, hole.first, hole.after + 1, length)
+                part = RoundPart(stream.stream_id, epoch, hole.first, hole.after + 1, length)
                 inferred = Round(self.log_id, hole.after, hole.after + length, (part,))
                 kept = {round_.high_watermark: round_ for round_ in self._kept}
                 self._keep({inferred.high_watermark: inferred} | kept)

@@ -254,3 +254,22 @@ def test_positions_that_only_one_stream_can_have_had_follow_from_their_number(
     assert [(c.glsn, c.length) for c in sent if c.llsn < end] == [
         (2 + sum(lengths[:i]), length) for i, length in enumerate(lengths)
     ]
+
+
+def test_an_older_copy_of_a_replica_refuses_commits_that_were_inferred() -> None:
+    """It may hold a batch that was never acknowledged, in a place that got another one later."""
+    log = LogRounds(9)
+    stream = log.add_stream(1, (1,), 1, sealed=False)
+    for llsn, epoch in ((1, 1), (2, 2), (3, 2)):
+        stream.epoch = epoch
+        high = log.high_watermark
+        log.report(1, report(1, llsn + 1, offset=llsn, high=high, stored=high, epoch=epoch))
+        run(log)
+        log.forget_stored()
+    older = Replica(1, 1, 1, ReplicaContext(1, 2, 4))
+    log.report(1, older.report())
+    log.recall(stream, 1, [])
+    sent = [commit for _, commit in log.commits_for(1, empty=True)]
+    assert sent
+    assert [older.commit(commit) for commit in sent] == [CommitOutcome.MISSED] * len(sent)
+    assert older.last_committed_llsn == 1
