@@ -80,9 +80,9 @@ class Location:
         with opened as sink:
             yield sink
         if local:
-            _force(path)
+            make_durable(path)
             self._files.move(path, self._of(name))
-            _force(self._path)
+            make_durable(self._path)
 
     def write(self, name: str, data: bytes) -> None:
         with self.create(name) as sink:
@@ -117,8 +117,8 @@ class Location:
         return Unavailable(f"the archive at {self.uri} {what}: {_one_line(problem)}")
 
 
-def _force(path: str) -> None:
-    """Sync a file or directory, so that it survives a power loss."""
+def make_durable(path: str | Path) -> None:
+    """Sync a file, or the names in a directory, so that it survives a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

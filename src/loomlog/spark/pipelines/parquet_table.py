@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import pyarrow.parquet as pq
 
+from loomlog.archive.location import make_durable
 from loomlog.errors import Corrupt, InvalidArgument, NotFound
 from loomlog.spark.pipelines.outputs import UnitId, versioned
 
@@ -214,15 +215,6 @@ def write_files(frame: DataFrame, table: Path, unit: UnitId) -> list[TableFile]:
     make_durable(table / place)
     make_durable(table / DATA)
     return [file for file in found if file["rows"]]
-
-
-def make_durable(path: Path) -> None:
-    """Force a file, or the names in a directory, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _described(table: Path, path: Path) -> TableFile:
