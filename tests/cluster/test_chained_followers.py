@@ -16,9 +16,9 @@ from loomlog import columns
 from loomlog.client.log import Log
 from loomlog.client.loglets.chained.chains import View
 from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
-from loomlog.client.loglets.chained.part import STALL_S
 from loomlog.client.loglets.contract import Fixed
 from loomlog.core.chained.chain import Replica
+from loomlog.core.chained.follow import STALL_S
 from loomlog.core.chained.messages import Answer, Request
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry

@@ -28,8 +28,8 @@ from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.part import Following, trimmed
 from loomlog.client.subscribe.pieces import Stored
-from loomlog.core.backoff import Backoff
 from loomlog.core.chained.chain import Block
+from loomlog.core.chained.follow import STALL_S, Absence, Inquiry, Patience
 from loomlog.core.chained.messages import (
     Fetch,
     Fetched,
@@ -45,9 +45,6 @@ from loomlog.types import Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 
 WAIT_MS: Final = 2000  # for a tail that has no more blocks; then it is asked again
-STALL_S: Final = 0.1  # until a missing block is investigated
-PEEK_S: Final = 0.005  # until the first peek: few blocks are later; then doubled up to STALL_S
-IDLE_S: Final = 5.0  # the longest interval between investigations
 LATE_BYTES: Final = 64 * limits.KIB  # fetched by a peek; most of it has arrived before
 
 
@@ -69,14 +66,12 @@ class ChainedPart(Following):
         self._log = chains.log
         self._numbering = options.numbering
         self._gaps = options.gaps
-        self._hole_timeout_s = hole_timeout_s
         self._view = chains.view(stream.log_stream_id)
         self._tails = [_Fetched() for _ in self._view.projection.chains]
         self._decided: Block | None = None  # found by an investigation
         self._loss: Block | None = None  # begins a loss of which the end is looked for
         self._loss_end: Glsn = 0  # of the last such loss
-        self._looks = self._peeks = 0  # investigations and peeks for the next block
-        self._looked_s = self._peeked_s = self._loop.time()  # the last one, or when it became next
+        self._patience = Patience(hole_timeout_s, self._loop.time())
         self._window_bytes = max(1, options.window_bytes // len(self._tails))
         self._adopt(self._view)
         self._followers = [
@@ -118,8 +113,7 @@ class ChainedPart(Following):
 
     def _go_on(self, position: Glsn) -> None:
         self._next = position
-        self._looks = self._peeks = 0
-        self._looked_s = self._peeked_s = self._loop.time()
+        self._patience.advance(self._loop.time())
 
     def _release(self) -> None:
         for follower in self._followers:
@@ -188,56 +182,31 @@ class ChainedPart(Following):
         if self._loss is not None:
             await self._find_end_of_loss(self._loss)
             return
-        due_s, peek_s = self._due_s(), self._peek_s()
-        await self._doze(min(due_s, peek_s))
+        absence = self._absence()
+        await self._doze(self._patience.due_s(absence))
         if self._at_end() or self._failure is not None:
             return
+        inquiry = self._patience.begin(absence, self._loop.time())
+        if inquiry is None:
+            return
         try:
-            now_s = self._loop.time()
-            if now_s >= peek_s and (now_s < due_s or not self._peeks):
-                await self._peek()
-                self._peeked_s = self._loop.time()
-            elif now_s >= due_s:
-                await self._look_into_it()
-                self._looked_s = self._loop.time()
+            await (self._peek() if inquiry is Inquiry.PEEK else self._look_into_it())
+            self._patience.end(inquiry, self._loop.time())
         except SegmentGoneError as error:
             self._gone(error)
 
-    def _due_s(self) -> float:
-        """Return when to investigate why the next block is missing."""
-        patience_s = Backoff(STALL_S, IDLE_S).delay_s(self._looks)
-        again_s = self._looked_s + patience_s
-        if self._is_void():
-            if self._next < self._view.projection.lost_end(self._next) and not self._looks:
-                return self._looked_s + PEEK_S
-            return self._looked_s if self._peeks and not self._looks else again_s
-        if (later_s := self._later_s()) is not None:
-            hole_s = later_s + self._hole_timeout_s
-            return max(hole_s, again_s) if self._looks else hole_s
-        if self._stop is not None:
-            return max(again_s, self._looked_s + self._hole_timeout_s)
-        return self._looked_s + IDLE_S
-
-    def _is_void(self) -> bool:
-        """Return whether the next position can no longer be written by its writer."""
-        return self._next < self._view.projection.start or self._view.projection.closed
-
-    def _later_s(self) -> float | None:
-        """Return when the first later block arrived; None if none has."""
-        return min((tail.came_s[0] for tail in self._tails if tail.blocks), default=None)
-
-    def _peek_s(self) -> float:
-        """Return when to read the next block directly; never, unless fetching has passed it."""
-        later_s = self._later_s()
-        if later_s is None or self._tails[self._next % len(self._tails)].end <= self._next:
-            return float("inf")
-        if self._peeks:
-            again_s = Backoff(PEEK_S, STALL_S).delay_s(self._peeks)
-            return float("inf") if self._is_void() else self._peeked_s + again_s
-        return later_s if self._is_void() else later_s + PEEK_S
+    def _absence(self) -> Absence:
+        """Return what is known of the next block, which has not arrived."""
+        projection, position = self._view.projection, self._next
+        return Absence(
+            is_void=position < projection.start or projection.closed,
+            is_lost=position < projection.lost_end(position),
+            is_wanted=self._stop is not None,
+            is_passed=self._tails[position % len(self._tails)].end > position,
+            later_s=min((tail.came_s[0] for tail in self._tails if tail.blocks), default=None),
+        )
 
     async def _peek(self) -> None:
-        self._peeks += 1
         view, address = self._view, self._next
         replica = view.projection.chain_of(address)[-1]
         request = Fetch(view.epoch, address, LATE_BYTES)
@@ -248,7 +217,6 @@ class ChainedPart(Following):
                     self._tails[replica.chain].late = deque(answer.blocks)
 
     async def _look_into_it(self) -> None:
-        self._looks += 1
         view = self._view
         if view.projection.closed and self._next >= view.projection.start:
             await self._learn_end()
@@ -260,15 +228,15 @@ class ChainedPart(Following):
             case Trimmed(position):
                 raise trimmed(self._numbering, self._next, self._log.name, position + 1)
             case Interrupted():
-                self._adopt(await self._chains.recover(view, outcome, self._looks))
+                self._adopt(await self._chains.recover(view, outcome, self._patience.looks))
 
     async def _find_end_of_loss(self, block: Block) -> None:
         view = self._view
         try:
             outcome = await self._chains.run(view, find_end_of_loss(view.projection, block))
             if isinstance(outcome, Interrupted):
-                self._looks += 1
-                self._adopt(await self._chains.recover(view, outcome, self._looks))
+                self._patience.looks += 1
+                self._adopt(await self._chains.recover(view, outcome, self._patience.looks))
                 return
         except SegmentGoneError as error:
             self._gone(error)
