@@ -167,7 +167,7 @@ class Metadata:
         """Send a request once, without a task or Future, for the hot path of appends. Return None
         if not connected. After an error, callers may fall back to `request`."""
         connection = self._connections.get(self._addresses[self._chosen])
-        return None if connection is None else Attempt(self, connection, frame, on_reply)
+        return None if connection is None else LeaderCall(self, connection, frame, on_reply)
 
     async def _attempt(self, frame: pb.Frame, deadline_s: float, repeatable: bool) -> pb.Frame:
         now_s = asyncio.get_running_loop().time
@@ -257,7 +257,7 @@ def _tells(error: Retryable) -> int:
     return 1 if isinstance(error, Timeout) else 2
 
 
-class Attempt(Call[Frame]):
+class LeaderCall(Call[Frame]):
     """A request to one repository, which may turn out not to lead."""
 
     def __init__(

@@ -17,7 +17,7 @@ from typing import Final
 from loomlog.batch import read_header
 from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.copyset.part import lost
-from loomlog.client.loglets.copyset.reader_driver import Reading
+from loomlog.client.loglets.copyset.reader_driver import RunningReader
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe.pieces import Referred, decode, refers
@@ -58,7 +58,7 @@ class CopysetFinder:
     def __init__(self, segments: Segments, tails: CopysetTail) -> None:
         self._segments = segments
         self._tails = tails
-        self._guessing = Guessing(segments)
+        self._guessing = LikelyHolders(segments)
         self._name = segments.log.name
         self._written: dict[StreamId, Glsn] = {}  # the last known position of each stream
 
@@ -111,7 +111,7 @@ class CopysetFinder:
         self, view: View, position: Glsn, deadline_s: float
     ) -> Deliver | ReadGap | None:
         changed = asyncio.Event()
-        reading = Reading(
+        reading = RunningReader(
             self._segments, view, position, position, changed.set, room_bytes=ROOM_BYTES
         )
         try:
@@ -146,7 +146,7 @@ def _entry(record: Record, position: Glsn) -> Entry | Referred:
     return piece if isinstance(piece, Referred) else piece.batch.entry(index)
 
 
-class Guessing:
+class LikelyHolders:
     """Reads single records of the copyset segments of one log from likely holders."""
 
     def __init__(self, segments: Segments) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from loomlog.batch import read_header
 from loomlog.client.loglets.contract import FollowOptions
-from loomlog.client.loglets.copyset.reader_driver import Reading
+from loomlog.client.loglets.copyset.reader_driver import RunningReader
 from loomlog.client.loglets.copyset.segments import Segments
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe import pieces
@@ -50,8 +50,8 @@ class CopysetPart(Following):
         self._behind = False  # whether it reads beyond the run
         self._reading = self._read(start, self._stop)
 
-    def _read(self, first: Glsn, until: Glsn | None) -> Reading:
-        return Reading(
+    def _read(self, first: Glsn, until: Glsn | None) -> RunningReader:
+        return RunningReader(
             self._segments,
             self._segments.view(self._stream.log_stream_id),
             first,

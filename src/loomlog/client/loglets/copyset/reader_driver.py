@@ -36,7 +36,7 @@ ANSWER_S: Final = 2.0  # beyond WAIT_MS, until a silent node has failed
 CLOSING_S: Final = 0.05  # between polls of a segment that is being closed
 
 
-class Reading:
+class RunningReader:
     """A running reader, for one consumer, until it is closed."""
 
     def __init__(

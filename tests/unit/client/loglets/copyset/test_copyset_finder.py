@@ -10,7 +10,7 @@ import pytest
 
 from loomlog.batch import assign_place, build
 from loomlog.client.loglets.copyset import finder
-from loomlog.client.loglets.copyset.finder import Guessing
+from loomlog.client.loglets.copyset.finder import LikelyHolders
 from loomlog.client.loglets.copyset.segments import Segments, View
 from loomlog.client.servers import CachedLog, Connections, Metadata
 from loomlog.core.copyset.messages import Delivered, LogState, Read
@@ -65,7 +65,7 @@ class Stage:
         self.nodes = {number: PlayedNode() for number in range(1, NODES + 1)}
         self.connections = Connections(codec, rng, 5.0)
         metadata = Metadata(["nowhere:1"], self.connections, rng, 5.0)
-        self.guessing = Guessing(Segments(CachedLog("events", metadata), self.connections))
+        self.guessing = LikelyHolders(Segments(CachedLog("events", metadata), self.connections))
 
     def view(self, trimmed: int = 0) -> View:
         members = tuple(Member(number) for number in self.nodes)
