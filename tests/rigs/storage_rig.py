@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+from hand_worker import HandWorker
 
 from loomlog.batch import assign_llsn, build, split
 from loomlog.config import StorageSettings
 from loomlog.limits import KIB
 from loomlog.storage.disk import RealFiles
-from loomlog.storage.files import File, Files, Finished, Step
+from loomlog.storage.files import File, Files, Finished
 from loomlog.storage.ordered.journal import Journal
 from loomlog.storage.ordered.replica_paths import StreamMeta
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.types import Buffer, CommitContext, SyncMode
 
 STREAM = 7
-
-
-class HandWorker:
-    """Runs a job when told to."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Sequence[Step], Finished]] = deque()
-        self.count = 0
-
-    def run(self, steps: Sequence[Step], finished: Finished) -> None:
-        self.jobs.append((steps, finished))
-        self.count += 1
-
-    def work(self) -> None:
-        """Do the oldest job."""
-        steps, finished = self.jobs.popleft()
-        error: BaseException | None = None
-        try:
-            for step in steps:
-                step()
-        except OSError as raised:
-            error = raised
-        finished(error)
-
-    def close(self) -> None:
-        while self.jobs:
-            self.work()
 
 
 @dataclass

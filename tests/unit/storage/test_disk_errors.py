@@ -7,9 +7,10 @@ import errno
 from collections.abc import Callable
 
 import pytest
+from hand_worker import HandWorker
 from logsdb_rig import LOG, LogsRig, record
 from sim_tables import SimLogs, SimTable
-from storage_rig import SMALL, HandWorker, StorageRig
+from storage_rig import SMALL, StorageRig
 
 from loomlog.core.chained import chain
 from loomlog.core.chained.chain import junk

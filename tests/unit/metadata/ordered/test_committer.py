@@ -74,11 +74,11 @@ async def test_no_node_hears_of_a_round_before_it_is_durable(tmp_path: Path) -> 
         assert answer.bounds.tail == 0
         assert node.commits == []
 
-        worker.do_next()
+        worker.work()
         await told(node, 1, 1)
         await worker.arrived.wait()
         assert len(worker.jobs) == 1, "the next round takes what was written meanwhile"
-        worker.do_next()
+        worker.work()
         await told(node, 1, 3)
         assert commits(node, 1) == [(1, 1, 1), (2, 2, 2)]
 
@@ -95,7 +95,7 @@ async def test_rounds_of_several_logs_go_to_a_node_in_one_message(tmp_path: Path
         node.report(1, 2, 3)
         await worker.arrived.wait()
         worker.by_itself = True
-        worker.do_next()  # the first log's round went alone, the others together
+        worker.work()  # the first log's round went alone, the others together
         for stream_id in (1, 2, 3):
             await told(node, stream_id, 1)
         assert node.commit_requests == 2
@@ -209,7 +209,7 @@ async def test_nothing_is_committed_before_a_round_log_that_failed_is_written(
         worker.arrived.clear()
         await worker.arrived.wait()  # it is tried again by itself
         assert node.commits == []
-        worker.do_next()
+        worker.work()
         await told(node, 1, 1)
 
 

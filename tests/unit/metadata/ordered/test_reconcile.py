@@ -242,7 +242,7 @@ async def test_a_seal_waits_for_the_round_that_is_under_way(tmp_path: Path) -> N
         for _ in range(5):
             await node.ask(pb.Frame(get_bounds=pb.GetBounds(name="events")))
         assert "seal 1 epoch 2" not in node.orders
-        worker.do_next()
+        worker.work()
         await all_run([node], 1, epoch=2)
         await told(node, 1, 2)
         assert node.replicas[1].next_llsn == 3

@@ -47,7 +47,7 @@ class MemberRig:
 
     def work(self) -> None:
         while self.worker.jobs:
-            steps, finished = self.worker.jobs.pop(0)
+            steps, finished = self.worker.jobs.popleft()
             try:
                 for step in steps:
                     step()
@@ -126,12 +126,12 @@ async def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
     sealed = rig.ask(Seal(), TWO)
     assert not sealed
     assert rig.member.leader == ONE
-    rig.worker.do_next(steps_before_crash=1)  # written, not yet under its name
+    rig.worker.crash_after(1)  # written, not yet under its name
     rig.close()
     rig = MemberRig(tmp_path)
     assert rig.member.leader == ONE
     appended = rig.ask(Append(13, [b"e"]))
-    rig.worker.do_next(steps_before_crash=1)  # written, not synced
+    rig.worker.crash_after(1)  # written, not synced
     assert not appended
     rig.close()
 
@@ -140,9 +140,9 @@ async def test_appends_that_wait_become_one_job(tmp_path: Path) -> None:
     rig = filled(tmp_path)
     answers = [rig.ask(Append(13 + number, [b"%d" % number])) for number in range(5)]
     assert len(rig.worker.jobs) == 1
-    rig.worker.do_next()
+    rig.worker.work()
     assert [len(answer) for answer in answers] == [1, 0, 0, 0, 0]
-    rig.worker.do_next()
+    rig.worker.work()
     assert not rig.worker.jobs
     assert [reply.round_stored.last_index for ((reply, _),) in answers] == [13, 14, 15, 16, 17]  # type: ignore[union-attr]
     assert rig.records() == [b"a", b"b", b"c", b"d", b"0", b"1", b"2", b"3", b"4"]
@@ -153,7 +153,7 @@ async def test_a_question_waits_for_what_came_before_it(tmp_path: Path) -> None:
     rig = filled(tmp_path)
     appended, asked = rig.ask(Append(13, [b"e"])), rig.ask(Append(14, []))
     assert not asked
-    rig.worker.do_next()
+    rig.worker.work()
     assert appended
     assert asked
     rig.close()
@@ -188,7 +188,7 @@ async def test_a_crash_at_any_step_of_an_installation_keeps_the_old_or_the_new(
     rig = filled(tmp_path)
     rig.ask(Install(20, [b"new"]))
     assert len(rig.worker.jobs[0][0]) == 4
-    rig.worker.do_next(steps_before_crash=steps)
+    rig.worker.crash_after(steps)
     rig.close()
     rig = MemberRig(tmp_path)
     found = rig.sealed()

@@ -40,7 +40,7 @@ def write(directory: Path, *jobs: list[bytes]) -> list[int]:
         for record in job:
             log.append(log.epoch, record, lambda error: None)
         while worker.jobs:
-            worker.do_next()
+            worker.work()
         content = the_file(directory).read_bytes()
         ends.append(len(content.rstrip(b"\0")))
     log.close()
@@ -64,10 +64,10 @@ async def test_one_job_is_under_way_and_the_next_takes_all_that_came_meanwhile(
     for number in range(5):
         log.append(1, b"%d" % number, lambda error, number=number: done.append(number))  # type: ignore[misc]
     assert len(worker.jobs) == 1
-    worker.do_next()
+    worker.work()
     assert done == [0]
     assert len(worker.jobs) == 1
-    worker.do_next()
+    worker.work()
     assert done == [0, 1, 2, 3, 4]
     assert not worker.jobs
     log.close()
@@ -79,7 +79,7 @@ async def test_nothing_is_done_before_it_is_synced(tmp_path: Path) -> None:
     log.begin(list)
     done: list[BaseException | None] = []
     log.append(1, b"x", done.append)
-    worker.do_next(steps_before_crash=1)  # written, not synced
+    worker.crash_after(1)  # written, not synced
     assert done == []
     log.close()
 
@@ -120,8 +120,8 @@ async def test_remains_of_a_torn_job_never_come_back(tmp_path: Path) -> None:
     log.append(1, b"zero", lambda error: None)
     log.append(1, b"a" * 20, lambda error: None)
     log.append(1, b"b" * 20, lambda error: None)
-    worker.do_next()
-    worker.do_next(steps_before_crash=1)
+    worker.work()
+    worker.crash_after(1)
     log.close()
     path = the_file(tmp_path)
     content = bytearray(path.read_bytes())
@@ -203,7 +203,7 @@ async def test_a_full_file_gives_way_to_a_new_one(tmp_path: Path) -> None:
     log.begin(lambda: [b"snapshot"])
     for number in range(4):
         log.append(1, b"%d" % number, lambda error: None)
-        worker.do_next()
+        worker.work()
     log.close()
     assert the_file(tmp_path).name == "rounds-00000002.log"
     assert read(tmp_path) == [b"snapshot", b"3"]
@@ -218,10 +218,10 @@ async def test_a_crash_at_any_step_of_a_roll_keeps_what_was_done(
     log.begin(lambda: [b"0", b"1", b"2"])
     for number in range(3):
         log.append(1, b"%d" % number, lambda error: None)
-        worker.do_next()
+        worker.work()
     log.append(1, b"3", lambda error: None)
     assert len(worker.jobs[0][0]) == 5
-    worker.do_next(steps_before_crash=steps)
+    worker.crash_after(steps)
     found = read(tmp_path)
     assert found[:3] == [b"0", b"1", b"2"]
     assert len(list(tmp_path.iterdir())) == 1
@@ -247,7 +247,7 @@ async def test_what_a_killed_process_left_unsynced_is_relied_on_only_once_it_hol
     def append(log: FileRoundLog, worker: HandWorker, *records: bytes) -> None:
         for record in records:
             log.append(log.epoch, record, done.append)
-            worker.do_next()
+            worker.work()
 
     def kill() -> None:
         raise Killed
@@ -291,7 +291,7 @@ async def test_after_a_failed_write_all_goes_to_another_file(
                 await asyncio.sleep(0.001)
     log.append(1, b"three", done.append)
     while worker.jobs:
-        worker.do_next()
+        worker.work()
     assert (done, log.trouble) == ([None, None, None], "")
     assert the_file(tmp_path) != before
     log.close()
@@ -341,7 +341,7 @@ async def finished(worker: HandWorker) -> None:
     except OSError as error:
         worker.fail_next(error)
     else:
-        worker.jobs.pop(0)
+        worker.jobs.popleft()
         told(None)
     if not worker.jobs:
         worker.arrived.clear()

@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hand_worker import HandWorker
 from memory_tables import MemoryTable
-from storage_rig import HandWorker
 
 from loomlog.batch import build
 from loomlog.core.chained.chain import Block, Extent, Replica, junk

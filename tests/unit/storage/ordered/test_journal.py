@@ -7,7 +7,8 @@ import errno
 from pathlib import Path
 
 import pytest
-from storage_rig import HandClock, HandWorker, WatchedFiles
+from hand_worker import HandWorker
+from storage_rig import HandClock, WatchedFiles
 
 from loomlog.config import StorageSettings
 from loomlog.storage.disk import ThreadWorker

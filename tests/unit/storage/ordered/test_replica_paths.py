@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from storage_rig import HandClock, HandWorker
+from hand_worker import HandWorker
+from storage_rig import HandClock
 
 from loomlog.config import StorageSettings
 from loomlog.errors import AlreadyExists, NotFound

@@ -19,7 +19,7 @@ from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD_BYTES_MAX
 from loomlog.types import Entry
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 NOW_US = 1_700_000_000_000_000
 CODECS = ["none", "lz4", "zstd"]
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
