@@ -1,0 +1,149 @@
+"""Plan the rebuilding of a log: its epochs, who restores a record, where, in which nodesets. Pure.
+
+Only recovered epochs are rebuilt: their content never changes. `through` names, for each shard that
+is rebuilt, the newest epoch that the log had at its event; a shard may have copies that count in
+later epochs. The nodeset of an epoch always contains every copyset: it is widened before records
+go to another node, and narrowed after a shard is rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, mixed, shuffled
+from loomlog.core.copyset.rebuild.events import ShardId
+from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
+from loomlog.core.copyset.settlement import completed
+from loomlog.types import NodeId
+
+
+class Part(NamedTuple):
+    """Neighbouring epochs on the same nodes that a rebuilt shard may have copies of."""
+
+    metadata: EpochMetadata
+    first: Epoch
+    last: Epoch
+
+
+def parts(state: LogState, through: Mapping[ShardId, Epoch]) -> list[Part]:
+    """Return what has to be scanned for shards that are rebuilt."""
+    found = []
+    ends = [*(later.since - 1 for later in state.history[1:]), state.epoch]
+    for metadata, end in zip(state.history, ends, strict=True):
+        first = max(metadata.since, epoch_of(state.trimmed))
+        last = min(end, max((through.get(node, 0) for node in metadata.nodes), default=0))
+        if first <= last:
+            found.append(Part(metadata, first, last))
+    return found
+
+
+def is_ready(state: LogState, through: Mapping[ShardId, Epoch]) -> bool:
+    """Return whether all epochs that have to be scanned are recovered."""
+    return all(part.last <= state.last_clean for part in parts(state, through))
+
+
+def is_certain(
+    state: LogState,
+    through: Mapping[ShardId, Epoch],
+    absent: Collection[ShardId],
+    may_return: Collection[ShardId],
+) -> bool:
+    """Return whether no record can have all its copies on absent shards of which one may return."""
+    return not may_return or not any(
+        part.metadata.can_hold_a_copyset(gone_at(part.first, through) & set(absent))
+        for part in parts(state, through)
+    )
+
+
+def gone_at(epoch: Epoch, through: Mapping[ShardId, Epoch]) -> set[ShardId]:
+    """Return the rebuilt shards whose copies of an epoch are needed elsewhere."""
+    return {shard for shard, last in through.items() if epoch <= last}
+
+
+# ---- records
+
+
+def donor_of(copyset: Iterable[ShardId], lsn: Lsn, absent: Collection[ShardId]) -> ShardId | None:
+    """Return the shard that has to restore the record in the first scan."""
+    return next((shard for shard in shuffled(copyset, lsn) if shard not in absent), None)
+
+
+def choose_targets(
+    copyset: Collection[ShardId],
+    kept: Collection[ShardId],
+    metadata: EpochMetadata,
+    usable: Collection[ShardId],
+) -> tuple[ShardId, ...] | None:
+    """Choose the shards that complete a record which only `kept` shards of its copyset still have.
+    Records that are on the same shards get the same ones. None: too few are usable."""
+    if metadata.can_hold_a_copyset(kept):
+        return ()
+    writable = set(metadata.nodes).intersection(usable).union(kept)
+    chosen = completed(kept, writable, metadata, mixed(*sorted(copyset)))
+    if not metadata.can_hold_a_copyset(chosen):
+        return None
+    return tuple(shard for shard in chosen if shard not in kept)
+
+
+# ---- nodesets of recovered epochs
+
+
+def widened(
+    state: LogState, through: Mapping[ShardId, Epoch], usable: Collection[Member]
+) -> LogState:
+    """Add nodes to the nodesets where a rebuilt shard leaves too few others. A new node takes the
+    failure domain of one that leaves: with more domains than before, copysets of older records
+    would count as none."""
+    history = []
+    due = {part.metadata: part.last for part in parts(state, through)}
+    for metadata in state.history:
+        last = min(due.get(metadata, 0), state.last_clean)
+        nodeset = _with_seats(metadata, gone_at(last, through), usable)
+        if last < metadata.since or nodeset == metadata.nodeset:
+            history.append(metadata)
+            continue
+        history.append(metadata._replace(nodeset=nodeset))
+        if metadata == state.history[-1] or state.metadata_of(last + 1) == metadata:
+            history.append(metadata._replace(since=last + 1))
+    return replace(state, history=tuple(history))
+
+
+def _with_seats(
+    metadata: EpochMetadata, gone: Collection[NodeId], usable: Collection[Member]
+) -> tuple[Member, ...]:
+    there = {member.node_id for member in usable}
+    for leaving in [member for member in metadata.nodeset if member.node_id in gone]:
+        others = [member for member in metadata.nodeset if member.node_id in there]
+        if metadata.can_hold_a_copyset([member.node_id for member in others]):
+            break
+        domains = {member.domain for member in others}
+        spares = [member for member in usable if member.node_id not in metadata.nodes]
+        if not spares:
+            break
+        spare = min(
+            spares,
+            key=lambda spare: (
+                spare.domain != leaving.domain,
+                spare.domain in domains,
+                mixed(leaving.node_id, spare.node_id),
+            ),
+        )
+        joined = Member(spare.node_id, leaving.domain)
+        metadata = metadata._replace(nodeset=(*metadata.nodeset, joined))
+    return metadata.nodeset
+
+
+def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:
+    """Drop a shard that is rebuilt from the nodesets of the epochs that it was rebuilt for."""
+    history = []
+    ends = [*(later.since - 1 for later in state.history[1:]), state.epoch]
+    for metadata, end in zip(state.history, ends, strict=True):
+        rest = [member for member in metadata.nodeset if member.node_id != shard]
+        smaller = metadata._replace(nodeset=tuple(rest))
+        is_due = shard in metadata.nodes and end <= min(through, state.last_clean)
+        can_hold = smaller.can_hold_a_copyset(smaller.nodes)
+        history.append(smaller if is_due and can_hold else metadata)
+    return replace(state, history=tuple(history))

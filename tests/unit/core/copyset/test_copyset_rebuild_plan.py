@@ -1,0 +1,108 @@
+"""Which epochs are rebuilt, who restores a record, where, and in which nodesets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.rebuild.plan import (
+    Part,
+    choose_targets,
+    donor_of,
+    is_certain,
+    is_ready,
+    narrowed,
+    parts,
+    widened,
+)
+from loomlog.core.copyset.record import make
+
+
+def nodeset(*nodes: int) -> tuple[Member, ...]:
+    return tuple(Member(node) for node in nodes)
+
+
+OLD = EpochMetadata(1, nodeset(1, 2, 3), 2)
+NEW = EpochMetadata(4, nodeset(2, 3, 4), 2)
+STATE = LogState(6, 1, (OLD, NEW), last_clean=5, tail=make(5, 9))
+
+
+def test_all_epochs_that_the_shard_may_have_copies_of_are_scanned() -> None:
+    assert parts(STATE, {1: 6}) == [Part(OLD, 1, 3)]
+    assert parts(STATE, {2: 5}) == [Part(OLD, 1, 3), Part(NEW, 4, 5)]
+    assert parts(STATE, {9: 6}) == []
+
+
+def test_what_is_trimmed_is_not_scanned() -> None:
+    trimmed = replace(STATE, trimmed=make(3, 7))
+    assert parts(trimmed, {1: 6}) == [Part(OLD, 3, 3)]
+    assert parts(replace(STATE, trimmed=make(4, 0)), {1: 6}) == []
+
+
+def test_rebuilding_waits_until_the_epochs_are_recovered() -> None:
+    assert is_ready(STATE, {2: 5})
+    assert not is_ready(STATE, {2: 6})
+    assert is_ready(STATE, {1: 6}), "it is not in the newest nodeset"
+
+
+def test_a_record_may_have_been_only_on_shards_that_may_return() -> None:
+    assert is_certain(STATE, {1: 6}, absent=[1], may_return=[1])
+    assert not is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[1])
+    assert is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[])
+    assert is_certain(STATE, {1: 6, 2: 5}, absent=[1], may_return=[1]), "2 is drained, and gives"
+
+
+def test_the_donors_of_a_copyset_take_turns() -> None:
+    donors = {donor_of((1, 2, 3), lsn, absent=[2]) for lsn in range(50)}
+    assert donors == {1, 3}
+    assert donor_of((2,), 1, absent=[2]) is None
+
+
+def test_records_of_one_copyset_go_to_one_target() -> None:
+    wide = EpochMetadata(1, nodeset(*range(1, 10)), 3)
+    chosen = choose_targets((1, 2, 3), {1, 2}, wide, range(4, 10))
+    assert chosen is not None
+    assert len(chosen) == 1
+    assert choose_targets((3, 1, 2), {1, 2}, wide, range(4, 10)) == chosen
+    assert choose_targets((1, 2, 3, 4), {1, 2, 3}, wide, range(5, 10)) == ()
+    assert choose_targets((1, 2, 3), {1, 2}, wide, []) is None
+    others = {choose_targets((1, 2, n), {1, 2}, wide, range(4, 10)) for n in range(20, 60)}
+    assert len(others) > 3, "different copysets use all of them"
+
+
+def test_a_target_is_in_another_failure_domain_if_possible() -> None:
+    members = tuple(Member(node, f"rack {node % 3}") for node in range(1, 10))
+    racks = EpochMetadata(1, members, 3)
+    for lost in range(1, 4):
+        kept = {1, 2, 3} - {lost}
+        chosen = choose_targets((1, 2, 3), kept, racks, range(4, 10))
+        assert chosen is not None
+        assert {node % 3 for node in chosen} == {lost % 3}
+
+
+def test_a_node_joins_in_the_seat_of_one_that_leaves_too_few_others() -> None:
+    state = LogState(6, 1, (EpochMetadata(1, nodeset(1, 2, 3), 3),), last_clean=5, tail=0)
+    usable = nodeset(1, 2, 4, 5)
+    after = widened(state, {3: 4}, usable)
+    old, new = after.history
+    assert (old.since, new.since) == (1, 5)
+    assert new.nodeset == nodeset(1, 2, 3)
+    assert len(old.nodeset) == 4
+    assert old.nodeset[3].node_id in (4, 5)
+    assert old.nodeset[3].domain == "node 3"
+    assert old.domains_spanned == new.domains_spanned
+    assert widened(after, {3: 4}, usable) == after, "once"
+
+
+def test_no_node_joins_where_enough_others_are_left_or_nothing_is_recovered() -> None:
+    assert widened(STATE, {1: 3}, nodeset(2, 3, 4)) == STATE
+    state = LogState(1, 1, (EpochMetadata(1, nodeset(1, 2, 3), 3),), last_clean=0, tail=0)
+    assert widened(state, {3: 1}, nodeset(1, 2, 4)) == state
+
+
+def test_a_rebuilt_shard_leaves_the_nodesets_if_enough_others_are_in_them() -> None:
+    after = narrowed(STATE, 2, through=5)
+    assert [metadata.nodes for metadata in after.history] == [(1, 3), (2, 3, 4)]
+    small = replace(STATE, history=(EpochMetadata(1, nodeset(1, 2), 2), NEW))
+    assert narrowed(small, 2, through=5) == small
