@@ -1,0 +1,104 @@
+"""Decide what a storage node does with restored copies. Pure.
+
+Restored copies belong to recovered epochs, so seals do not matter. They keep their precedence, and
+never replace another record, a newer copy, or what is trimmed. A node refuses requests of an older
+version than it knows: they may name shards that lost their copies since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loomlog.core.copyset import storage
+from loomlog.core.copyset.messages import EpochEnd, NotHere, Occupied, Purge, Stored
+from loomlog.core.copyset.record import Record, is_occupied
+from loomlog.core.copyset.storage import Change, Erase, LogStanding, Put, Records, Rewrite
+from loomlog.types import LogId, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Stored, durably: a copy of a record, of an epoch with this end. Occupied: another record is
+    there. Superseded."""
+
+    log: LogId
+    record: Record
+    end: EpochEnd
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign:
+    """Stored, durably: the copy here has another copyset now, unless it is newer; the record comes
+    without its batch. NotHere: there is no copy. Superseded."""
+
+    log: LogId
+    record: Record
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The shards that are rebuilt have changed: start again with at least this version."""
+
+    version: int
+
+
+RestoreRequest: TypeAlias = Restore | Reassign
+RestoreAnswer: TypeAlias = Stored | NotHere | Occupied | Superseded
+
+
+def decide(
+    request: RestoreRequest, standing: LogStanding, records: Records, me: NodeId, version: int
+) -> tuple[RestoreAnswer, list[Change]]:
+    """Return the answer, and the changes that must be durable before it is given. `version` is the
+    newest that the node knows."""
+    record = request.record
+    if request.version < version:
+        return Superseded(version), []
+    if record.last <= standing.trimmed:
+        return Stored(), []
+    if isinstance(request, Reassign):
+        return _reassign(record, records)
+    return _restore(request, standing, records, me)
+
+
+def _reassign(record: Record, records: Records) -> tuple[RestoreAnswer, list[Change]]:
+    copies = [copy for copy in _overlapping(record, records) if _is_same(copy, record)]
+    if not copies:
+        return NotHere(), []
+    if copies[0].precedence > record.precedence or copies[0].copyset == record.copyset:
+        return Stored(), []
+    return Stored(), [Rewrite(copies[0]._replace(copyset=record.copyset))]
+
+
+def _restore(
+    request: Restore, standing: LogStanding, records: Records, me: NodeId
+) -> tuple[RestoreAnswer, list[Change]]:
+    record, end = request.record, request.end
+    changes: list[Change] = []
+    if end.epoch > standing.last_clean and records.end_of(end.epoch) is None:
+        # A purge after this would delete the restored copy.
+        changes = [*storage.decide(Purge(request.log, end), standing, records, me)[1]]
+    erased = [change for change in changes if isinstance(change, Erase)]
+    copies = [
+        copy
+        for copy in _overlapping(record, records)
+        if not any(erase.first <= copy.first <= erase.last for erase in erased)
+    ]
+    if any(not _is_same(copy, record) for copy in copies):
+        return Occupied(record.first), changes
+    if is_occupied(record, copies, records.load):
+        return Occupied(record.first), changes
+    if any(copy.precedence > record.precedence for copy in copies):
+        return Stored(), changes
+    return Stored(), [*changes, Put(record)]
+
+
+def _overlapping(record: Record, records: Records) -> list[Record]:
+    return [*records.heads(record.first, record.last, 2)]
+
+
+def _is_same(copy: Record, record: Record) -> bool:
+    return (copy.first, copy.count, copy.kind) == (record.first, record.count, record.kind)
