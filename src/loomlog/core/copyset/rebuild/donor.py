@@ -1,0 +1,194 @@
+"""A donor scans its copies of a log and restores the records that a rebuilt shard had. Pure.
+
+For each record: store it on new shards, then let the other copies name the new copyset, its own
+last. So a copy names only shards that have the record, or that are rebuilt.
+
+The first scan covers the records that are this donor's task. When all donors have finished it, the
+second covers every copy that still names a rebuilt shard: an interrupted change may have left
+copies that disagree on whose task it is. What could not be done is left for the next scan; the
+driver repeats it, and limits how fast it runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from loomlog.core import requests
+from loomlog.core.copyset.messages import (
+    Delivered,
+    EpochEnd,
+    LogState,
+    NodeAnswer,
+    NodeRequest,
+    NotHere,
+    Read,
+    Stored,
+)
+from loomlog.core.copyset.nodeset import EpochMetadata
+from loomlog.core.copyset.rebuild.events import ShardId
+from loomlog.core.copyset.rebuild.plan import Part, choose_targets, donor_of, gone_at, parts
+from loomlog.core.copyset.rebuild.restore import (
+    Reassign,
+    Restore,
+    RestoreAnswer,
+    RestoreRequest,
+    Superseded,
+)
+from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, last_of, make
+from loomlog.core.requests import Ask, Lost, Outcome
+from loomlog.limits import MIB
+from loomlog.types import LogId
+
+DonorAsk: TypeAlias = Ask[ShardId, NodeRequest | RestoreRequest]
+DonorAnswer: TypeAlias = NodeAnswer | RestoreAnswer | Lost
+Steps: TypeAlias = requests.Steps[Sequence[DonorAsk], Sequence[DonorAnswer], Outcome]
+
+SCAN_BYTES: Final = MIB  # of heads, in one answer
+
+
+class RebuildOrder(NamedTuple):
+    """The part of one donor in one version, for one log."""
+
+    log: LogId
+    version: int
+    me: ShardId
+    through: Mapping[ShardId, Epoch]  # see plan.py
+    absent: frozenset[ShardId]  # of these shards, those that give nothing
+    usable: frozenset[ShardId]  # may get copies
+
+
+@dataclass
+class Scan:
+    """The result of a scan, which grows while it runs."""
+
+    records: Counter[ShardId] = field(default_factory=Counter)  # restored, by rebuilt shard
+    size_bytes: Counter[ShardId] = field(default_factory=Counter)
+    left: int = 0  # could not be restored, or not be looked at yet
+    superseded: int = 0  # the version to start again with; 0: none
+
+
+def scan(order: RebuildOrder, state: LogState, scans: int, result: Scan) -> Steps[None]:
+    """Restore all records that are due in a scan: the first (1) or the second (2). `state` is the
+    log's newest."""
+    donor = _Donor(order, state, is_second=scans > 1, result=result)
+    for part in parts(state, order.through):
+        if order.me in part.metadata.nodes and not result.superseded:
+            yield from donor.scan_part(part, max(make(part.first, 1), state.trimmed + 1))
+
+
+class _Donor:
+    def __init__(
+        self, order: RebuildOrder, state: LogState, *, is_second: bool, result: Scan
+    ) -> None:
+        self._order = order
+        self._state = state
+        self._is_second = is_second
+        self._result = result
+        self._sent_bytes = 0  # for the record that is being restored
+
+    def scan_part(self, part: Part, first: Lsn) -> Steps[None]:
+        last = last_of(part.last) - 1
+        while first <= last:
+            answer = yield from self._read(self._order.me, first, last, batches=False)
+            if answer is None or answer.next_lsn <= first:
+                self._result.left += 1  # later epochs are not released here yet
+                return
+            for head in answer.records:
+                if self._is_due(head, part.metadata):
+                    yield from self._restore(head, part.metadata)
+                if self._result.superseded:
+                    return
+            first = answer.next_lsn
+
+    def _is_due(self, head: Record, metadata: EpochMetadata) -> bool:
+        gone = gone_at(head.epoch, self._order.through)
+        if gone.isdisjoint(head.copyset) and metadata.can_hold_a_copyset(head.copyset):
+            return False
+        absent = gone & self._order.absent
+        donor = donor_of(head.copyset, head.first, absent)
+        return self._is_second or donor == self._order.me
+
+    def _restore(self, head: Record, metadata: EpochMetadata) -> Steps[None]:
+        order = self._order
+        end = self._state.end_of(head.epoch)
+        lost = gone_at(head.epoch, order.through).intersection(head.copyset)
+        kept = set(head.copyset) - lost
+        avoided: set[ShardId] = set()
+        old, self._sent_bytes = head.copyset, 0
+        while end is not None:
+            usable = order.usable - avoided - lost
+            targets = choose_targets(old, kept, metadata, usable)
+            if targets is None:
+                break
+            head = head._replace(copyset=tuple(sorted(kept.union(targets))))
+            failed = yield from self._store(head, end, targets, kept)
+            missing: set[ShardId] | None = set()
+            if not failed:
+                missing = yield from self._reassign(head, kept - {order.me})
+            if self._result.superseded or missing is None:
+                break
+            avoided |= failed
+            kept -= missing
+            if failed or missing:
+                continue
+            yield from self._reassign(head, {order.me})
+            for shard in lost:
+                self._result.records[shard] += 1
+                self._result.size_bytes[shard] += self._sent_bytes
+            return
+        self._result.left += 1
+
+    def _store(
+        self, head: Record, end: EpochEnd, targets: Collection[ShardId], kept: Collection[ShardId]
+    ) -> Steps[set[ShardId]]:
+        """Store the record on the targets. Return those that did not take it."""
+        if not targets:
+            return set()
+        record = yield from self._load(head, kept)
+        if record is None:
+            return set(targets)
+        self._sent_bytes += len(record.batch) * len(targets)
+        restore = Restore(self._order.log, record, end, self._order.version)
+        answers = yield from self._ask(targets, restore)
+        return {shard for shard, answer in answers.items() if not isinstance(answer, Stored)}
+
+    def _reassign(self, head: Record, shards: Collection[ShardId]) -> Steps[set[ShardId] | None]:
+        """Let copies name the new copyset. Return the shards without a copy; None: some did not
+        answer."""
+        if not shards:
+            return set()
+        answers = yield from self._ask(shards, Reassign(self._order.log, head, self._order.version))
+        if not all(isinstance(answer, Stored | NotHere) for answer in answers.values()):
+            return None
+        return {shard for shard, answer in answers.items() if isinstance(answer, NotHere)}
+
+    def _ask(
+        self, shards: Collection[ShardId], request: RestoreRequest
+    ) -> Steps[dict[ShardId, DonorAnswer]]:
+        order = sorted(shards)
+        answers = yield [Ask(shard, request) for shard in order]
+        newer = [answer.version for answer in answers if isinstance(answer, Superseded)]
+        self._result.superseded = max([self._result.superseded, *newer])
+        return dict(zip(order, answers, strict=True))
+
+    def _load(self, head: Record, kept: Collection[ShardId]) -> Steps[Record | None]:
+        """Return the record with its batch: from here, or, if this copy is damaged, another."""
+        if head.kind is not Kind.DATA:
+            return head
+        me = self._order.me
+        for shard in [me, *sorted(set(kept) - {me})]:
+            answer = yield from self._read(shard, head.first, head.last, batches=True)
+            for record in answer.records if answer else ():
+                if (record.first, record.count, record.kind) == (head.first, head.count, head.kind):
+                    return head._replace(batch=record.batch)
+        return None
+
+    def _read(
+        self, shard: ShardId, first: Lsn, last: Lsn, *, batches: bool
+    ) -> Steps[Delivered | None]:
+        read = Read(self._order.log, first, last, SCAN_BYTES, everything=True, batches=batches)
+        [answer] = yield [Ask(shard, read)]
+        return answer if isinstance(answer, Delivered) else None
