@@ -111,7 +111,8 @@ async def test_whatever_happens_a_batch_is_appended_once_or_its_caller_knows(
 async def test_at_once_never_says_that_what_is_stored_was_not_appended(
     world: type[DeliveryWorld],
 ) -> None:
-    explore(world, Shape(silences=1, epochs=0, twice=True), AT_ONCE)
+    epochs = 1 if world is OrderedWorld else 0  # the others would take long
+    explore(world, Shape(silences=1, epochs=epochs, twice=True), AT_ONCE)
 
 
 FLAWS: dict[str, tuple[type[DeliveryWorld], State, Event, State, Action, Shape]] = {
@@ -185,6 +186,7 @@ def is_found(world: type[DeliveryWorld], shape: Shape, rules: Rules = EXACTLY_ON
 @pytest.mark.parametrize("flaw", FLAWS)
 async def test_a_table_with_a_wrong_rule_is_found(flaw: str) -> None:
     world, state, event, after, action, shape = FLAWS[flaw]
+    assert not is_found(world, shape)
     assert is_found(world, shape, {**EXACTLY_ONCE, (state, event): (after, action)})
 
 
