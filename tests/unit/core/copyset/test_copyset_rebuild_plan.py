@@ -81,18 +81,40 @@ def test_a_target_is_in_another_failure_domain_if_possible() -> None:
         assert {node % 3 for node in chosen} == {lost % 3}
 
 
-def test_a_node_joins_in_the_seat_of_one_that_leaves_too_few_others() -> None:
+def test_a_node_joins_the_nodesets_where_too_few_others_are_left() -> None:
     state = LogState(6, 1, (EpochMetadata(1, nodeset(1, 2, 3), 3),), last_clean=5, tail=0)
     usable = nodeset(1, 2, 4, 5)
     after = widened(state, {3: 4}, usable)
     old, new = after.history
     assert (old.since, new.since) == (1, 5)
     assert new.nodeset == nodeset(1, 2, 3)
-    assert len(old.nodeset) == 4
-    assert old.nodeset[3].node_id in (4, 5)
-    assert old.nodeset[3].domain == "node 3"
-    assert old.domains_spanned == new.domains_spanned
+    assert old.nodeset in (nodeset(1, 2, 3, 4), nodeset(1, 2, 3, 5))
     assert widened(after, {3: 4}, usable) == after, "once"
+
+
+def racks(*nodes: int, count: int) -> tuple[Member, ...]:
+    return tuple(Member(node, f"rack {node % count}") for node in nodes)
+
+
+def test_a_node_joins_in_the_failure_domain_of_one_that_leaves() -> None:
+    """With a third rack, copysets in one rack would count no longer, and there are such."""
+    old = EpochMetadata(1, (*racks(1, 2, 3, count=2), Member(5, "rack 1")), 3)
+    state = LogState(6, 1, (old,), last_clean=5, tail=0)
+    after = widened(state, {3: 4, 5: 4}, [*racks(1, 2, count=2), Member(4, "rack 9")])
+    [_, _, _, _, joined] = after.history[0].nodeset
+    assert joined.node_id == 4
+    assert joined.domain in ("rack 0", "rack 1")
+    assert after.history[0].domains_spanned == old.domains_spanned == 1
+
+
+def test_failure_domains_no_longer_count_when_too_few_are_left() -> None:
+    old = EpochMetadata(1, racks(1, 2, 3, 4, 5, 9, 13, count=4), 3)
+    state = LogState(6, 1, (old,), last_clean=5, tail=0)
+    after = widened(state, {2: 4, 3: 4, 4: 4}, racks(1, 5, 9, 13, count=4))
+    assert old.domains_spanned == 3
+    assert after.history[0].domains_spanned == 1
+    assert after.history[0].nodes == old.nodes
+    assert after.history[0].can_hold_a_copyset([1, 5, 9])
 
 
 def test_no_node_joins_where_enough_others_are_left_or_nothing_is_recovered() -> None:

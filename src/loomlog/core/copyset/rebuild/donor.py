@@ -75,7 +75,9 @@ def scan(order: RebuildOrder, state: LogState, scans: int, result: Scan) -> Step
     log's newest."""
     donor = _Donor(order, state, is_second=scans > 1, result=result)
     for part in parts(state, order.through):
-        if order.me in part.metadata.nodes and not result.superseded:
+        if part.last > state.last_clean:
+            result.left += 1  # wait until it is recovered
+        elif order.me in part.metadata.nodes and not result.superseded:
             yield from donor.scan_part(part, max(make(part.first, 1), state.trimmed + 1))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from loomlog.core.copyset.messages import LogState
@@ -17,7 +18,6 @@ from loomlog.core.copyset.nodeset import EpochMetadata, Member, mixed, shuffled
 from loomlog.core.copyset.rebuild.events import ShardId
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 from loomlog.core.copyset.settlement import completed
-from loomlog.types import NodeId
 
 
 class Part(NamedTuple):
@@ -94,14 +94,16 @@ def choose_targets(
 def widened(
     state: LogState, through: Mapping[ShardId, Epoch], usable: Collection[Member]
 ) -> LogState:
-    """Add nodes to the nodesets where a rebuilt shard leaves too few others. A new node takes the
-    failure domain of one that leaves: with more domains than before, copysets of older records
-    would count as none."""
+    """Add nodes to the nodesets where a rebuilt shard leaves too few others.
+
+    Every older copyset must still count as one. So a new node brings no new failure domain, unless
+    all nodes are domains of their own: it takes the one of a node that leaves. If too few domains
+    are left even so, they no longer count."""
     history = []
     due = {part.metadata: part.last for part in parts(state, through)}
     for metadata in state.history:
         last = min(due.get(metadata, 0), state.last_clean)
-        nodeset = _with_seats(metadata, gone_at(last, through), usable)
+        nodeset = _with_seats(metadata, usable)
         if last < metadata.since or nodeset == metadata.nodeset:
             history.append(metadata)
             continue
@@ -111,29 +113,31 @@ def widened(
     return replace(state, history=tuple(history))
 
 
-def _with_seats(
-    metadata: EpochMetadata, gone: Collection[NodeId], usable: Collection[Member]
-) -> tuple[Member, ...]:
+def _with_seats(metadata: EpochMetadata, usable: Collection[Member]) -> tuple[Member, ...]:
     there = {member.node_id for member in usable}
-    for leaving in [member for member in metadata.nodeset if member.node_id in gone]:
-        others = [member for member in metadata.nodeset if member.node_id in there]
-        if metadata.can_hold_a_copyset([member.node_id for member in others]):
-            break
-        domains = {member.domain for member in others}
-        spares = [member for member in usable if member.node_id not in metadata.nodes]
-        if not spares:
-            break
-        spare = min(
-            spares,
-            key=lambda spare: (
-                spare.domain != leaving.domain,
-                spare.domain in domains,
-                mixed(leaving.node_id, spare.node_id),
-            ),
-        )
-        joined = Member(spare.node_id, leaving.domain)
-        metadata = metadata._replace(nodeset=(*metadata.nodeset, joined))
-    return metadata.nodeset
+    spares = [member for member in usable if member.node_id not in metadata.nodes]
+    while spares and not metadata.can_hold_a_copyset(there):
+        domains = [member.domain for member in metadata.nodeset]
+        taken = {member.domain for member in metadata.nodeset if member.node_id in there}
+        seats = [domain for domain in domains if domain not in taken] or domains
+        spare = min(spares, key=partial(_unfitness, seats, taken))
+        spares.remove(spare)
+        if spare.domain not in seats and len({*domains, spare.domain}) <= len(domains):
+            spare = Member(spare.node_id, seats[0])
+        metadata = metadata._replace(nodeset=(*metadata.nodeset, spare))
+    if metadata.can_hold_a_copyset(there):
+        return metadata.nodeset
+    merged = tuple(Member(node, metadata.nodeset[0].domain) for node in metadata.nodes)
+    is_enough = metadata._replace(nodeset=merged).can_hold_a_copyset(there)
+    return merged if is_enough else metadata.nodeset
+
+
+def _unfitness(
+    seats: Collection[str], taken: Collection[str], spare: Member
+) -> tuple[bool, bool, int]:
+    """Return a rank of nodes that could join: those of a vacant failure domain come first, then
+    those of a domain that the nodeset does not have."""
+    return spare.domain not in seats, spare.domain in taken, mixed(spare.node_id)
 
 
 def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:

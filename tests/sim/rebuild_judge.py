@@ -1,0 +1,159 @@
+"""The rules of rebuilding, checked while a simulation runs, with a look into all nodes.
+
+- When a shard is rebuilt, every record has all its copies on other shards, which are intact.
+- Copies never differ from what was appended, and nothing that is trimmed comes back.
+- Readers see everything, in whatever state the log was when they began.
+- When all is calm, every record has all its copies on intact shards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from violation import Violation
+
+from loomlog.core.copyset.effects import (
+    AskNode,
+    Deliver,
+    GapKind,
+    NeedMetadata,
+    ReaderEffect,
+    ReadGap,
+    SetTimer,
+)
+from loomlog.core.copyset.messages import Delivered, LogState
+from loomlog.core.copyset.reader import CopysetReader
+from loomlog.core.copyset.rebuild import events
+from loomlog.core.copyset.rebuild.events import RebuildState, ShardId
+from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, lsn_words
+
+if TYPE_CHECKING:
+    from rebuild_world import RebuildWorld
+
+READ_STEPS = 100
+
+
+class RebuildJudge:
+    def __init__(self, world: RebuildWorld) -> None:
+        self._world = world
+        self.truth: dict[Lsn, Record] = {}  # by first LSN
+        self.read_records = 0
+
+    def rebuilt(self, shard: ShardId, through: Epoch, before: RebuildState, version: int) -> None:
+        """Called when a shard counts as rebuilt."""
+        if version != before.version:
+            raise Violation(f"shard {shard} is rebuilt in an older version")
+        self._check_copies(f"shard {shard} is rebuilt")
+        self._check_names(shard, through)
+
+    def _check_names(self, shard: ShardId, through: Epoch) -> None:
+        """Check that no copy still names a shard that counts as rebuilt: a later donor would rely
+        on it."""
+        for n in self._world.donors():
+            for copy in self._world.nodes[n].records.all():
+                is_due = copy.epoch <= through and copy.last > self._world.trimmed
+                if n != shard and is_due and shard in copy.copyset:
+                    raise Violation(f"shard {shard} is rebuilt, and node {n} has {copy}")
+
+    def look_at_the_end(self) -> None:
+        self._check_copies("all is calm")
+        self._check_contents()
+        if not self._world.disaster and not self.read(self._world.state):
+            raise Violation("a reader does not get to the end")
+
+    def _check_copies(self, when: str) -> None:
+        if self._world.disaster:
+            return
+        holders = self._holders()
+        state = self._world.state
+        for first, record in self.truth.items():
+            metadata = state.metadata_of(epoch_of(first))
+            if record.last <= self._world.trimmed or epoch_of(first) > state.last_clean:
+                continue
+            if not metadata.can_hold_a_copyset(holders.get(first, set())):
+                raise Violation(
+                    f"{when}, and {lsn_words(first)} of {metadata} is only on {holders.get(first)}"
+                )
+
+    def _holders(self) -> dict[Lsn, set[ShardId]]:
+        holders: dict[Lsn, set[ShardId]] = {}
+        endangered = {n for n in self._world.nodes if self._world.nodes[n].lost}
+        for node in self._world.holding():
+            for record in node.records.all() if node.node_id not in endangered else ():
+                holders.setdefault(record.first, set()).add(node.node_id)
+        return holders
+
+    def _check_contents(self) -> None:
+        for n, node in self._world.nodes.items():
+            for copy in node.records.all():
+                record = self.truth[copy.first]
+                if (copy.count, copy.kind, copy.batch) != (record.count, record.kind, record.batch):
+                    raise Violation(f"node {n} has {copy}; appended was {record}")
+                if copy.last <= node.records.standing.trimmed:
+                    raise Violation(f"node {n} has {copy}, which it trimmed")
+
+    # ---- reading
+
+    def read(self, state: LogState) -> bool:
+        """Read everything, beginning with a state of the log. Return whether that was possible:
+        some nodes may be away."""
+        world = self._world
+        ends = [r.last for r in self.truth.values() if r.kind is Kind.DATA]
+        if not ends:
+            return True
+        reader = CopysetReader(1, 1, max(ends))
+        authorities = {n: events.authority(world.replica.state, n) for n in world.nodes}
+        effects = reader.learn_state(state, 0.0)
+        effects += reader.learn_authorities(authorities, 0.0)
+        now, timer = 0.0, 0.0
+        seen: set[Lsn] = set()
+        for _ in range(READ_STEPS):
+            if reader.finished and not effects:
+                break
+            if not effects:
+                now = max(now, timer) + 0.01
+                effects = reader.woken(now)
+            todo, effects = effects, []
+            for effect in todo:
+                if isinstance(effect, SetTimer):
+                    timer = effect.at
+                elif isinstance(effect, Deliver | ReadGap):
+                    self._saw(effect, seen)
+                    if isinstance(effect, Deliver):
+                        effects += reader.consumed(1, now)
+                else:
+                    effects += self._answer(reader, effect, now)
+        if reader.finished:
+            self._check_seen(seen)
+        return reader.finished
+
+    def _answer(
+        self, reader: CopysetReader, effect: ReaderEffect, now: float
+    ) -> list[ReaderEffect]:
+        match effect:
+            case NeedMetadata():
+                return reader.learn_state(self._world.state, now)
+            case AskNode(node_id, question, request):
+                node = self._world.nodes[node_id]
+                answer = node.answer(request) if node.up else None
+                if isinstance(answer, Delivered):
+                    return reader.answered(node_id, question, answer, now)
+                return reader.failed(node_id, question, now)
+        return []
+
+    def _saw(self, effect: Deliver | ReadGap, seen: set[Lsn]) -> None:
+        if isinstance(effect, Deliver):
+            record = self.truth[effect.record.first]
+            if effect.record.batch != record.batch:
+                raise Violation(f"{effect.record} is shown; appended was {record}")
+            seen.add(record.first)
+        elif effect.kind is GapKind.DATALOSS and not self._world.disaster:
+            first, last = lsn_words(effect.first), lsn_words(effect.last)
+            raise Violation(f"[{first}, {last}] is said to be lost")
+
+    def _check_seen(self, seen: set[Lsn]) -> None:
+        self.read_records += len(seen)
+        for first, record in self.truth.items():
+            is_due = record.kind is Kind.DATA and record.last > self._world.trimmed
+            if is_due and first not in seen and not self._world.disaster:
+                raise Violation(f"{lsn_words(first)} is not shown")

@@ -1,0 +1,35 @@
+"""Rebuilding under everything that may happen to it. Enough of everything happens in a thousand
+seeds, which is checked, too."""
+
+from __future__ import annotations
+
+import pytest
+from rebuild_world import RebuildWorld
+from violation import Violation
+
+from loomlog.errors import LoomError
+
+CHUNKS = 5
+SEEDS_PER_CHUNK = 200
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_record_has_all_its_copies_again(chunk: int) -> None:
+    count = SEEDS_PER_CHUNK
+    worlds = [run(seed) for seed in range(chunk * count, (chunk + 1) * count)]
+    assert sum(world.rebuilds for world in worlds) > count
+    assert sum(world.restored for world in worlds) > 2 * count
+    assert sum(world.judge.read_records for world in worlds) > 10 * count
+    assert sum(world.aborts for world in worlds) > count / 10
+    assert sum(world.superseded for world in worlds) > 10
+    assert sum(world.widened for world in worlds) > count / 10
+
+
+def run(seed: int) -> RebuildWorld:
+    world = RebuildWorld(seed)
+    try:
+        world.run()
+    except (Violation, LoomError) as violation:
+        violation.add_note(f"seed {seed}")
+        raise
+    return world

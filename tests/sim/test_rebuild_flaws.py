@@ -1,0 +1,90 @@
+"""Negative controls: rebuilding with one rule left out, which the judge must notice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+import pytest
+from rebuild_world import RebuildWorld
+from violation import Violation
+
+from loomlog.core.copyset.messages import Stored
+from loomlog.core.copyset.rebuild import events, restore
+from loomlog.core.copyset.rebuild.donor import Steps, _Donor
+from loomlog.core.copyset.rebuild.events import RebuildState, ShardId
+from loomlog.core.copyset.rebuild.restore import RestoreAnswer, RestoreRequest
+from loomlog.core.copyset.storage import Change, LogStanding, Put, Records
+from loomlog.errors import LoomError
+from loomlog.types import NodeId
+
+SEEDS = 600
+Patch = pytest.MonkeyPatch
+
+
+def notices(complaint: str) -> bool:
+    """Return whether the judge complains in these words (a pattern), with some seed."""
+    for seed in range(SEEDS):
+        try:
+            RebuildWorld(seed).run()
+        except (Violation, LoomError) as violation:
+            if re.search(complaint, str(violation)):
+                return True
+    return False
+
+
+def test_donors_do_not_store_records_on_others(monkeypatch: Patch) -> None:
+    def lazy(self: _Donor, *_: object) -> Steps[set[ShardId]]:
+        yield from ()
+        return set()
+
+    monkeypatch.setattr(_Donor, "_store", lazy)
+    assert notices("is only on")
+
+
+def test_donors_scan_once(monkeypatch: Patch) -> None:
+    has_scanned = events.has_scanned
+
+    def hasty(state: RebuildState, shard: ShardId, donors: Collection[ShardId], _: int) -> bool:
+        return has_scanned(state, shard, donors, 1)
+
+    monkeypatch.setattr(events, "has_scanned", hasty)
+    assert notices("is rebuilt, and node")
+
+
+def test_one_donor_is_enough(monkeypatch: Patch) -> None:
+    has_scanned = events.has_scanned
+
+    def hasty(state: RebuildState, shard: ShardId, donors: Collection[ShardId], scans: int) -> bool:
+        return any(has_scanned(state, shard, [donor], scans) for donor in donors)
+
+    monkeypatch.setattr(events, "has_scanned", hasty)
+    assert notices("is only on")
+
+
+def test_shards_that_are_rebuilt_get_copies(monkeypatch: Patch) -> None:
+    def all_of_them(state: RebuildState, shards: Iterable[ShardId]) -> list[ShardId]:
+        return [*shards]
+
+    monkeypatch.setattr(events, "targets", all_of_them)
+    assert notices("is only on")
+
+
+def test_what_is_trimmed_is_restored(monkeypatch: Patch) -> None:
+    decide = restore.decide
+
+    def forgetful(
+        request: RestoreRequest, standing: LogStanding, records: Records, me: NodeId, version: int
+    ) -> tuple[RestoreAnswer, list[Change]]:
+        return decide(request, standing._replace(trimmed=0), records, me, version)
+
+    monkeypatch.setattr(restore, "decide", forgetful)
+    assert notices("which it trimmed")
+
+
+def test_restored_copies_are_purged_as_leftovers(monkeypatch: Patch) -> None:
+    def unprepared(request: restore.Restore, *_: object) -> tuple[RestoreAnswer, list[Change]]:
+        return Stored(), [Put(request.record)]
+
+    monkeypatch.setattr(restore, "_restore", unprepared)
+    assert notices("is only on|copies overlap")
