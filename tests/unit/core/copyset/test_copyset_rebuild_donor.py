@@ -1,0 +1,150 @@
+"""A donor: what it sends, in which order, and what it does when others fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, NotHere, Read, Stored
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.rebuild.donor import (
+    DonorAnswer,
+    DonorAsk,
+    RebuildOrder,
+    Scan,
+    scan,
+)
+from loomlog.core.copyset.rebuild.plan import donor_of
+from loomlog.core.copyset.rebuild.restore import Reassign, Restore, RestoreAnswer, Superseded
+from loomlog.core.copyset.record import Kind, Record, make
+from loomlog.core.requests import Lost
+
+NODES = (1, 2, 3, 4, 5)
+ME, OTHER, GONE = 1, 2, 3
+METADATA = EpochMetadata(1, tuple(Member(node) for node in NODES), 3)
+END = EpochEnd(1, 9, 9, 1, 1)
+STATE = LogState(2, 1, (METADATA,), last_clean=1, tail=make(1, 9), ends=(END,))
+LSN = next(
+    lsn for lsn in (make(1, n) for n in range(1, 99)) if donor_of((ME, OTHER), lsn, ()) == ME
+)
+RECORD = Record(LSN, 1, Kind.DATA, 0, (ME, OTHER, GONE), 1, 0, batch=b"batch")
+HEAD = RECORD._replace(batch=b"")
+
+
+def order(me: int = ME, *, absent: bool = True) -> RebuildOrder:
+    gone = frozenset([GONE])
+    usable = frozenset(NODES) - gone
+    return RebuildOrder(1, 7, me, {GONE: 1}, gone if absent else frozenset(), usable)
+
+
+class Others:
+    """The shards, which answer as a test says."""
+
+    def __init__(
+        self, answers: Mapping[int, RestoreAnswer | Lost] | None = None, *, damaged: bool = False
+    ) -> None:
+        self._answers = answers or {}
+        self._damaged = damaged
+        self.sent: list[DonorAsk] = []
+
+    def run(self, order: RebuildOrder, scans: int = 1, state: LogState = STATE) -> Scan:
+        result = Scan()
+        steps = scan(order, state, scans, result)
+        try:
+            asks = next(steps)
+            while True:
+                asks = steps.send([self._answer(ask, order.me) for ask in asks])
+        except StopIteration:
+            return result
+
+    def _answer(self, ask: DonorAsk, me: int) -> DonorAnswer:
+        if isinstance(ask.request, Read):
+            is_damaged = self._damaged and ask.target == me and ask.request.batches
+            record = RECORD if ask.request.batches else HEAD
+            records = [] if is_damaged else [record]
+            return Delivered(records, ask.request.until + 1, 0, ask.request.until)
+        self.sent.append(ask)
+        return self._answers.get(ask.target, Stored())
+
+    def story(self) -> list[tuple[str, int]]:
+        return [(type(ask.request).__name__, ask.target) for ask in self.sent]
+
+
+def test_the_record_is_stored_then_the_others_name_it_then_this_copy() -> None:
+    others = Others()
+    result = others.run(order())
+    [(first, target), *rest] = others.story()
+    assert first == "Restore"
+    assert target in (4, 5)
+    assert rest == [("Reassign", OTHER), ("Reassign", ME)]
+    for ask in others.sent:
+        assert isinstance(ask.request, Restore | Reassign)
+        assert ask.request.record.copyset == tuple(sorted((ME, OTHER, target)))
+        assert ask.request.version == 7
+    assert (result.records[GONE], result.size_bytes[GONE], result.left) == (1, 5, 0)
+
+
+def test_the_first_scan_leaves_records_to_others_and_the_second_does_not() -> None:
+    others = Others()
+    assert others.run(order(OTHER)).records.total() == 0
+    assert not others.sent
+    assert others.run(order(OTHER), scans=2).records[GONE] == 1
+
+
+def test_a_target_that_fails_is_replaced() -> None:
+    [chosen] = [target for kind, target in _story_of(Others()) if kind == "Restore"]
+    others = Others({chosen: Lost()})
+    assert others.run(order()).left == 0
+    targets = [target for kind, target in others.story() if kind == "Restore"]
+    assert sorted(targets) == [4, 5]
+    assert targets[0] == chosen
+
+
+def _story_of(others: Others) -> list[tuple[str, int]]:
+    others.run(order())
+    return others.story()
+
+
+def test_a_copy_that_is_missing_is_made_up_for() -> None:
+    others = Others({OTHER: NotHere()})
+    assert others.run(order()).left == 0
+    last = others.sent[-1].request
+    assert isinstance(last, Reassign)
+    assert last.record.copyset == (ME, 4, 5)
+
+
+def test_this_copy_keeps_its_copyset_while_another_does_not_answer() -> None:
+    others = Others({OTHER: Lost()})
+    assert others.run(order()).left == 1
+    assert ("Reassign", ME) not in others.story()
+
+
+def test_a_newer_version_ends_the_scan() -> None:
+    others = Others({OTHER: Superseded(9)})
+    result = others.run(order())
+    assert result.superseded == 9
+    assert ("Reassign", ME) not in others.story()
+
+
+def test_the_batch_of_a_damaged_copy_comes_from_another() -> None:
+    others = Others(damaged=True)
+    assert others.run(order()).left == 0
+    [restored] = [ask.request for ask in others.sent if isinstance(ask.request, Restore)]
+    assert restored.record.batch == b"batch"
+
+
+def test_nothing_is_restored_before_the_epoch_is_recovered() -> None:
+    others = Others()
+    unclean = LogState(1, 1, (METADATA,), last_clean=0, tail=0)
+    assert others.run(order(), state=unclean).left == 1
+    assert not others.sent
+
+
+def test_a_drained_shard_restores_its_own_records() -> None:
+    alone = order(GONE, absent=False)
+    others = Others()
+    result = others.run(alone, scans=2)
+    assert result.records[GONE] == 1
+    assert others.story()[-1] == ("Reassign", GONE)
+    last = others.sent[-1].request
+    assert isinstance(last, Reassign)
+    assert GONE not in last.record.copyset
