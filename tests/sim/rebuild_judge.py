@@ -37,7 +37,15 @@ class RebuildJudge:
     def __init__(self, world: RebuildWorld) -> None:
         self._world = world
         self.truth: dict[Lsn, Record] = {}  # by first LSN
+        self.lost: set[Lsn] = set()  # all copies are gone
         self.read_records = 0
+
+    def lost_disk(self) -> None:
+        """Called when a node has lost its disk."""
+        nodes = self._world.nodes.values()
+        there = {first for node in nodes for first in node.records.by_first}
+        untrimmed = [r.first for r in self.truth.values() if r.last > self._world.trimmed]
+        self.lost.update(first for first in untrimmed if first not in there)
 
     def rebuilt(self, shard: ShardId, through: Epoch, before: RebuildState, version: int) -> None:
         """Called when a shard counts as rebuilt."""
@@ -45,6 +53,7 @@ class RebuildJudge:
             raise Violation(f"shard {shard} is rebuilt in an older version")
         self._check_copies(f"shard {shard} is rebuilt")
         self._check_names(shard, through)
+        self.read(self._world.state)
 
     def _check_names(self, shard: ShardId, through: Epoch) -> None:
         """Check that no copy still names a shard that counts as rebuilt: a later donor would rely
@@ -58,7 +67,7 @@ class RebuildJudge:
     def look_at_the_end(self) -> None:
         self._check_copies("all is calm")
         self._check_contents()
-        if not self._world.disaster and not self.read(self._world.state):
+        if not self.read(self._world.state):
             raise Violation("a reader does not get to the end")
 
     def _check_copies(self, when: str) -> None:
@@ -147,13 +156,16 @@ class RebuildJudge:
             if effect.record.batch != record.batch:
                 raise Violation(f"{effect.record} is shown; appended was {record}")
             seen.add(record.first)
-        elif effect.kind is GapKind.DATALOSS and not self._world.disaster:
+        elif effect.kind is GapKind.DATALOSS and not self._is_lost(effect):
             first, last = lsn_words(effect.first), lsn_words(effect.last)
             raise Violation(f"[{first}, {last}] is said to be lost")
+
+    def _is_lost(self, gap: ReadGap) -> bool:
+        return any(gap.first <= first <= gap.last for first in self.lost)
 
     def _check_seen(self, seen: set[Lsn]) -> None:
         self.read_records += len(seen)
         for first, record in self.truth.items():
             is_due = record.kind is Kind.DATA and record.last > self._world.trimmed
-            if is_due and first not in seen and not self._world.disaster:
+            if is_due and first not in seen and first not in self.lost:
                 raise Violation(f"{lsn_words(first)} is not shown")

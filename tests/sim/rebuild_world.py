@@ -478,6 +478,7 @@ class RebuildWorld:
             case 3 if self._is_spare(shard) or shard in self._endangered():
                 self.crash(node)
                 node.lose_disk()
+                self.judge.lost_disk()
             case 4 if self._is_spare(shard):
                 self.append(NeedsRebuild(shard, Mode.RELOCATE))
             case 5 if random.random() < 0.5:

@@ -11,6 +11,7 @@ from loomlog.errors import LoomError
 
 CHUNKS = 5
 SEEDS_PER_CHUNK = 200
+DISASTERS = 150
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -25,11 +26,18 @@ def test_every_record_has_all_its_copies_again(chunk: int) -> None:
     assert sum(world.widened for world in worlds) > count / 10
 
 
-def run(seed: int) -> RebuildWorld:
-    world = RebuildWorld(seed)
+def test_only_what_has_no_copy_left_is_shown_as_lost() -> None:
+    worlds = [run(seed, disaster=True) for seed in range(DISASTERS)]
+    assert sum(len(world.judge.lost) for world in worlds) > DISASTERS / 2
+    assert sum(world.rebuilds for world in worlds) > DISASTERS
+    assert sum(world.judge.read_records for world in worlds) > 10 * DISASTERS
+
+
+def run(seed: int, *, disaster: bool = False) -> RebuildWorld:
+    world = RebuildWorld(seed, disaster=disaster)
     try:
         world.run()
     except (Violation, LoomError) as violation:
-        violation.add_note(f"seed {seed}")
+        violation.add_note(f"seed {seed}, disaster: {disaster}")
         raise
     return world
