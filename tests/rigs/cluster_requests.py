@@ -23,9 +23,11 @@ class ClusterRequests:
         return await self._create(name, "ordered", streams=streams, replicas=replicas)
 
     async def create_chained(
-        self, name: str = "events", chains: int = 1, replicas: int = 3
+        self, name: str = "events", chains: int = 1, replicas: int = 3, min_replicas: int = 0
     ) -> pb.Log:
-        return await self._create(name, "chained", streams=chains, replicas=replicas)
+        return await self._create(
+            name, "chained", streams=chains, replicas=replicas, min_replicas=min_replicas
+        )
 
     async def create_copyset(
         self, name: str = "events", replicas: int = 2, nodeset: int = 0

@@ -119,11 +119,15 @@ class Cluster(Operator, Registers, Leases):
         streams: int = 1,
         replicas: int = 3,
         *,
+        min_replicas: int | None = None,
         nodeset: int | None = None,
         retention: str | float | None = None,
     ) -> Log:
         """Create a log; raise AlreadyExists if there is one of this name.
 
+        With fewer than `replicas` live nodes, appends continue on as many as there are, down to
+        `min_replicas` (by default one less, but at least 2 of several); missing replicas are
+        completed later.
         Entries older than `retention` ("7d", or seconds) are deleted; None keeps them forever.
         `nodeset` is for protocol "copyset": the number of nodes, any `replicas` of which store an
         entry; by default up to 20."""
@@ -134,15 +138,29 @@ class Cluster(Operator, Registers, Leases):
             )
         if nodeset is not None:
             _check_count("nodeset", nodeset, limits.NODESET_MAX)
+        if min_replicas is not None:
+            _check_count("min_replicas", min_replicas, replicas)
         return await self._create_log(
-            name, protocol, streams, replicas, retention_s(retention), nodeset or 0
+            name,
+            protocol,
+            streams,
+            replicas,
+            retention_s(retention),
+            nodeset or 0,
+            min_replicas or 0,
         )
 
     async def _make_staging_log(self, name: str, like: LogInfo) -> None:
         """Create a log for another log's unpublished rows. Writers remember its tail as the first
         position where they may have staged rows, so its protocol must never lower the tail."""
         active = like.segments[-1]
-        await self._create_log(name, protocol_names.STAGING, active.streams, active.replicas)
+        await self._create_log(
+            name,
+            protocol_names.STAGING,
+            active.streams,
+            active.replicas,
+            min_replicas=active.min_replicas if active.min_replicas > 1 else 0,
+        )
 
     async def _create_log(
         self,
@@ -152,6 +170,7 @@ class Cluster(Operator, Registers, Leases):
         replicas: int,
         retention_s: int = 0,
         nodeset: int = 0,
+        min_replicas: int = 0,
     ) -> Log:
         _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
         _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
@@ -162,6 +181,7 @@ class Cluster(Operator, Registers, Leases):
             replicas=replicas,
             retention_s=retention_s,
             nodeset=nodeset,
+            min_replicas=min_replicas,
         )
         await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
         return self.log(name)

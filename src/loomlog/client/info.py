@@ -67,6 +67,7 @@ class SegmentInfo:
     start: Glsn
     end: Glsn | None  # the last position, start - 1 if it is empty; None: it is active
     nodeset: int | None = None  # protocol `copyset`: its size, if requested
+    min_replicas: int = 1  # appends continue with this many while nodes are away
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,7 @@ def _segment_info(segment: pb.Segment) -> SegmentInfo:
         start=segment.start,
         end=segment.end if segment.HasField("end") else None,
         nodeset=segment.nodeset or None,
+        min_replicas=segment.min_replicas or 1,
     )
 
 

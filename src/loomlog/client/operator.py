@@ -94,6 +94,7 @@ class Operator:
         protocol: str | None = None,
         streams: int | None = None,
         replicas: int | None = None,
+        min_replicas: int | None = None,
         nodeset: int | None = None,
     ) -> Change:
         """Switch a log to other settings while it is in use. They apply to new entries; settings
@@ -104,6 +105,7 @@ class Operator:
             streams=_count("streams", streams),
             replicas=_count("replicas", replicas),
             nodeset=_count("nodeset", nodeset),
+            min_replicas=_count("min_replicas", min_replicas),
         )
         return await self._change(pb.Frame(switch_log=request), repeatable=True)
 

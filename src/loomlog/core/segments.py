@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from loomlog.errors import InvalidArgument, Trimmed
+from loomlog.limits import STREAMS_PER_LOG_MAX
 from loomlog.types import Glsn, LogId
 
 
@@ -28,6 +29,27 @@ class Settings(NamedTuple):
     streams: int
     replicas: int
     nodeset: int = 0  # of `copyset`: records are on any of this many nodes; 0: the default
+    min_replicas: int = 0  # appends continue with this many; 0: the default
+
+    @property
+    def replicas_least(self) -> int:
+        """The number of replicas with which appends continue while nodes are away. By default one
+        less than wanted, but not a single one of several."""
+        return self.min_replicas or min(self.replicas, max(2, self.replicas - 1))
+
+    def check_counts(self) -> None:
+        """Raise InvalidArgument for numbers that no protocol can use."""
+        if not 1 <= self.streams <= STREAMS_PER_LOG_MAX:
+            raise InvalidArgument(
+                f"a log has 1 to {STREAMS_PER_LOG_MAX} streams, not {self.streams}"
+            )
+        if self.replicas < 1:
+            raise InvalidArgument("a stream has at least 1 replica")
+        if self.min_replicas > self.replicas:
+            raise InvalidArgument(
+                f"{self.min_replicas} of {self.replicas} replicas cannot be there: ask for at most "
+                f"{self.replicas} that appends need"
+            )
 
 
 class Segment(NamedTuple):

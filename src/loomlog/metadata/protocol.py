@@ -78,6 +78,7 @@ class ProtocolKeeper(ABC):
     protocol: ClassVar[str]
     has_streams: ClassVar[bool] = True  # a segment may have more than one stream
     has_nodesets: ClassVar[bool] = False
+    has_min_replicas: ClassVar[bool] = False  # its logs may say how many replicas appends need
 
     # ---- life
 
@@ -102,11 +103,16 @@ class ProtocolKeeper(ABC):
         if settings.nodeset and not self.has_nodesets:
             raise InvalidArgument(f"protocol {self.protocol!r} has no nodesets: leave it out")
 
+    def replicas_least(self, settings: Settings) -> int:
+        """Return the number of replicas that appends need."""
+        return settings.replicas
+
     def describe(self, settings: Settings) -> str:
         """Return the settings in words."""
         streams = f", {settings.streams} streams" if self.has_streams else ""
         nodeset = f", a nodeset of {settings.nodeset}" if settings.nodeset else ""
-        return f"protocol {self.protocol!r}{streams}, {settings.replicas} replicas{nodeset}"
+        least = f" (at least {settings.min_replicas})" if settings.min_replicas else ""
+        return f"protocol {self.protocol!r}{streams}, {settings.replicas} replicas{least}{nodeset}"
 
     # ---- segments
 
@@ -316,6 +322,18 @@ class Keepers(dict[str, ProtocolKeeper]):
             known = ", ".join(self)
             raise InvalidArgument(f"there is no protocol {protocol!r}: available are {known}")
         return keeper
+
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidArgument for settings that cannot be used."""
+        settings.check_counts()
+        keeper = self.of(settings.protocol)
+        if settings.min_replicas and not keeper.has_min_replicas:
+            raise InvalidArgument(
+                f"a log of protocol {keeper.protocol!r} always continues with "
+                f"{keeper.replicas_least(settings)} of {settings.replicas} replicas: leave out how "
+                "many appends need"
+            )
+        keeper.check(settings)
 
     def active(self, log: LogRecord) -> ProtocolKeeper:
         """Return the keeper of the active segment of a log."""

@@ -67,7 +67,7 @@ class StatusView:
             tail_unknown=bool(self._gate.rolled_back) or not keeper.is_tail_known(log, active),
             streams=self._streams(log),
             version=self._version_of(log),
-            segments=map(_segment, log.segments),
+            segments=map(self._segment, log.segments),
             switching=_switching(log.layout),
             retention_s=log.retention_s,
         )
@@ -164,6 +164,19 @@ class StatusView:
             details |= keeper.stream_details(stream)
         return details
 
+    def _segment(self, segment: Segment) -> pb.Segment:
+        settings = segment.settings
+        return pb.Segment(
+            loglet_id=segment.loglet,
+            protocol=settings.protocol,
+            streams=settings.streams,
+            replicas=settings.replicas,
+            nodeset=settings.nodeset,
+            min_replicas=self._keepers.of(settings.protocol).replicas_least(settings),
+            start=segment.start,
+            end=segment.end,
+        )
+
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text format."""
         status = self.status()
@@ -171,23 +184,12 @@ class StatusView:
         return render([*cluster_metrics(status), *own])
 
 
-def _segment(segment: Segment) -> pb.Segment:
-    return pb.Segment(
-        loglet_id=segment.loglet,
-        protocol=segment.settings.protocol,
-        streams=segment.settings.streams,
-        replicas=segment.settings.replicas,
-        nodeset=segment.settings.nodeset,
-        start=segment.start,
-        end=segment.end,
-    )
-
-
 def _switching(layout: Layout) -> str:
     if layout.successor is None:
         return ""
-    protocol, streams, replicas, _ = layout.successor.settings
-    return f"{layout.switch}: {protocol}, {streams} streams, {replicas} replicas"
+    wanted = layout.successor.settings
+    words = f"{wanted.protocol}, {wanted.streams} streams, {wanted.replicas} replicas"
+    return f"{layout.switch}: {words}"
 
 
 Details: TypeAlias = Callable[[pb.LogStream], dict[str, Any]]
@@ -258,6 +260,7 @@ def _log_dict(log: pb.Log, details: Details) -> dict[str, Any]:
                 "streams": segment.streams,
                 "replicas": segment.replicas,
                 "nodeset": segment.nodeset or None,
+                "min_replicas": segment.min_replicas,
                 "start": segment.start,
                 "end": segment.end if segment.HasField("end") else None,
             }

@@ -898,20 +898,22 @@ class CancelSubscription(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ...) -> None: ...
 
 class CreateLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s", "nodeset")
+    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s", "nodeset", "min_replicas")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     NODESET_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
     replicas: int
     retention_s: int
     nodeset: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
+    min_replicas: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ...) -> None: ...
 
 class DescribeLog(_message.Message):
     __slots__ = ("name",)
@@ -950,7 +952,7 @@ class Log(_message.Message):
     def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ..., retention_s: _Optional[int] = ..., tail_unknown: _Optional[bool] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end", "nodeset")
+    __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end", "nodeset", "min_replicas")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
@@ -958,6 +960,7 @@ class Segment(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     NODESET_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     protocol: str
     streams: int
@@ -965,7 +968,8 @@ class Segment(_message.Message):
     start: int
     end: int
     nodeset: int
-    def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
+    min_replicas: int
+    def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ...) -> None: ...
 
 class LogStream(_message.Message):
     __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset", "held", "last", "lost_from", "lost_after", "rolled_back")
@@ -1030,18 +1034,20 @@ class TrimLog(_message.Message):
     def __init__(self, name: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class SwitchLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas", "nodeset")
+    __slots__ = ("name", "protocol", "streams", "replicas", "nodeset", "min_replicas")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     NODESET_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
     replicas: int
     nodeset: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., nodeset: _Optional[int] = ...) -> None: ...
+    min_replicas: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ...) -> None: ...
 
 class FindExpired(_message.Message):
     __slots__ = ("name",)

@@ -42,6 +42,11 @@ app = typer.Typer(help="Make, list, describe, switch, trim and delete logs.")
 
 STREAMS = typer.Option(min=1, help="More streams, more bandwidth; not of copyset.")
 REPLICAS = typer.Option(min=1, help="Nodes that hold each entry.")
+MIN_REPLICAS = typer.Option(
+    min=1,
+    show_default="one less than --replicas, at least 2 of several",
+    help="Appends continue with this many while nodes are away.",
+)
 PROTOCOL = typer.Option(help="ordered, chained or copyset.")
 
 
@@ -50,6 +55,7 @@ def create(
     log: LogName,
     streams: Annotated[int, STREAMS] = 1,
     replicas: Annotated[int, REPLICAS] = 3,
+    min_replicas: Annotated[int | None, MIN_REPLICAS] = None,
     nodeset: Nodeset = None,
     protocol: Annotated[str, PROTOCOL] = protocol_names.DEFAULT,
     retention: Retention = None,
@@ -59,7 +65,13 @@ def create(
     """Make a log."""
     with connected_sync(cluster) as client:
         made = client.create_log(
-            log, protocol, streams, replicas, nodeset=nodeset, retention=retention
+            log,
+            protocol,
+            streams,
+            replicas,
+            min_replicas=min_replicas,
+            nodeset=nodeset,
+            retention=retention,
         )
         if as_json:
             print_json(asdict(made.describe()))
@@ -117,6 +129,7 @@ def switch(
     protocol: Annotated[str | None, PROTOCOL] = None,
     streams: Annotated[int | None, STREAMS] = None,
     replicas: Annotated[int | None, REPLICAS] = None,
+    min_replicas: Annotated[int | None, MIN_REPLICAS] = None,
     nodeset: Nodeset = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
@@ -124,7 +137,12 @@ def switch(
     """Switch a log to other settings while it is in use."""
     with connected_sync(cluster) as client:
         change = client.switch_log(
-            log, protocol=protocol, streams=streams, replicas=replicas, nodeset=nodeset
+            log,
+            protocol=protocol,
+            streams=streams,
+            replicas=replicas,
+            min_replicas=min_replicas,
+            nodeset=nodeset,
         )
     changes.say(change, as_json=as_json)
 

@@ -144,14 +144,16 @@ def log_table(logs: Sequence[LogInfo]) -> Table:
 
 
 def segment_table(info: LogInfo) -> Table:
-    table = new_table("segment", "protocol", "streams", "replicas", "first", "last", "state")
+    table = new_table(
+        "segment", "protocol", "streams", "replicas", "at least", "first", "last", "state"
+    )
     for segment in info.segments:
         active = segment.end is None
         last = "" if segment.end is None else _position(info, segment.end)
         if segment.end is not None and segment.end < segment.start:
             last = "(empty)"
         state = (info.switching or "active") if active else "sealed"
-        numbers = _numbers(segment.streams, segment.replicas)
+        numbers = _numbers(segment.streams, segment.replicas, segment.min_replicas)
         numbers.append(_position(info, segment.start))
         table.add_row(str(segment.id), segment.protocol, *numbers, last, plain(state))
     return table

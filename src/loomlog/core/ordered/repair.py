@@ -176,7 +176,7 @@ RUNNING_RULES: Final = (
     Rule(
         "it needs another replica and there is no node for it",
         lambda s: s.wants_another and s.spare is None,
-        lambda s: Wait(f"{RUNNING}; no spare node for another replica"),
+        lambda s: Wait(f"{RUNNING}; {s.shortage}no spare node for another replica"),
     ),
     Rule(
         "it needs another replica and others are moved first",

@@ -51,6 +51,12 @@ class Situation:
         stream = self.stream
         return bool(self.staying) and self.staying != stream.replicas and not self.wants_another
 
+    @property
+    def shortage(self) -> str:
+        """How many replicas the stream has, as the beginning of a text; "" if none is missing."""
+        has, wanted = len(self.stream.replicas), self.stream.wanted_replicas
+        return f"has {has} of {wanted} replicas; " if has < wanted else ""
+
     @cached_property
     def spare(self) -> NodeId | None:
         return self.nodes.spare(self.stream)

@@ -95,6 +95,10 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
 
     # ---- creation
 
+    def replicas_least(self, settings: Settings) -> int:
+        """One: a chain continues with whatever is left of it."""
+        return 1
+
     async def make(self, log: LogRecord, successor: Successor) -> None:
         await self._placement.wait_for_nodes(successor.settings.replicas)
         try:
@@ -125,7 +129,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         self.upkeep.wake(loglet)
 
     def _first_projection(self, loglet: LogId, settings: Settings) -> Projection:
-        placed = self._placement.place(settings.streams, settings.replicas)
+        placed = self._placement.place(settings.streams, settings)
         name, birth = self.sequencers.new_name(), self._catalog.new_stamp()
         projection = first_projection(loglet, [*map(list, placed)], birth=birth, sequencer=name)
         return projection._replace(first=0, start=0)  # where its segment begins is not known yet

@@ -67,15 +67,14 @@ class Admin:
                 f"{request.name!r} is not a valid log name: use 1 to "
                 f"{limits.LOG_NAME_CHARS_MAX} letters, digits, dots, underscores and hyphens"
             )
-        keeper = self._keepers.of(request.protocol)
-        if not 1 <= request.streams <= limits.STREAMS_PER_LOG_MAX:
-            raise InvalidArgument(
-                f"a log has 1 to {limits.STREAMS_PER_LOG_MAX} streams, not {request.streams}"
-            )
-        if request.replicas < 1:
-            raise InvalidArgument("a stream has at least 1 replica")
-        settings = Settings(request.protocol, request.streams, request.replicas, request.nodeset)
-        keeper.check(settings)
+        settings = Settings(
+            request.protocol,
+            request.streams,
+            request.replicas,
+            request.nodeset,
+            request.min_replicas,
+        )
+        self._keepers.check(settings)
         return settings
 
     # ---- delete

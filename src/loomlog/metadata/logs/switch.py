@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from loomlog import limits
 from loomlog.core import virtual_log
 from loomlog.core.requests import drive
 from loomlog.core.segments import Layout, Settings, Successor, SwitchState
 from loomlog.core.virtual_log import Done, Refused, Request, SwitchSteps
-from loomlog.errors import InvalidArgument, LoomError, NotFound, NotLeader, Sealed, Unavailable
+from loomlog.errors import LoomError, NotFound, NotLeader, Sealed, Unavailable
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
@@ -62,12 +61,13 @@ class LogSwitches:
             request.streams or (now.streams if keeper.has_streams else 1),
             request.replicas or now.replicas,
             request.nodeset,
+            request.min_replicas,
         )
+        if not wanted.min_replicas and not request.replicas and keeper.has_min_replicas:
+            wanted = wanted._replace(min_replicas=now.min_replicas)
         if not wanted.nodeset and wanted.protocol == now.protocol:
             wanted = wanted._replace(nodeset=now.nodeset)
-        if wanted.streams > limits.STREAMS_PER_LOG_MAX:
-            raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
-        keeper.check(wanted)
+        self._keepers.check(wanted)
         return wanted
 
     # ---- carrying out

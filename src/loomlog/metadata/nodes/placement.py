@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from loomlog.core.placement import place
+from loomlog.core.segments import Settings
 from loomlog.errors import InvalidArgument, LoomError, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
@@ -29,12 +30,14 @@ class ReplicaPlacement:
         self._nodes = nodes
         self._existing = existing
 
-    def place(self, streams: int, replicas: int) -> list[tuple[NodeId, ...]]:
-        """Return the nodes of this many sets of replicas, each of this size."""
-        nodes = self.usable_nodes()
-        if replicas > len(nodes):
-            raise self.too_few(replicas, f"{replicas} replicas need as many nodes")
-        return place(streams, replicas, nodes, self._existing(), self._catalog.locations)
+    def place(self, sets: int, settings: Settings) -> list[tuple[NodeId, ...]]:
+        """Return the nodes of this many sets of replicas. While nodes of the cluster are away, a
+        set may have fewer replicas than wanted."""
+        nodes, wanted = self.usable_nodes(), settings.replicas
+        replicas = min(wanted, len(nodes))
+        if replicas < settings.replicas_least or wanted > len(nodes) + len(self._away()):
+            raise self.too_few(wanted, f"{wanted} replicas need as many nodes")
+        return place(sets, replicas, nodes, self._existing(), self._catalog.locations)
 
     def usable_nodes(self) -> list[NodeId]:
         """Return the nodes that are alive, not drained, and have room."""

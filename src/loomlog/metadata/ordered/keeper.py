@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.core.ordered.stream_record import StreamRecord
-from loomlog.core.segments import Segment, Successor
+from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.metrics import Metric, Sample
@@ -42,6 +42,7 @@ class OrderedKeeper(ProtocolKeeper):
     """Wires commit rounds, repair and operators' commands together for one term."""
 
     protocol: ClassVar[str] = ORDERED
+    has_min_replicas: ClassVar[bool] = True
 
     @classmethod
     async def load(cls, context: KeeperContext) -> OrderedKeeper:
@@ -100,12 +101,15 @@ class OrderedKeeper(ProtocolKeeper):
 
     # ---- segments
 
+    def replicas_least(self, settings: Settings) -> int:
+        return settings.replicas_least
+
     async def make(self, log: LogRecord, successor: Successor) -> None:
         """Make streams that are sealed on all their replicas: from there, running is one step."""
         settings = successor.settings
         await self._placement.wait_for_nodes(settings.replicas)
         made = self.records.of_segment(log, successor.loglet)
-        placed = self._placement.place(max(settings.streams - len(made), 0), settings.replicas)
+        placed = self._placement.place(max(settings.streams - len(made), 0), settings)
         made += await self._streams.create(log, successor.loglet, placed)
         if not log.unfinished:  # else `begin` follows at once
             await self._all_sealed([record.stream_id for record in made])

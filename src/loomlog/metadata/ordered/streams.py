@@ -104,8 +104,9 @@ class OrderedStreams:
             log = self._catalog.log(name)
             if log.protocol != ORDERED:
                 raise Busy(f"log {name!r} has just been switched to {log.protocol!r}: try again")
-            replicas = self._placement.place(1, log.replicas)
-            (record,) = await self.create(log, log.layout.active.loglet, replicas)
+            active = log.layout.active
+            replicas = self._placement.place(1, active.settings)
+            (record,) = await self.create(log, active.loglet, replicas)
         return record, await self.run((record.stream_id,), ADD_WAIT_S)
 
     async def take_back(self, record: StreamRecord) -> None:

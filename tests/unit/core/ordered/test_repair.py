@@ -388,6 +388,11 @@ def test_every_rule_decides_where_no_earlier_one_applies(
     assert repair.decide(found, cluster) == action
 
 
+def test_a_running_stream_with_too_few_replicas_says_how_many_it_has() -> None:
+    found = runs(joining=None, leaving=None, wanted_replicas=4)
+    assert decide(found) == Wait(f"running; has 3 of 4 replicas; {NO_SPARE}")
+
+
 def test_a_node_that_came_back_without_its_replica_seals_the_stream() -> None:
     found = stream(None, *HEALTHY[1:], sealed=False)
     assert decide(found) == Wait("running")  # it may just not have reported yet

@@ -64,7 +64,7 @@ async def test_a_dead_node_is_not_enough_for_a_log(tmp_path: Path) -> None:
         await cluster.stop_node(3)
         words = "3 replicas need as many nodes, and 2 are alive: start node 3"
         with pytest.raises(Unavailable, match=words):
-            await cluster.create_chained()
+            await cluster.create_chained(min_replicas=3)
 
 
 async def test_a_new_metadata_repository_begins_a_new_epoch(tmp_path: Path) -> None:

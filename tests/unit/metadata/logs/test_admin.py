@@ -237,6 +237,8 @@ async def test_the_status_names_nodes_logs_and_rounds(tmp_path: Path) -> None:
         await cluster.create(replicas=2)
         write_all(nodes, 1, 3)
         await told(nodes[0], 1, 3)
+        told_to_people = json.loads(json.dumps(cluster.repository.status()))
+        assert told_to_people["logs"][0]["streams"][0]["state"] == "running"
         await nodes[1].disconnect()
         while (status := await cluster.status()).nodes[1].alive:
             pass
@@ -250,7 +252,6 @@ async def test_the_status_names_nodes_logs_and_rounds(tmp_path: Path) -> None:
         assert status.logs[0].streams[0].entries == 3
         told_to_people = json.loads(json.dumps(cluster.repository.status()))
         assert told_to_people["nodes"][1]["alive"] is False
-        assert told_to_people["logs"][0]["streams"][0]["state"] == "running"
         assert told_to_people["logs"][0]["tail"] == 3
 
 
