@@ -39,7 +39,7 @@ def step(*_):
     if steps == int(fatal):
         os.kill(os.getpid(), signal.SIGKILL)
 
-location._force = step
+location.make_durable = step
 with loomlog.connect_sync(address) as cluster:
     archive_job.run(cluster, address, log, to=directory, until=int(until), rows_per_file=10,
                     trim=True, report=step)
