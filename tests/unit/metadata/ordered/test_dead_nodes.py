@@ -13,8 +13,15 @@ from small_cluster import SmallCluster, all_run, commits, told, turns, write_all
 from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.replica import ReplicaContext
 from loomlog.errors import LoomError, Unavailable
+from loomlog.metadata.ordered import relief
 from loomlog.types import ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
+
+
+@pytest.fixture(autouse=True)
+def late_relief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new stream for appends meanwhile is another story (tests/cluster/test_relief.py)."""
+    monkeypatch.setattr(relief, "PATIENCE_S", 60.0)
 
 
 def quick(tmp_path: Path, replace_after_s: float | None = None) -> SmallCluster:

@@ -12,6 +12,7 @@ from small_cluster import SmallCluster, commits, told, turns, write_all
 
 from loomlog.core.ordered import repair
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound, Unauthorized, Unavailable
+from loomlog.metadata.ordered import relief
 from loomlog.types import ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -470,8 +471,9 @@ async def test_a_dead_node_with_the_only_replica_is_not_removed(tmp_path: Path) 
 
 
 async def test_cleanup_deletes_what_the_cluster_does_not_know_and_nothing_else(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(relief, "PATIENCE_S", 60.0)  # no second stream meanwhile
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 4, replicas=3)
         await nodes[2].crash()
