@@ -104,6 +104,17 @@ def test_a_log_gets_another_stream(loom: Loom) -> None:
     assert all(s["entries"] for s in loom.json("stream", "list", "--log", "wider"))
 
 
+def test_a_stream_is_removed(loom: Loom) -> None:
+    first, second = loom.json("log", "create", "narrower", "--streams", "2")["streams"]
+    loom.says("append", "narrower", given="\n".join(LINES))
+    removed = loom.json("stream", "remove", str(first["id"]), "--yes")
+    assert removed["done"] == f"stream {first['id']} takes no more appends"
+    assert "trimmed" in stream_of(loom, "narrower")["condition"]
+    loom.fails("stream", "remove", str(second["id"]), "--yes")
+    loom.says("log", "trim", "narrower", str(len(LINES)), "--yes")
+    watch_until(loom, lambda _: stream_of(loom, "narrower")["id"] == second["id"])
+
+
 def test_a_replica_moves(loom: Loom) -> None:
     before = nodes_of(make_log(loom, "moved"))
     (spare,) = {1, 2, 3, 4} - set(before)

@@ -31,6 +31,7 @@ from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
 from loomlog.core.ordered import repair
 from loomlog.errors import LoomError, Retryable, RolledBack
 from loomlog.metadata import MetadataRepository
+from loomlog.metadata.ordered import relief
 from loomlog.node import StorageNode
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
@@ -52,6 +53,7 @@ class Bounds:
     far_entries: int
     copy_part_bytes: int
     read_chunk_bytes: int
+    unneeded_s: float
 
     @classmethod
     def draw(cls, random: Random) -> Bounds:
@@ -61,6 +63,7 @@ class Bounds:
             far_entries=random.choice((nearly, 3 * nearly, BOUNDS.far_entries)),
             copy_part_bytes=random.choice((1, 2048, BOUNDS.copy_part_bytes)),
             read_chunk_bytes=random.choice((2048, BOUNDS.read_chunk_bytes)),
+            unneeded_s=random.choice((0.0, 0.5, BOUNDS.unneeded_s)),
         )
 
     @contextmanager
@@ -70,12 +73,17 @@ class Bounds:
             patch.object(repair, "FAR_ENTRIES", self.far_entries),
             patch.object(limits, "COPY_PART_BYTES", self.copy_part_bytes),
             patch.object(limits, "READ_CHUNK_BYTES", self.read_chunk_bytes),
+            patch.object(relief, "UNNEEDED_S", self.unneeded_s),
         ):
             yield
 
 
 BOUNDS = Bounds(
-    repair.NEARLY_ENTRIES, repair.FAR_ENTRIES, limits.COPY_PART_BYTES, limits.READ_CHUNK_BYTES
+    repair.NEARLY_ENTRIES,
+    repair.FAR_ENTRIES,
+    limits.COPY_PART_BYTES,
+    limits.READ_CHUNK_BYTES,
+    relief.UNNEEDED_S,
 )
 
 

@@ -44,6 +44,7 @@ class StreamInfo:
     chains: tuple[tuple[NodeId, ...], ...] = ()  # protocol `chained`: nodes, head first
     copyset: CopysetInfo | None = None  # protocol `copyset`
     last: Glsn | None = None  # the last known position, if LLSNs are positions
+    removing: bool = False  # takes nothing more; removed when all its entries are trimmed
 
     @property
     def stays(self) -> bool:
@@ -91,7 +92,7 @@ class LogInfo:
     def active_streams(self) -> tuple[StreamInfo, ...]:
         """The streams of the active segment, which take appends."""
         active = self.segments[-1].id
-        return tuple(stream for stream in self.streams if stream.segment == active)
+        return tuple(s for s in self.streams if s.segment == active and not s.removing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,7 @@ def _stream_info(stream: pb.LogStream) -> StreamInfo:
         condition=stream.condition,
         joining=stream.joining_node or None,
         copied_entries=stream.copied_entries,
+        removing=stream.removing,
         segment=stream.loglet_id,
         protocol=stream.protocol,
         **stream_details(stream),

@@ -60,6 +60,11 @@ class Operator:
         request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=log)
         return await self._change(pb.Frame(change_stream=request), repeatable=False)
 
+    async def remove_stream(self, stream: StreamId) -> Change:
+        """Let a stream take no more appends, for good. Its entries stay readable, and it is removed
+        when all of them are trimmed; at once if it has none."""
+        return await self._change_stream(pb.ChangeStream.REMOVE, stream, repeatable=False)
+
     async def move_stream(
         self, stream: StreamId, from_node: NodeId, to_node: NodeId | None = None
     ) -> Change:

@@ -972,7 +972,7 @@ class Segment(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ...) -> None: ...
 
 class LogStream(_message.Message):
-    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset", "held", "last", "lost_from", "lost_after", "rolled_back")
+    __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset", "held", "last", "lost_from", "lost_after", "rolled_back", "removing")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -990,6 +990,7 @@ class LogStream(_message.Message):
     LOST_FROM_FIELD_NUMBER: _ClassVar[int]
     LOST_AFTER_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    REMOVING_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     state: StreamState
     seal_epoch: int
@@ -1007,7 +1008,8 @@ class LogStream(_message.Message):
     lost_from: int
     lost_after: int
     rolled_back: bool
-    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., copyset: _Optional[_Union[CopysetState, _Mapping]] = ..., held: _Optional[bool] = ..., last: _Optional[int] = ..., lost_from: _Optional[int] = ..., lost_after: _Optional[int] = ..., rolled_back: _Optional[bool] = ...) -> None: ...
+    removing: bool
+    def __init__(self, log_stream_id: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., seal_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., entries: _Optional[int] = ..., condition: _Optional[str] = ..., joining_node: _Optional[int] = ..., copied_entries: _Optional[int] = ..., loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., copyset: _Optional[_Union[CopysetState, _Mapping]] = ..., held: _Optional[bool] = ..., last: _Optional[int] = ..., lost_from: _Optional[int] = ..., lost_after: _Optional[int] = ..., rolled_back: _Optional[bool] = ..., removing: _Optional[bool] = ...) -> None: ...
 
 class ListLogs(_message.Message):
     __slots__ = ()
@@ -1095,6 +1097,7 @@ class ChangeStream(_message.Message):
         UNREGISTER: _ClassVar[ChangeStream.Action]
         SCRUB: _ClassVar[ChangeStream.Action]
         ADD_REPLICA: _ClassVar[ChangeStream.Action]
+        REMOVE: _ClassVar[ChangeStream.Action]
     ACTION_UNSPECIFIED: ChangeStream.Action
     SEAL: ChangeStream.Action
     UNSEAL: ChangeStream.Action
@@ -1103,6 +1106,7 @@ class ChangeStream(_message.Message):
     UNREGISTER: ChangeStream.Action
     SCRUB: ChangeStream.Action
     ADD_REPLICA: ChangeStream.Action
+    REMOVE: ChangeStream.Action
     ACTION_FIELD_NUMBER: _ClassVar[int]
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]

@@ -187,7 +187,7 @@ class Run:
         found = [
             f"stream {s.id} is {s.state}: {s.condition}"
             for s in streams
-            if s.state != ("running" if s.segment in active else "sealed")
+            if s.state != ("running" if s.segment in active and not s.removing else "sealed")
             or s.joining is not None
             or (s.protocol != "ordered" and s.condition)
         ]

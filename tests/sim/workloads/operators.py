@@ -41,7 +41,7 @@ LEGAL: Final = (
 LEGAL_WORDS: Final = ("may or may not have been carried out", "the disk failed")
 ACTIONS: Final = (
     *("add stream", "move", "move", "move", "seal", "unseal", "flip", "flip", "flip"),
-    *("add replica", "add replica", "unregister", "unregister"),
+    *("add replica", "add replica", "unregister", "unregister", "remove stream"),
     *("drain", "drain", "undrain", "undrain", "clean up", "scrub"),
 )
 NODE_ACTIONS: Final = ("drain", "undrain", "clean up")
@@ -108,6 +108,8 @@ class RestlessOperator:
                 await cluster.add_replica(stream.id, target)
             case "unregister":
                 await cluster.unregister_replica(stream.id, holder)
+            case "remove stream":
+                await cluster.remove_stream(stream.id)
             case "scrub":
                 await cluster.scrub_stream(stream.id)
 
@@ -126,5 +128,6 @@ class RestlessOperator:
             await self._cluster.undrain_node(node.id)
         active = {log.segments[-1].id for log in status.logs}
         for stream in (stream for log in status.logs for stream in log.streams):
-            if stream.segment in active and stream.protocol == "ordered":
+            is_active = stream.segment in active and not stream.removing
+            if is_active and stream.protocol == "ordered":
                 await self._cluster.unseal_stream(stream.id)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loomlog.client.info import StreamInfo
     from loomlog.types import StreamId
 
-app = typer.Typer(help="List, seal, add, move and check log streams.")
+app = typer.Typer(help="List, seal, add, remove, move and check log streams.")
 
 Arrived = Callable[["StreamInfo"], bool]
 
@@ -66,6 +66,17 @@ def add(log: LogName, how: Invocation) -> None:
         change = client.add_stream(log)
         runs = None if change.stream is None else _until(client, change.stream, _is_running)
         changes.say_and_wait(change, how, runs)
+
+
+@app.command()
+def remove(
+    stream: Stream, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """Let a stream take no more appends, and remove it when all its entries are trimmed."""
+    question = f"Remove stream {stream}? It takes no more appends; what it has stays readable."
+    changes.confirm(lambda: question, yes=yes)
+    with connected_sync(cluster) as client:
+        changes.say(client.remove_stream(stream), as_json=as_json)
 
 
 @command(app)

@@ -90,7 +90,7 @@ class Conditions:
             active = log.segments[-1].loglet_id
             ended = {segment.loglet_id for segment in log.segments if segment.HasField("end")}
             for stream in log.streams:
-                if stream.loglet_id == active:
+                if stream.loglet_id == active and not stream.removing:
                     self._conditions[stream.log_stream_id] = stream.condition
                 if refusal := _refusal(stream, ended):
                     self._refusals[stream.log_stream_id] = refusal
@@ -119,6 +119,8 @@ def _refusal(stream: pb.LogStream, ended: set[int]) -> LoomError | None:
             f"an operator sealed stream {number}: unseal it with `loom stream unseal {number}`, or "
             "append to another"
         )
+    if stream.removing:
+        return Sealed(f"stream {number} is being removed: append without naming a stream")
     if stream.loglet_id in ended:
         return Sealed(f"the segment of stream {number} has ended: append without naming a stream")
     return None

@@ -304,6 +304,7 @@ class BlockingCluster(Blocking[Cluster]):
     unseal_stream = blocking(Cluster.unseal_stream)
     add_stream = blocking(Cluster.add_stream)
     move_stream = blocking(Cluster.move_stream)
+    remove_stream = blocking(Cluster.remove_stream)
     add_replica = blocking(Cluster.add_replica)
     unregister_replica = blocking(Cluster.unregister_replica)
     scrub_stream = blocking(Cluster.scrub_stream)

@@ -81,6 +81,11 @@ class DropJoining:
 
 
 @dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove the stream from its log and from all nodes: nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Do nothing until something changes."""
 
@@ -112,7 +117,9 @@ def find_loss(stream: StreamRounds, without_commits: Collection[NodeId] = ()) ->
     return Loss(first, max((report.high_watermark for report in reports), default=0))
 
 
-Action: TypeAlias = BeginSeal | SendSeal | Unseal | Join | Synchronise | Swap | DropJoining | Wait
+Action: TypeAlias = (
+    BeginSeal | SendSeal | Unseal | Join | Synchronise | Swap | DropJoining | Remove | Wait
+)
 
 
 def decide(stream: StreamRounds, nodes: Nodes) -> Action:
@@ -206,6 +213,16 @@ SEALED_RULES: Final = (
         "replicas lack only the seal",
         lambda s: bool(s.unsealed),
         lambda s: SendSeal(s.unsealed),
+    ),
+    Rule(
+        "it is being removed and nothing of it is left",
+        lambda s: s.nothing_is_left,
+        lambda s: Remove(),
+    ),
+    Rule(
+        "it is being removed and nobody knows where it ends",
+        lambda s: s.stream.removing and not s.stream.sealed_at,
+        lambda s: BeginSeal("it is being removed"),
     ),
     Rule(
         "the newcomer is no longer needed",
@@ -345,9 +362,27 @@ def concerns_all(
     streams: Iterable[StreamRounds], node: NodeId, holds: Callable[[StreamRounds], bool]
 ) -> bool:
     """Return whether something holds for all streams that a log uses, at least one on this node."""
-    in_use = [stream for stream in streams if not stream.closed]
+    in_use = [stream for stream in streams if not stream.closed and not stream.removing]
     is_concerned = any(node in s.replicas and s.wanted_running for s in in_use)
     return is_concerned and all(map(holds, in_use))
+
+
+def unneeded(
+    streams: Iterable[StreamRounds], alive: Callable[[NodeId], bool]
+) -> list[StreamRounds]:
+    """Return the streams of a log that came to its relief and are not needed any more: every other
+    stream that should run does, with all its replicas."""
+    in_use = [stream for stream in streams if stream.wanted_running]
+    others = [stream for stream in in_use if not stream.relief]
+    if not others or not all(_runs_whole(stream, alive) for stream in others):
+        return []
+    return [stream for stream in in_use if stream.relief]
+
+
+def _runs_whole(stream: StreamRounds, alive: Callable[[NodeId], bool]) -> bool:
+    has_all = len(stream.replicas) >= stream.wanted_replicas
+    is_changing = stream.joining is not None or stream.leaving is not None
+    return not stream.sealed and has_all and not is_changing and all(map(alive, stream.replicas))
 
 
 class Copying(NamedTuple):
@@ -386,6 +421,8 @@ def _words(action: Action, copying: Copying | None) -> str:
             return f"continues with nodes {', '.join(map(str, replicas))}"
         case DropJoining(node, reason):
             return f"node {node} does not join: {reason}"
+        case Remove():
+            return "is being removed"
 
 
 def _copy_words(source: NodeId, destination: NodeId, copying: Copying | None) -> str:

@@ -68,6 +68,10 @@ class StreamRounds:
     sealed: bool
     wanted_running: bool = True  # False: an operator sealed it, or it is closed
     closed: bool = False  # its segment of the log is not, or no longer, the one that gets entries
+    relief: bool = False  # it was added because no other stream of its log ran
+    removing: bool = False  # it takes nothing more, and goes when nothing of it is left
+    sealed_at: Glsn = 0  # the end of its log when it was sealed; 0: not known
+    trimmed: Glsn = 0  # its log is trimmed up to here
     wanted_replicas: int = 0
     joining: NodeId | None = None  # is being filled, to become a replica; gets no commits
     leaving: NodeId | None = None  # the replica whose place the next newcomer takes
@@ -85,6 +89,15 @@ class StreamRounds:
                 return self.committed_llsn_end
             ends.append(report.written_end)
         return max(min(ends, default=0), self.committed_llsn_end)
+
+    @property
+    def has_entries(self) -> bool:
+        return self.committed_llsn_end > 1
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether everything in a sealed stream is trimmed."""
+        return 0 < self.sealed_at <= self.trimmed
 
     def stored_high_watermark(self) -> Glsn:
         """Return what every replica would still know after a crash."""

@@ -92,6 +92,8 @@ class Situation:
             if nodes.connected(node) and node not in self.reports:
                 return f"node {node} came back without its replica"
         if not stream.wanted_running:
+            if stream.removing:
+                return "it is being removed"
             return "its segment ends" if stream.closed else "an operator asked for it"
         for node in stream.replicas:
             if not nodes.alive(node):
@@ -177,10 +179,20 @@ class Situation:
         return self.wants_another
 
     @property
+    def nothing_is_left(self) -> bool:
+        """It is being removed, and everything in it is trimmed, or a replica confirms that it never
+        had an entry: rounds that are lost are no evidence."""
+        stream = self.stream
+        is_empty = not stream.has_entries and bool(self.whole)
+        return stream.removing and (stream.is_trimmed or is_empty)
+
+    @property
     def standing(self) -> str:
         """Why the stream stays sealed."""
         if self.missing:
             return f"sealed: waiting for node {_names(self.missing)}"
+        if self.stream.removing:
+            return "sealed: it is removed when all its entries are trimmed"
         if self.stream.closed:
             return "sealed: its segment of the log is not the active one"
         return "sealed by an operator"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loomlog.core.history import Unknowable
 from loomlog.core.ordered.evidence import Stream, newest_stream
-from loomlog.types import LogId, NodeId, Report, StreamId
+from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,9 @@ class StreamRecord:
     births: tuple[tuple[NodeId, int], ...] = ()  # of the replicas that were ordered, by node
     unregistered: tuple[NodeId, ...] = ()  # by an operator; what they keep is not taken up again
     taken_back: bool = False  # it never ran, or has nothing left
+    relief: bool = False  # it was added because no other stream of its log ran
+    removing: bool = False  # it takes nothing more, and goes when nothing of it is left
+    sealed_at: Glsn = 0  # the end of its log when it was sealed; 0: not known
 
     @property
     def placement(self) -> tuple[tuple[NodeId, ...], NodeId | None, NodeId | None]:
@@ -105,6 +108,7 @@ class StreamRecord:
             replicas=_without(nodes, self.replicas),
             epoch=self.epoch + 1,
             sealed=True,
+            sealed_at=0,
             left=tuple(dict.fromkeys((*self.left, *gone))),
         )
 
@@ -123,6 +127,7 @@ class StreamRecord:
             replicas=newest.replicas,
             epoch=newest.epoch,
             sealed=newest.sealed,
+            sealed_at=0,
             joining=None,
             leaving=None,
             dropping=(),
@@ -134,7 +139,7 @@ class StreamRecord:
         """Seal it if its replicas may not know of a change since `before`."""
         if before and (before.replicas, before.epoch) == (self.replicas, self.epoch):
             return self
-        return replace(self, epoch=self.epoch + 1, sealed=True)
+        return replace(self, epoch=self.epoch + 1, sealed=True, sealed_at=0)
 
 
 def _without(gone: Collection[NodeId], nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:

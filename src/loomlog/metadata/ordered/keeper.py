@@ -91,6 +91,7 @@ class OrderedKeeper(ProtocolKeeper):
                 if segment.settings.protocol == self.protocol:
                     self.committer.logs[log.log_id].begin_at(segment.start)
         self._orders.start()
+        self._relief.start()
 
     def stop(self) -> None:
         self.reconciler.stop()

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.replica import START
+from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import Conflict, LoomError, NotFound
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.catalog.records import LogRecord
@@ -122,6 +123,19 @@ class Orders:
         return StepResult.IDLE
 
     # ---- remove
+
+    async def abandon(self, stream: StreamRounds) -> None:
+        """Remove a stream of which nothing is left from its log, and then from its nodes."""
+        stream_id = stream.stream_id
+        rounds = self._committer.log_of(stream_id)
+        self._committer.remove_stream(stream_id)  # before waiting: it must not begin to run
+        try:
+            await self._records.update(stream_id, taken_back=True)
+        except BaseException:
+            if rounds is not None and stream_id in self._records.streams:
+                self._committer.add_stream(rounds, stream)
+            raise
+        await self.remove(stream_id)
 
     async def remove(self, stream_id: StreamId) -> None:
         """Remove an abandoned stream from every node that can be reached, and later from others."""

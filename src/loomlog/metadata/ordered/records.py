@@ -17,7 +17,7 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import Glsn, LogId, NodeId, StreamId
 
 PREFIX = "stream/"  # of the keys of records
 
@@ -67,6 +67,11 @@ class StreamRecords(LogletRecords[StreamRecord]):
         log = self.catalog.log_of(stream)
         return log is None or log.layout.takes_appends(stream.loglet)
 
+    def trimmed(self, stream: StreamRecord) -> Glsn:
+        """Return up to which position the log of a stream is trimmed."""
+        log = self.catalog.log_of(stream)
+        return log.trimmed if log else 0
+
     def leaving(self, stream: StreamRecord) -> NodeId | None:
         """Return the replica to be replaced next because an operator named it or its node."""
         if stream.leaving in stream.replicas:
@@ -77,7 +82,12 @@ class StreamRecords(LogletRecords[StreamRecord]):
     # ---- changes
 
     async def add_streams(
-        self, log: LogRecord, loglet: LogId, placement: Sequence[tuple[NodeId, ...]]
+        self,
+        log: LogRecord,
+        loglet: LogId,
+        placement: Sequence[tuple[NodeId, ...]],
+        *,
+        relief: bool = False,
     ) -> list[StreamRecord]:
         """Add sealed streams on the given nodes to a segment of a log."""
         numbers = await self.catalog.new_streams(len(placement))
@@ -91,6 +101,7 @@ class StreamRecords(LogletRecords[StreamRecord]):
                 sealed=True,
                 stamp=self.catalog.new_stamp(),
                 births=tuple((node, self.catalog.new_stamp()) for node in nodes),
+                relief=relief,
             )
             for stream_id, nodes in zip(numbers, placement, strict=True)
         ]

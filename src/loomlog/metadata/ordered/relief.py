@@ -1,8 +1,10 @@
 """Give a log a new, empty stream when none of its streams runs after nodes or disks failed.
 
 Filling a spare takes longer the more data a stream has. An empty stream takes appends at once, and
-the order of a log allows streams to come and go. The others are repaired meanwhile and run again. A
-stream that lost data stays sealed, so that readers learn of the loss.
+the order of a log allows streams to come and go. The others are repaired meanwhile and run again;
+some seconds later the new one takes no more appends, and it is removed when all its entries are
+trimmed. A stream that lost data stays sealed, so that readers learn of the loss; then the new one
+is needed for good.
 """
 
 from __future__ import annotations
@@ -11,22 +13,24 @@ import asyncio
 import logging
 from typing import Final
 
-from loomlog.core.ordered.repair import concerns_all, stands_still
+from loomlog.core.ordered.repair import concerns_all, stands_still, unneeded
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
-from loomlog.metadata.background import Background, RetryLoop, StepResult
+from loomlog.metadata.background import Background, Later, RetryLoop, StepResult
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.status import Losses
 from loomlog.metadata.ordered.streams import OrderedStreams
-from loomlog.types import NodeId
+from loomlog.types import LogId, NodeId, StreamId
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 0.25  # little data is copied sooner than that
+UNNEEDED_S: Final = 5.0  # all other streams have to run this long: a node may fail again
+LOOK_S: Final = 0.5  # between checks while a log has a stream that came to its relief
 
 
 class Relief:
-    """Adds a stream to each log that has none running."""
+    """Adds a stream to each log that has none running, and retires it when it is not needed."""
 
     def __init__(
         self, committer: Committer, streams: OrderedStreams, background: Background
@@ -37,6 +41,13 @@ class Relief:
         self._losses = Losses(committer)
         self._one_at_a_time = asyncio.Lock()
         self._work = RetryLoop("relief for node", self._step, background)
+        self._retirements = RetryLoop("end of the relief of log", self._retire_step, background)
+        self._unneeded_since_s: dict[StreamId, float] = {}
+
+    def start(self) -> None:
+        """Watch the streams that came to the relief of a log before this process led."""
+        for log_id in self._committer.logs:
+            self._retirements.wake(log_id)
 
     def node_silent(self, node: NodeId) -> None:
         """Watch the logs of a silent node until it is back or replaced everywhere."""
@@ -85,8 +96,27 @@ class Relief:
 
     async def _add_stream(self, name: str) -> None:
         try:
-            record, _ = await self._streams.add_stream(name)
+            record, _ = await self._streams.add_stream(name, relief=True)
         except LoomError as error:  # too few nodes, for now
             logger.info("log %r has no running stream, and gets none: %s", name, error)
         else:
             logger.warning("log %r had no running stream: it got %d", name, record.stream_id)
+            self._retirements.wake(record.log_id)
+
+    # ---- streams that are not needed any more
+
+    async def _retire_step(self, log_id: LogId) -> StepResult | Later:
+        log = self._committer.logs.get(log_id)
+        reliefs = [s for s in log.streams.values() if s.relief and s.wanted_running] if log else []
+        if log is None or not reliefs:
+            return StepResult.IDLE
+        found = [stream.stream_id for stream in unneeded(log.streams.values(), self._nodes.alive)]
+        now_s = asyncio.get_running_loop().time()
+        for stream in reliefs:
+            if stream.stream_id not in found:
+                self._unneeded_since_s.pop(stream.stream_id, None)
+            elif now_s - self._unneeded_since_s.setdefault(stream.stream_id, now_s) >= UNNEEDED_S:
+                await self._streams.retire(stream.stream_id)
+                del self._unneeded_since_s[stream.stream_id]
+                logger.info("stream %d is not needed any more", stream.stream_id)
+        return Later(LOOK_S)

@@ -193,7 +193,8 @@ class Reconciler:
             self._work.trouble[stream_id] = UNEXPECTED
         if not is_done:  # a node that was found unable is tried again later
             self._timers.set(("stream", stream_id), UNABLE_S, partial(self.wake, stream_id))
-        if joining is not None and stream.joining is None:
+        was_removed = isinstance(action, repair.Remove) and is_done
+        if was_removed or (joining is not None and stream.joining is None):
             self.wake_waiting()  # others may move now
         self._stepped(stream_id)
         return is_done

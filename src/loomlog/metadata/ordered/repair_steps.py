@@ -85,6 +85,8 @@ class RepairSteps:
                 return await self._swap(log, stream, replicas)
             case repair.DropJoining(node, reason):
                 return await self._drop_joining(stream, node, reason)
+            case repair.Remove():
+                return await self._remove(stream)
             case repair.Wait():
                 return True
 
@@ -95,8 +97,9 @@ class RepairSteps:
         stream.sealed = True
         await self._committer.settled(log)
         epoch = 1 + max(stream.epoch, *(report.epoch for report in stream.reports.values()), 0)
-        await self._records.update(stream.stream_id, epoch=epoch, sealed=True)
-        stream.epoch = epoch
+        sealed_at = log.high_watermark
+        await self._records.update(stream.stream_id, epoch=epoch, sealed=True, sealed_at=sealed_at)
+        stream.epoch, stream.sealed_at = epoch, sealed_at
         logger.info(
             "stream %d is sealed in epoch %d after LLSN %d: %s",
             stream.stream_id,
@@ -344,6 +347,16 @@ class RepairSteps:
             await self._forget_if_removed(node)
         return True
 
+    # ---- the end of a stream
+
+    async def _remove(self, stream: StreamRounds) -> bool:
+        nodes = self._records.stream(stream.stream_id).holders
+        await self._orders.abandon(stream)
+        logger.info("stream %d is removed: nothing of it is left", stream.stream_id)
+        for node in nodes:
+            await self._forget_if_removed(node)
+        return True
+
     async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
         return await self._nodes.request(node, frame, self._request_timeout_s)
 
@@ -354,6 +367,9 @@ def adopt_wishes(stream: StreamRounds, records: StreamRecords) -> None:
     if record is not None:
         stream.joining = record.joining
         stream.closed = not records.takes_appends(record)
-        stream.wanted_running = record.wanted_running and not stream.closed
+        stream.relief, stream.removing = record.relief, record.removing
+        stream.sealed_at, stream.trimmed = record.sealed_at, records.trimmed(record)
+        is_wanted = record.wanted_running and not record.removing
+        stream.wanted_running = is_wanted and not stream.closed
         stream.wanted_replicas = records.wanted_replicas(record)
         stream.leaving = records.leaving(record)

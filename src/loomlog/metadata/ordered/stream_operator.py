@@ -52,6 +52,7 @@ class StreamOperator:
             change.UNREGISTER: self._unregister,
             change.ADD_REPLICA: self._add_replica,
             change.SCRUB: self._scrub,
+            change.REMOVE: self._remove,
         }
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
@@ -154,6 +155,19 @@ class StreamOperator:
             ),
         )
 
+    async def _remove(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._stream(request.log_stream_id)
+        stream_id = stream.stream_id
+        await self._streams.retire(stream_id)
+        try:
+            await self._comes_true(stream, lambda now: now.has_entries and self._is_sealed(now))
+        except NotFound:
+            return pb.Changed(done=f"stream {stream_id} is removed", next="nothing of it was left")
+        return pb.Changed(
+            done=f"stream {stream_id} takes no more appends",
+            next=f"{_entries(stream)} stay readable; it is removed when all of them are trimmed",
+        )
+
     # ---- scrub
 
     async def _scrub(self, request: pb.ChangeStream) -> pb.Changed:
@@ -233,6 +247,8 @@ class StreamOperator:
     def _active_stream(self, stream_id: StreamId) -> StreamRounds:
         """Return a stream that operators may seal and unseal."""
         stream = self._stream(stream_id)
+        if stream.removing:
+            raise InvalidArgument(f"stream {stream_id} is being removed: it takes no more appends")
         if stream.closed:
             raise InvalidArgument(
                 f"stream {stream_id} is of a segment of its log that is not active: "

@@ -10,7 +10,7 @@ from typing import Final
 from loomlog import limits
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.core.ordered.stream_record import StreamRecord
-from loomlog.errors import Busy, InvalidArgument, LoomError
+from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
@@ -59,13 +59,18 @@ class OrderedStreams:
         return stream
 
     async def create(
-        self, log: LogRecord, loglet: LogId, replicas: Sequence[tuple[NodeId, ...]]
+        self,
+        log: LogRecord,
+        loglet: LogId,
+        replicas: Sequence[tuple[NodeId, ...]],
+        *,
+        relief: bool = False,
     ) -> list[StreamRecord]:
         """Make a sealed stream on each of the given lists of nodes."""
         if len(self._records.of_log(log.log_id)) + len(replicas) > limits.STREAMS_PER_LOG_MAX:
             raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
         rounds = self.rounds_of(log)
-        records = await self._records.add_streams(log, loglet, replicas)
+        records = await self._records.add_streams(log, loglet, replicas, relief=relief)
         for record in records:
             self._committer.add_stream(rounds, self._add_to(rounds, record))
         made = await asyncio.gather(
@@ -98,7 +103,7 @@ class OrderedStreams:
             return False
         return True
 
-    async def add_stream(self, name: str) -> tuple[StreamRecord, bool]:
+    async def add_stream(self, name: str, *, relief: bool = False) -> tuple[StreamRecord, bool]:
         """Add a stream to the active segment of a log; return whether it runs already, too."""
         async with self._catalog.lock(name):
             log = self._catalog.log(name)
@@ -106,7 +111,7 @@ class OrderedStreams:
                 raise Busy(f"log {name!r} has just been switched to {log.protocol!r}: try again")
             active = log.layout.active
             replicas = self._placement.place(1, active.settings)
-            (record,) = await self.create(log, active.loglet, replicas)
+            (record,) = await self.create(log, active.loglet, replicas, relief=relief)
         return record, await self.run((record.stream_id,), ADD_WAIT_S)
 
     async def take_back(self, record: StreamRecord) -> None:
@@ -117,21 +122,47 @@ class OrderedStreams:
         has_run = not stream.sealed or stream.epoch != record.epoch
         if has_run and not stream.closed:
             return  # a node was slow to answer, and the stream runs nevertheless
-        rounds = self._committer.logs[record.log_id]
-        self._committer.remove_stream(record.stream_id)  # before waiting: it must not begin to run
         try:
-            await self._records.update(record.stream_id, taken_back=True)
+            await self._orders.abandon(stream)
         except BaseException:
-            if record.stream_id in self._records.streams:
-                self._committer.add_stream(rounds, stream)
-                self._reconciler.wake(record.stream_id)
+            self._reconciler.wake(record.stream_id)
             raise
-        await self._orders.remove(record.stream_id)
+
+    async def retire(self, stream_id: StreamId) -> None:
+        """Let a stream take nothing more; it is removed when nothing of it is left."""
+        log = self._catalog.log_of(self._records.stream(stream_id))
+        if log is None:
+            raise NotFound(f"stream {stream_id} was deleted")
+        async with self._catalog.lock(log.name):
+            record = self._records.stream(stream_id)
+            self._check_dispensable(self._catalog.log(log.name), record)
+            await self._records.update(stream_id, removing=True)
+        self._reconciler.wishes_changed(stream_id)
+
+    def _check_dispensable(self, log: LogRecord, record: StreamRecord) -> None:
+        segment = log.segment_of(record.loglet)
+        if record.removing or (segment is not None and segment.end is not None):
+            return
+        if segment is None or segment.loglet != log.layout.active.loglet or log.layout.successor:
+            raise Busy(f"log {log.name!r} is just being switched: try again")
+        others = self._committer.logs[log.log_id].streams.values()
+        if not any(
+            other.wanted_running and not other.sealed
+            for other in others
+            if other.stream_id != record.stream_id
+        ):
+            raise InvalidArgument(
+                f"log {log.name!r} has no other stream that takes appends now: add one with "
+                f"`loom stream add {log.name}` first"
+            )
 
     async def drop_trimmed(self, log_id: LogId) -> None:
-        """Remove the streams of segments that are trimmed as a whole."""
+        """Remove the streams of segments that are trimmed as a whole, and those that are being
+        removed and have nothing left."""
         rounds = self._committer.logs.get(log_id)
         for stream_id in list(rounds.streams if rounds else ()):
             record = self._records.get(stream_id)
             if record is not None and self._catalog.segment_of(record) is None:
                 await self.take_back(record)
+            elif record is not None and record.removing:
+                self._reconciler.wishes_changed(stream_id)

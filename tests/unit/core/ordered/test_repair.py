@@ -12,6 +12,7 @@ from loomlog.core.ordered.repair import (
     BeginSeal,
     DropJoining,
     Join,
+    Remove,
     SendSeal,
     Swap,
     Synchronise,
@@ -308,6 +309,12 @@ def sealed(newcomer: Report | None = None, **fields: object) -> StreamRounds:
     return changed(with_newcomer(stream(*ALL_SEALED), newcomer), **fields)
 
 
+def going(*reports: Report, **fields: object) -> StreamRounds:
+    """A sealed stream that is being removed."""
+    found = stream(*(reports or ALL_SEALED))
+    return changed(found, removing=True, wanted_running=False, **fields)
+
+
 BIG = repair.FAR_ENTRIES + 2
 MOST_SEALED = ALL_SEALED[1:]
 LARGE = changed(stream(*(says(SEALED, end=BIG) for _ in range(3))), committed_llsn_end=BIG)
@@ -340,6 +347,8 @@ RUNNING_ROWS = [
 SEALED_ROWS = [
     (stream(says(RUNNING), *MOST_SEALED), Fleet(), BeginSeal("node 1 runs in epoch 3")),
     (stream(says(SEALING), *MOST_SEALED), Fleet(), SendSeal((1,))),
+    (going(sealed_at=12, trimmed=12), Fleet(), Remove()),
+    (going(), Fleet(), BeginSeal("it is being removed")),
     (sealed(leaving=None), Fleet(), DropJoining(4, "it is not needed any more")),
     (sealed(joining=None, wanted_replicas=2), Fleet(), Swap((2, 3))),
     (with_newcomer(LARGE, says(SEALING, end=1)), Fleet(), Unseal()),
@@ -432,6 +441,87 @@ def test_a_log_stands_still_if_all_its_streams_are_sealed_and_hit() -> None:
     assert not repair.stands_still([hit], 1, lambda stream: False)
     assert not repair.stands_still([hit], 9, lambda stream: True)
     assert not repair.stands_still([changed(hit, wanted_running=False)], 1, lambda stream: True)
+
+
+def test_a_stream_that_is_being_removed_does_not_keep_a_log_from_standing_still() -> None:
+    hit = stream(*ALL_SEALED)
+    assert repair.stands_still([hit, going()], 1, lambda stream: stream is hit)
+
+
+# ---- streams that go
+
+
+def test_a_stream_that_is_being_removed_is_sealed_first() -> None:
+    found = changed(stream(*HEALTHY, sealed=False), removing=True, wanted_running=False)
+    assert decide(found) == BeginSeal("it is being removed")
+
+
+def test_a_stream_with_entries_that_are_not_trimmed_stays() -> None:
+    waits = Wait("sealed: it is removed when all its entries are trimmed")
+    assert decide(going(sealed_at=12, trimmed=11)) == waits
+    assert decide(going(sealed_at=12), Fleet(dead={1})) == Wait("sealed: waiting for node 1")
+
+
+def test_its_replicas_are_replaced_while_it_stays() -> None:
+    cluster = Fleet(dead={1}, lost_ones={1}, best=5)
+    assert decide(going(sealed_at=12), cluster) == Join(5)
+
+
+def test_a_stream_without_entries_goes_when_a_replica_confirms_it() -> None:
+    nothing = [says(SEALED, end=1) for _ in range(3)]
+    empty = going(*nothing, committed_llsn_end=1, sealed_at=12)
+    assert decide(empty) == Remove()
+    assert decide(empty, Fleet(dead={1, 2})) == Remove()
+    assert isinstance(decide(empty, Fleet(dead={1, 2, 3})), Wait)
+
+
+def test_replicas_are_sealed_before_the_stream_goes() -> None:
+    """So that waiting appends are answered."""
+    found = going(says(SEALING), *MOST_SEALED, sealed_at=12, trimmed=12)
+    assert decide(found) == SendSeal((1,))
+
+
+RELIEF = changed(stream(*HEALTHY, sealed=False), stream_id=2, relief=True)
+FINE = stream(*HEALTHY, sealed=False)
+
+
+@pytest.mark.parametrize(
+    ("others", "dead", "is_unneeded"),
+    [
+        pytest.param([FINE], set(), True, id="the other runs"),
+        pytest.param([FINE], {1}, False, id="a node of it is silent"),
+        pytest.param([], set(), False, id="there is no other"),
+        pytest.param([stream(*ALL_SEALED)], set(), False, id="it is sealed"),
+        pytest.param([FINE, stream(*ALL_SEALED)], set(), False, id="one of two is sealed"),
+        pytest.param([changed(FINE, wanted_replicas=4)], set(), False, id="it lacks a replica"),
+        pytest.param([changed(FINE, joining=4)], set(), False, id="it is being moved"),
+        pytest.param([changed(FINE, leaving=3)], set(), False, id="a replica leaves"),
+        pytest.param([FINE, going(sealed_at=12)], set(), True, id="one is being removed"),
+        pytest.param(
+            [FINE, changed(stream(*ALL_SEALED), wanted_running=False)],
+            set(),
+            True,
+            id="an operator sealed one of two",
+        ),
+        pytest.param(
+            [changed(stream(*ALL_SEALED), wanted_running=False)],
+            set(),
+            False,
+            id="an operator sealed the only other",
+        ),
+        pytest.param([changed(FINE, relief=True)], set(), False, id="all came to its relief"),
+    ],
+)
+def test_relief_is_needed_until_all_others_run_with_all_replicas(
+    others: list[StreamRounds], dead: set[NodeId], is_unneeded: bool
+) -> None:
+    found = repair.unneeded([*others, RELIEF], lambda node: node not in dead)
+    assert found == ([RELIEF] if is_unneeded else [])
+
+
+def test_relief_that_is_being_removed_is_not_found_again() -> None:
+    gone = changed(RELIEF, removing=True, wanted_running=False)
+    assert repair.unneeded([FINE, gone], lambda node: True) == []
 
 
 # ---- losses

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loomlog.core.history import Unknowable
 from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.types import ReplicaState, Report
@@ -33,6 +35,15 @@ def test_nodes_that_are_given_up_leave_and_the_stream_is_sealed() -> None:
     without = STREAM.give_up({2, 7})
     assert (without.replicas, without.left) == ((1,), (2,))
     assert (without.epoch, without.sealed) == (4, True)
+
+
+def test_where_a_stream_ends_is_not_known_after_nodes_or_metadata_were_lost() -> None:
+    ended = replace(STREAM, sealed=True, sealed_at=9, removing=True)
+    assert ended.give_up({2}).sealed_at == 0
+    held = ended.as_held({1: report(4), 2: report(4)}, {})
+    assert isinstance(held, StreamRecord)
+    assert (held.sealed_at, held.removing) == (0, True)
+    assert replace(ended, epoch=5).sealed_unless_same(ended).sealed_at == 0
 
 
 def test_after_a_rollback_the_newest_replicas_count_and_nothing_is_dropped() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cluster_requests import replicas
 from keepers import stream_records
+from real_nodes import until
 from scripted_node import ScriptedNode
 from small_cluster import SmallCluster, commits, told, turns, write_all
 
@@ -147,6 +148,91 @@ async def test_a_log_that_does_not_exist_gets_no_stream(tmp_path: Path) -> None:
     async with quick(tmp_path) as cluster:
         with pytest.raises(NotFound, match="'nothing'"):
             await cluster.change(CHANGE.ADD, log="nothing")
+
+
+# ---- remove
+
+
+async def test_a_removed_stream_stays_readable_until_it_is_trimmed(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        await cluster.change(CHANGE.ADD, log="events")
+        changed = await cluster.change(CHANGE.REMOVE)
+        assert changed.done == "stream 1 takes no more appends"
+        assert changed.next == "3 entries stay readable; it is removed when all of them are trimmed"
+        stream = await cluster.stream()
+        assert (stream.state, stream.removing, stream.held) == (pb.STREAM_SEALED, True, False)
+        assert stream.condition == "sealed: it is removed when all its entries are trimmed"
+        await goes_on(cluster, nodes, 2)
+
+        await cluster.restart_repository()
+        await cluster.rejoin(*nodes)
+        await cluster.runs_on(*replicas(await cluster.stream(2)), stream_id=2)
+        await cluster.trim(2)
+        assert (await cluster.stream()).removing
+        await cluster.trim(3)
+        await cluster.log_is(lambda log: [s.log_stream_id for s in log.streams] == [2])
+        for node in nodes:
+            await node.until(lambda node=node: 1 not in node.replicas)  # type: ignore[misc]
+        await until(lambda: not stream_records(cluster.repository).abandoned)
+        await goes_on(cluster, nodes, 2)
+
+
+async def test_an_empty_stream_is_removed_at_once(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        await cluster.change(CHANGE.ADD, log="events")
+        changed = await cluster.change(CHANGE.REMOVE, 2)
+        assert (changed.done, changed.next) == ("stream 2 is removed", "nothing of it was left")
+        assert [s.log_stream_id for s in (await cluster.describe()).streams] == [1]
+        await nodes[1].until(lambda: 2 not in nodes[1].replicas)
+        await goes_on(cluster, nodes)
+
+
+async def test_a_removal_reaches_a_node_that_was_away(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        await cluster.create("other")
+        await cluster.change(CHANGE.ADD, log="events")
+        await cluster.change(CHANGE.REMOVE)
+        await nodes[1].crash()
+        await cluster.node_is(2, lambda node: not node.alive)
+        await cluster.trim(3)
+        await cluster.log_is(lambda log: [s.log_stream_id for s in log.streams] == [3])
+        assert 1 in nodes[1].replicas
+        await nodes[1].restart(cluster.address)
+        nodes[1].start_heartbeat()
+        await nodes[1].until(lambda: 1 not in nodes[1].replicas)
+
+
+async def test_the_last_stream_that_takes_appends_is_not_removed(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        with pytest.raises(InvalidArgument, match="no other stream that takes appends"):
+            await cluster.change(CHANGE.REMOVE)
+        await cluster.change(CHANGE.ADD, log="events")
+        await cluster.change(CHANGE.SEAL, 2)
+        with pytest.raises(InvalidArgument, match="no other stream that takes appends"):
+            await cluster.change(CHANGE.REMOVE)
+        await cluster.change(CHANGE.UNSEAL, 2)
+        await cluster.change(CHANGE.REMOVE)
+        await cluster.change(CHANGE.REMOVE)  # again: it is being removed already
+        for change in (CHANGE.SEAL, CHANGE.UNSEAL):
+            with pytest.raises(InvalidArgument, match="is being removed"):
+                await cluster.change(change)
+        with pytest.raises(InvalidArgument, match="no other stream that takes appends"):
+            await cluster.change(CHANGE.REMOVE, 2)
+        await goes_on(cluster, nodes, 2)
+
+
+async def test_a_stream_of_an_ended_segment_goes_before_its_segment(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        await cluster.switch(streams=2)
+        await cluster.change(CHANGE.REMOVE)
+        await goes_on(cluster, nodes, 2)
+        await cluster.trim(3)
+        await cluster.log_is(lambda log: [s.log_stream_id for s in log.streams] == [2, 3])
 
 
 # ---- move

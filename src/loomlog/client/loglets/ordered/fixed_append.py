@@ -76,6 +76,8 @@ async def _find(log: CachedLog, stream: StreamId) -> pb.LogStream:
         if target.log_stream_id == stream:
             if target.loglet_id in ended:
                 raise SegmentEndedError(f"the segment of stream {stream} has ended")
+            if target.removing and target.state == pb.STREAM_SEALED:
+                raise SegmentEndedError(f"stream {stream} is being removed")
             return target
     raise SegmentEndedError(f"log {log.name!r} no longer has stream {stream}")
 
@@ -83,7 +85,8 @@ async def _find(log: CachedLog, stream: StreamId) -> pb.LogStream:
 async def _send(log: str, client: Client, target: pb.LogStream, batch: Buffer) -> Glsn:
     if target.rolled_back:
         raise RolledBack(f"log {log!r}: {target.condition}")
-    if target.state != pb.RUNNING or not target.replicas:
+    # Nothing is sent to a stream that may just have been found to have ended.
+    if target.removing or target.state != pb.RUNNING or not target.replicas:
         raise Sealed(target.condition or "it does not run")
     connection = await client.connections.connect(target.replicas[0].address)
     request = pb.Append(log_stream_id=target.log_stream_id, seal_epoch=target.seal_epoch)
