@@ -13,6 +13,7 @@ from run_seeds import Choice, run_seed
 from loomlog.client.append.appender import Attempt
 from loomlog.client.append.delivery import Delivery
 from loomlog.core.ordered.replica import Replica
+from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import Unavailable
 from loomlog.metadata.rounds import Done
 from loomlog.metadata.rounds.round_files import FileRoundLog
@@ -74,6 +75,13 @@ def test_uncommitted_entries_kept_over_a_seal_are_found(monkeypatch: pytest.Monk
         return before - 1
 
     monkeypatch.setattr(Replica, "seal", keep_all)
+    assert is_found("all")
+
+
+def test_streams_removed_before_they_are_trimmed_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StreamRounds, "is_trimmed", property(lambda stream: stream.sealed_at > 0))
     assert is_found("all")
 
 
