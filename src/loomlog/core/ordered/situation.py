@@ -180,8 +180,8 @@ class Situation:
 
     @property
     def nothing_is_left(self) -> bool:
-        """It is being removed, and everything in it is trimmed, or a replica confirms that it never
-        had an entry: rounds that are lost are no evidence."""
+        """The stream is being removed, and everything in it is trimmed, or a replica confirms that
+        it never had an entry: rounds that are lost are no evidence."""
         stream = self.stream
         is_empty = not stream.has_entries and bool(self.whole)
         return stream.removing and (stream.is_trimmed or is_empty)
