@@ -13,10 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
 
 from loomlog.config import MetadataSettings
-from loomlog.core.backoff import Backoff
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.background import Background
@@ -37,14 +35,11 @@ from loomlog.metadata.rollback.gate import Gate, GatedStore
 from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.status import StatusView
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.net.endpoints import is_refused
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
-
-PROBE: Final = Backoff(0.02, 0.2)  # of a node that disconnected
 
 
 ChangeMembers = Callable[["Term", pb.ChangeMetadata], Awaitable[pb.Changed]]
@@ -230,18 +225,6 @@ class Term:
         if node is not None:
             logger.info("node %d disconnected", node)
             self.nodes.lost(connection)
-            self._background.spawn(self._probe(node), f"probe of node {node}")
-
-    async def _probe(self, node: NodeId) -> None:
-        """Find out soon whether a node that disconnected has ended, or may come back."""
-        attempts = 0
-        while self.nodes.may_come_back(node):
-            record = self.catalog.nodes.get(node)
-            if record is None or await is_refused(record.address):
-                self.nodes.ended(node)
-                return
-            await asyncio.sleep(PROBE.delay_s(attempts))
-            attempts += 1
 
 
 def explained(error: BaseException) -> LoomError:

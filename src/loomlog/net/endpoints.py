@@ -46,23 +46,6 @@ async def connect(
     raise error
 
 
-async def is_refused(address: str) -> bool:
-    """Return whether the machine answers that nothing listens at the address: a process that did
-    has ended. False if there is no such answer."""
-    host, port = split_address(address)
-    try:
-        async with asyncio.timeout(limits.CONNECT_TIMEOUT_S):
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                asyncio.Protocol, host, port
-            )
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    transport.abort()
-    return False
-
-
 class Links(Generic[F]):
     """One connection per address; all share one handler."""
 

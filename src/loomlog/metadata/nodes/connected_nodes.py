@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Final
 
 from loomlog import limits
@@ -172,17 +171,6 @@ class ConnectedNodes:
         known.silence_s = self._grace_s
         known.was_lost = True
         self._grace_timers[node] = self._loop.call_later(self._grace_s, self._grace_over, node)
-
-    def may_come_back(self, node: NodeId) -> bool:
-        """Return whether a node has lost its connection and does not count as silent yet."""
-        return node in self._grace_timers
-
-    def ended(self, node: NodeId) -> None:
-        """Note that the process of a node that lost its connection has ended."""
-        if (timer := self._grace_timers.pop(node, None)) is not None:
-            timer.cancel()
-            self._nodes[node].silence_s = -inf
-            self._check(self._nodes[node])
 
     def heard(self, node: NodeId) -> ConnectedNode:
         known = self._nodes[node]
