@@ -10,13 +10,13 @@ import pytest
 
 from loomlog import Cluster, Log, LogInfo
 from loomlog.errors import LoomError, Unavailable
-from loomlog.protocol_names import ORDERED
+from loomlog.protocol_names import CHAINED, ORDERED
 from loomlog.testing import LocalCluster
 
 DETECTION_S = 0.5
 PATIENCE_S = 20.0
 
-PROTOCOLS = [ORDERED]
+PROTOCOLS = [ORDERED, CHAINED]
 
 
 async def until(log: Log, holds: Callable[[LogInfo], bool]) -> LogInfo:

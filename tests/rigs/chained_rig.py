@@ -36,13 +36,15 @@ LOG = 1
 class Chains:
     """A log on nodes 1, 2, 3 (and spares), with a sequencer and a metadata repository."""
 
-    def __init__(self, *, chains: int = 1, nodes: int = 3, remembered: int = 100) -> None:
+    def __init__(
+        self, *, chains: int = 1, nodes: int = 3, remembered: int = 100, least: int = 1
+    ) -> None:
         self.tables: dict[NodeId, MemoryTable] = {}
         self.silent: set[NodeId] = set()
         self.asked: list[ChainedAsk] = []
         self.remembered = remembered
         order = list(range(1, nodes + 1))
-        self.projection = first_projection(LOG, [order] * chains, birth=1, sequencer=1)
+        self.projection = first_projection(LOG, [order] * chains, birth=1, sequencer=1, least=least)
         for replica in self.projection.replicas:
             self.replica_answers(replica, Create())
             self.replica_answers(replica, Seal(1))

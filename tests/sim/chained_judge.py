@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from violation import Violation
@@ -22,6 +22,8 @@ class ChainedJudge:
     """Knows everything; a moment is a count of what happened."""
 
     def __init__(self) -> None:
+        self.least = 1  # copies that an acknowledged block has
+        self.copies: Callable[[Block, int], int]  # on disks that were not lost before a moment
         self.moment = 0
         self.acknowledged: dict[Value, Block] = {}
         self.acknowledged_end: Glsn = 1
@@ -65,9 +67,12 @@ class ChainedJudge:
         if self._places.setdefault(value, block.first) != block.first:
             raise Violation(f"{value} is at {self._places[value]} and at {block.first}")
 
-    def appended(self, block: Block, floor: Glsn) -> None:
-        """Called when an append is acknowledged; `floor` was the last acknowledged position at its
-        begin."""
+    def appended(self, block: Block, floor: Glsn, since: int) -> None:
+        """Called when an append is acknowledged; it began at the moment `since`, when `floor` was
+        the last acknowledged position."""
+        copies = self.least if block.last <= self.trimmed else self.copies(block, since)
+        if copies < self.least:
+            raise Violation(f"{block} is acknowledged with {copies} copies, not {self.least}")
         if block.first < floor:
             raise Violation(f"{block.first} was given to an append that began behind {floor}")
         if self.closed_at and block.first >= self.closed_at:

@@ -159,7 +159,7 @@ class Client(Party):
     def append(self) -> Steps[None]:
         self._sequence += 1
         sequence, count = self._sequence, self.random.randint(1, COUNT_MAX)
-        floor = self.judge.acknowledged_end
+        floor, since = self.judge.acknowledged_end, self.judge.now()
         for _ in range(TRIES):
             ticket = yield from self._ticket(count)
             if ticket is None:
@@ -169,7 +169,7 @@ class Client(Party):
             self.judge.tried(block)
             outcome = yield from self._write(ticket, block)
             if isinstance(outcome, Appended):
-                self.judge.appended(block, floor)
+                self.judge.appended(block, floor, since)
             if isinstance(outcome, Overtaken):
                 self.judge.lost(block)
                 continue

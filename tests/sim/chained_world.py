@@ -10,7 +10,8 @@ Judged while it runs (chained_judge.py):
   doubled;
 - the tail covers what was acknowledged, and never falls;
 - what is missing after a chain lost all its disks is reported as lost, and nothing else is;
-- an epoch has one projection, whoever and however many tried.
+- an epoch has one projection, whoever and however many tried;
+- what is acknowledged has as many copies as appends need.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ class ChainedWorld:
         self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]
         self.judge = ChainedJudge()
         self.replicas_wanted = random.choice((1, 2, 3, 3))
+        self.judge.least = min(self.replicas_wanted, random.choice((1, 2, 2, 3)))
+        self.judge.copies = self._count_copies
+        self._disks_lost: dict[NodeId, int] = {}  # the last moment
         self._loses_chains = random.random() < 0.3
         self.nodes = {n: Node(n) for n in range(1, self.replicas_wanted + 3)}
         self.calls: list[Call] = []
@@ -101,7 +105,9 @@ class ChainedWorld:
             self.random.sample(sorted(self.nodes), self.replicas_wanted) for _ in range(chains)
         ]
         number = self._number()
-        projection = first_projection(LOG, chosen, birth=number, sequencer=number)
+        projection = first_projection(
+            LOG, chosen, birth=number, sequencer=number, least=self.judge.least
+        )
         for replica in projection.replicas:
             for request in (Create(), Seal(1)):
                 self.nodes[replica.node_id].ask(replica, request, lambda answer: None)
@@ -293,6 +299,7 @@ class ChainedWorld:
                 return
         self._crash(node)
         node.lose_disk()
+        self._disks_lost[node.node_id] = self.judge.now()
 
     def _is_sound(self, replica: Replica) -> bool:
         return replica in self.nodes[replica.node_id].table.replicas()
@@ -381,6 +388,20 @@ class ChainedWorld:
         return (
             not (self.calls or self.questions or self.late or self.answers)
             and self._wanted() == Wait()
+        )
+
+    # ---- copies
+
+    def _count_copies(self, block: Block, since: int) -> int:
+        """Return how many disks have a block. One that was lost since a moment may have had it."""
+        chain = block.first % len(self.projection.chains)
+        return sum(
+            self._disks_lost.get(node.node_id, -1) >= since
+            or any(
+                replica.chain == chain and node.table.look(replica).find(block.last) == block.extent
+                for replica in node.table.replicas()
+            )
+            for node in self.nodes.values()
         )
 
     # ---- the end

@@ -13,7 +13,7 @@ from memory_tables import MemoryTable
 from violation import Violation
 
 from loomlog.core.chained import read, reconfigure, replica
-from loomlog.core.chained.append import Appended, Overtaken, append
+from loomlog.core.chained.append import Appended, Overtaken, append, resolve
 from loomlog.core.chained.chain import Block, Projection, Replica
 from loomlog.core.chained.messages import (
     Answer,
@@ -72,6 +72,28 @@ def test_a_ticket_is_used_in_a_newer_epoch(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(chained_parties, "resolve", stubborn)
     assert notices("showed .* now")
+
+
+def test_a_chain_that_became_too_short_is_enough(monkeypatch: Patch) -> None:
+    def content(projection: Projection, block: Block) -> Steps[Appended | Overtaken | Stop]:
+        return (yield from resolve(projection._replace(least=1), block))
+
+    monkeypatch.setattr(chained_parties, "resolve", content)
+    assert notices("is acknowledged with . copies")
+
+
+def test_positions_of_a_chain_that_is_too_short_are_handed_out(monkeypatch: Patch) -> None:
+    def content(
+        projection: Projection, ticket: Ticket, block: Block
+    ) -> Steps[Appended | Overtaken | Stop]:
+        return (yield from append(projection._replace(least=1), ticket, block))
+
+    def generous(projection: Projection, remembered: int) -> Sequencer:
+        return Sequencer(projection._replace(least=1), remembered)
+
+    monkeypatch.setattr(chained_parties, "append", content)
+    monkeypatch.setattr(chained_parties, "Sequencer", generous)
+    assert notices("is acknowledged with . copies")
 
 
 def test_replicas_serve_every_epoch(monkeypatch: Patch) -> None:

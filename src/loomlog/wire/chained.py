@@ -271,6 +271,7 @@ def projection_to_wire(projection: Projection, addresses: Mapping[NodeId, str]) 
         sequencer=projection.sequencer,
         closed=projection.closed,
         lost=projection.lost,
+        least=projection.least,
     )
 
 
@@ -300,5 +301,6 @@ def projection_from_wire(message: pb.Projection) -> tuple[Projection, dict[NodeI
         message.sequencer,
         message.closed,
         tuple(message.lost),
+        message.least,
     )
     return projection, addresses

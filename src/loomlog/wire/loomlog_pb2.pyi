@@ -1450,7 +1450,7 @@ class LeaderBeat(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., heard: _Optional[bool] = ..., member: _Optional[int] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Projection(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "first", "start", "chains", "sequencer", "closed", "lost")
+    __slots__ = ("loglet_id", "epoch", "first", "start", "chains", "sequencer", "closed", "lost", "least")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -1459,6 +1459,7 @@ class Projection(_message.Message):
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     first: int
@@ -1467,7 +1468,8 @@ class Projection(_message.Message):
     sequencer: int
     closed: bool
     lost: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., start: _Optional[int] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., sequencer: _Optional[int] = ..., closed: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+    least: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., start: _Optional[int] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., sequencer: _Optional[int] = ..., closed: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ..., least: _Optional[int] = ...) -> None: ...
 
 class Chain(_message.Message):
     __slots__ = ("replicas",)

@@ -27,12 +27,14 @@ class Workload:
         streams: int = 2,
         writers: int = 6,
         retention: str | None = None,
+        min_replicas: int | None = None,
     ) -> None:
         self._address = address
         self._protocol = protocol
         self._streams = streams
         self._writers = writers
         self._retention = retention
+        self._min_replicas = min_replicas
         self._ops = count()
         self._tasks: list[asyncio.Task[None]] = []
         self._writing = True
@@ -52,6 +54,7 @@ class Workload:
             streams=self._streams,
             replicas=REPLICAS,
             retention=self._retention,
+            min_replicas=self._min_replicas,
         )
         for writer in range(self._writers):
             self._tasks.append(asyncio.create_task(self._write(f"writer-{writer}")))

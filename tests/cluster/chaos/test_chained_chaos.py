@@ -47,10 +47,13 @@ async def test_head_middle_and_tail_are_killed_one_after_the_other(tmp_path: Pat
 
 
 async def test_two_of_three_replicas_are_killed(tmp_path: Path) -> None:
-    """The last replica of a chain continues alone. There is no spare, so a node that returns joins
-    again."""
+    """The last replica of a chain continues alone, if the log allows it. There is no spare, so a
+    node that returns joins again."""
     servers = Servers(tmp_path, nodes=3)
-    async with servers, Workload(servers.address, protocol="chained", streams=2) as work:
+    async with (
+        servers,
+        Workload(servers.address, protocol="chained", streams=2, min_replicas=1) as work,
+    ):
         await work.acked(50)
         await servers.nodes[1].kill()
         await servers.nodes[3].kill()

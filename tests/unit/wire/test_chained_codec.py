@@ -194,7 +194,8 @@ def projections(draw: st.DrawFn) -> Projection:
     )
     epoch, first, start, sequencer = (draw(LONG) for _ in range(4))
     lost = tuple(draw(LONG) for _ in chains) if draw(st.booleans()) else ()
-    return Projection(loglet, epoch, first, start, chains, sequencer, draw(st.booleans()), lost)
+    closed, least = draw(st.booleans()), draw(SHORT)
+    return Projection(loglet, epoch, first, start, chains, sequencer, closed, lost, least)
 
 
 @given(projections())

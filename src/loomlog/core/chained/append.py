@@ -5,6 +5,9 @@ a block on a replica is on all replicas before it, and a block at the tail is de
 
 While the epoch of its ticket lasts, an interrupted block is written again. Once a newer epoch has
 begun, the block is where the new projection can see it, or will never be seen: looking decides it.
+
+A block counts as appended only where its chain has as many replicas as appends need. On a shorter
+chain it may be decided, and readers see it; its writer waits for a later epoch, with more replicas.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from loomlog.errors import AppendUnknown, Sealed
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Every replica of the chain has the block."""
+    """Every replica of the chain has the block, and there are as many as appends need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ def append(
     epoch of the ticket lasts; after that `resolve` finds the outcome."""
     if ticket.epoch != projection.epoch:
         return Interrupted(f"the ticket is of epoch {ticket.epoch}", ticket.epoch)
+    if shortage := projection.shortage(block.first % len(projection.chains)):
+        return Interrupted(f"appends wait: {shortage}", untouched=True)
     chain = projection.chain_of(block.first)
     write = Write(projection.epoch, block)
     for replica in chain:
@@ -77,11 +82,14 @@ def _stopped_at_head(answer: Answer) -> Overtaken | Stop:
 def resolve(projection: Projection, block: Block) -> Steps[Appended | Overtaken | Stop]:
     """Find out whether an interrupted block was appended, once a newer epoch has begun. A block at
     a head only is brought down; a block that is nowhere is filled. Trimmed: it is too late to
-    tell."""
+    tell. Interrupted, too: the block is there, but on too few replicas."""
     outcome = yield from decide_at(projection, block.first)
     match outcome:
-        case Found(decided):
-            return Appended() if decided.is_same(block) else Overtaken()
+        case Found(decided) if not decided.is_same(block):
+            return Overtaken()
+        case Found():
+            shortage = projection.shortage(block.first % len(projection.chains))
+            return Interrupted(f"appends wait: {shortage}") if shortage else Appended()
         case NotWritten():  # not handed out since: the new epoch began before it
             return Overtaken()
     return outcome

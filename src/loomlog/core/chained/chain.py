@@ -136,6 +136,7 @@ class Projection(NamedTuple):
     sequencer: int  # of the party that made this projection and hands out its positions
     closed: bool = False  # for good: there is nothing at or above `start`
     lost: tuple[Glsn, ...] = ()  # see `lost_end`; empty: no chain ever lost anything
+    least: int = 1  # replicas that every chain needs to take appends
 
     def lost_end(self, address: Glsn) -> Glsn:
         """Return the position below which the chain of an address lost blocks, 0 if it lost none.
@@ -145,6 +146,14 @@ class Projection(NamedTuple):
     def is_lost(self, block: Block) -> bool:
         """Return whether there may have been another block in the place of this one."""
         return block.is_junk and block.first < self.lost_end(block.first)
+
+    def shortage(self, chain: int) -> str:
+        """Say that a chain has fewer replicas than appends need; "" if it has enough."""
+        count = len(self.chains[chain])
+        if count >= self.least:
+            return ""
+        replicas = "1 replica" if count == 1 else f"{count} replicas"
+        return f"chain {chain} has {replicas} and needs {self.least}"
 
     def chain_of(self, address: Glsn) -> Chain:
         return self.chains[address % len(self.chains)]
@@ -163,7 +172,13 @@ class Projection(NamedTuple):
 
 
 def first_projection(
-    log_id: LogId, nodes: list[list[NodeId]], *, birth: int, sequencer: int, first: Glsn = 1
+    log_id: LogId,
+    nodes: list[list[NodeId]],
+    *,
+    birth: int,
+    sequencer: int,
+    first: Glsn = 1,
+    least: int = 1,
 ) -> Projection:
     """Return the first projection of a log, with a chain for each list of nodes. Create its
     replicas and seal them at epoch 1 before it comes into force."""
@@ -173,7 +188,7 @@ def first_projection(
         tuple(Replica(node_id, log_id, index, birth) for node_id in chain)
         for index, chain in enumerate(nodes)
     )
-    return Projection(log_id, 1, first, first, chains, sequencer)
+    return Projection(log_id, 1, first, first, chains, sequencer, least=least)
 
 
 class ReplicaEpochs(NamedTuple):

@@ -10,7 +10,9 @@ always. So it takes two round trips, however long the log is.
   them was not, and is not.
 - A replica that did not answer must leave: it may still take writes of the old epoch. It comes back
   as another replica, empty.
-- Two attempts at once seal the same epoch and write nothing; one of them wins the swap.
+- Two attempts at once seal the same epoch and write nothing to replicas in force; one of them wins
+  the swap. A newcomer of the other one is given up: it may have copied from a replica that is not
+  the tail of the new epoch, and has blocks that are not decided.
 - A newcomer is filled from the tail of a projection in force, while the log is in use: all that
   is there is decided. The last part is copied when that tail is sealed; if it is lost meanwhile,
   the newcomer has to wait.
@@ -194,6 +196,7 @@ class Goal(NamedTuple):
     fresh: tuple[Replica, ...] = ()  # one for each chain without a whole replica
     older: tuple[Replica, ...] = ()  # of those chains and not in force; believed in this order
     damaged: frozenset[Replica] = frozenset()  # unfit, but they know which blocks there were
+    filling: Callable[[], None] = lambda: None  # called before the newcomer gets the last part
 
 
 CATCH_UP_S: Final = 0.3  # what arrives in this time is copied while appends wait
@@ -209,6 +212,7 @@ class Admission:
     def __init__(self, newcomer: Newcomer) -> None:
         self.newcomer = newcomer
         self._epochs = 0
+        self._has_last_part = False  # or some of it
         self._attempts = 0  # that failed since it had copied this much:
         self._copied_before = newcomer.copied
 
@@ -233,12 +237,17 @@ class Admission:
         """Return the goal of the next epoch, given how long it took to catch up. What is left is
         copied while appends wait; if that is much, catch up again in another epoch first."""
         if took_s <= CATCH_UP_S or self._epochs == EPOCHS_MAX:
-            return Goal(newcomer=self.newcomer)
+            return Goal(newcomer=self.newcomer, filling=self._fill)
         self._epochs += 1
         return Goal()
 
+    def _fill(self) -> None:
+        self._has_last_part = True
+
     def retry_delay_s(self) -> float | None:
         """Return when to try again after a failure; None: it is hopeless."""
+        if self._has_last_part:
+            return None
         has_progressed = self.newcomer.copied > self._copied_before
         self._attempts = 0 if has_progressed else self._attempts + 1
         self._copied_before = self.newcomer.copied
@@ -304,7 +313,11 @@ def reconfigure(
         return Interrupted(_why_none_stays(projection, chains.index(()), seals))
     if newcomer is not None:
         index = newcomer.replica.chain
-        problem = yield from _fill_up(projection.chains[index][-1], newcomer, seals, epoch)
+        tail = projection.chains[index][-1]
+        if tail not in seals or newcomer.replica not in seals:
+            return Interrupted("the newcomer or the replica it is copied from did not answer")
+        goal.filling()
+        problem = yield from _fill_up(tail, newcomer, seals, epoch)
         if problem is not None:
             return problem
         chains[index] += (newcomer.replica,)
@@ -419,8 +432,6 @@ def _fill_up(
     tail: Replica, newcomer: Newcomer, seals: Seals, epoch: int
 ) -> Steps[Interrupted | None]:
     """Copy what reached the tail since the newcomer was filled. Both are sealed by now."""
-    if tail not in seals or newcomer.replica not in seals:
-        return Interrupted("the newcomer or the replica it is copied from did not answer")
     filled = yield from copy(epoch, tail, newcomer)
     if isinstance(filled, Interrupted):
         return filled

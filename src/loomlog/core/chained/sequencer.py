@@ -3,6 +3,8 @@
 A projection has one, made once by the party that made the projection: when it is lost, its epoch is
 over. A second one of the same epoch could hand out positions that overlap with tickets of the
 first, unnoticed, on other chains.
+
+While a chain has fewer replicas than appends need, it hands out nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class Sequencer:
             raise InvalidArgument(f"log {projection.log_id} is sealed: it takes no more appends")
         self.epoch = projection.epoch
         self.end: Glsn = projection.start  # the first position that is not handed out
+        shortages = filter(None, map(projection.shortage, range(len(projection.chains))))
+        self._shortage = next(shortages, "")
         self._remembered = remembered
         self._firsts: list[Glsn] = []  # of the tickets that are remembered
 
@@ -56,6 +60,8 @@ class Sequencer:
             if not 0 < request.count <= REFERENCE_RECORDS_MAX:
                 return Refused(f"{request.count} records cannot be appended at once")
             if request.epoch == self.epoch:
+                if self._shortage:
+                    return Refused(f"appends wait: {self._shortage}")
                 return HandedOut(self.next(request.count))
         match request:
             case FindTicket(epoch, position) if epoch == self.epoch:

@@ -1,7 +1,8 @@
 """Decide what a chained loglet needs next, and describe what is wrong with it. Pure.
 
-A replica whose node is silent leaves at once: appends continue with the others. Meanwhile a spare
-is filled, and joins. A drained node leaves when others have taken its place in all its chains. A
+A replica whose node is silent leaves at once: appends continue with the others, if they are as many
+as appends need. A spare is filled, and joins: at once if appends wait for it, else when the node
+has been away for long. A drained node leaves when others have taken its place in all its chains. A
 chain without a whole replica begins again with what all of them, and older replicas, have.
 
 A replica that left may be the last to have a block: it is removed from its node when its chain has
@@ -207,6 +208,8 @@ def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
         lacking = chains.replicas_wanted - len(_staying(chain, nodes)) - len(joining)
         left = {r.node_id for r in chains.record.needless if r.chain == index}
         awaited = sorted(node for node in left if not nodes.replaced(node))
+        if len(chain) + len(joining) < chains.projection.least:
+            awaited = []  # appends wait, and take what is there
         if lacking > len(awaited):
             if (node := nodes.spare(chains.record, index)) is not None:
                 return Join(index, node)
@@ -216,9 +219,27 @@ def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
     return Wait(reason)
 
 
+def why_appends_wait(record: ChainedRecord, nodes: Nodes) -> str:
+    """Return which chain has fewer replicas than appends need, and which nodes to start; "" if
+    none has."""
+    projection = record.projection
+    if projection.closed:
+        return ""
+    for index, chain in enumerate(projection.chains):
+        if shortage := projection.shortage(index):
+            left = {replica.node_id for replica in record.dropping if replica.chain == index}
+            away = sorted(node for node in left if not nodes.reachable(node))
+            conjunction = " or " if len(chain) + len(away) > projection.least else " and "
+            what = conjunction.join(f"node {node}" for node in away) or "another node"
+            is_filled = any(replica.chain == index for replica in record.joining)
+            return f"appends wait: {shortage}" + ("" if is_filled else f": start {what}")
+    return ""
+
+
 def condition(
     projection: Projection,
     wanted: int,
+    waiting: str,
     action: Action,
     filled: Mapping[Replica, int],
     trouble: str,
@@ -226,11 +247,13 @@ def condition(
     refusing: Mapping[NodeId, str],
 ) -> str:
     """Return a text about missing replicas, copies under way, causes of waiting, and losses that
-    are not trimmed; "" if all is well. `refusing`: nodes that take nothing, and why."""
+    are not trimmed; "" if all is well. `waiting`: why appends wait. `refusing`: nodes that take
+    nothing, and why."""
     fewest = min((len(chain) for chain in projection.chains), default=0)
     words = []
     if fewest < wanted:
         words.append(f"runs with {fewest} of {wanted} replicas")
+        words += [waiting] if waiting else []
         words += [f"node {node} takes nothing: {why}" for node, why in refusing.items()]
     words += [
         f"node {replica.node_id} is being filled, {percent} % copied"

@@ -22,7 +22,7 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.read import find_tail
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.trim import find_time
-from loomlog.core.chained.upkeep import condition
+from loomlog.core.chained.upkeep import condition, why_appends_wait
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
@@ -56,6 +56,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     """Makes, seals and shows the chains of one term; upkeep.py repairs and trims them."""
 
     protocol: ClassVar[str] = CHAINED
+    has_min_replicas: ClassVar[bool] = True
     records: ChainedCatalog
 
     @classmethod
@@ -96,8 +97,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     # ---- creation
 
     def replicas_least(self, settings: Settings) -> int:
-        """One: a chain continues with whatever is left of it."""
-        return 1
+        return settings.replicas_least
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
         await self._placement.wait_for_nodes(successor.settings.replicas)
@@ -131,7 +131,13 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def _first_projection(self, loglet: LogId, settings: Settings) -> Projection:
         placed = self._placement.place(settings.streams, settings)
         name, birth = self.sequencers.new_name(), self._catalog.new_stamp()
-        projection = first_projection(loglet, [*map(list, placed)], birth=birth, sequencer=name)
+        projection = first_projection(
+            loglet,
+            [*map(list, placed)],
+            birth=birth,
+            sequencer=name,
+            least=settings.replicas_least,
+        )
         return projection._replace(first=0, start=0)  # where its segment begins is not known yet
 
     async def _make_replica(self, replica: Replica) -> None:
@@ -252,7 +258,10 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         log = self._catalog.log_of(record)
         trimmed = 0 if log is None else log.trimmed
         refusing = self._nodes.refusing()
-        return condition(record.projection, wanted, action, filled, trouble, trimmed, refusing)
+        waiting = why_appends_wait(record, self._nodes)
+        return condition(
+            record.projection, wanted, waiting, action, filled, trouble, trimmed, refusing
+        )
 
     def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
         """Return how many percent each newcomer has copied."""

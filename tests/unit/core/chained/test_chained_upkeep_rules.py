@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from loomlog.core.chained.chain import Replica, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
-from loomlog.core.chained.upkeep import ChainsStanding, Join, NewEpoch, Wait, decide, is_needless
+from loomlog.core.chained.upkeep import (
+    ChainsStanding,
+    Join,
+    NewEpoch,
+    Wait,
+    decide,
+    is_needless,
+    why_appends_wait,
+)
 from loomlog.types import LogId, NodeId
 
 
@@ -55,9 +63,10 @@ def loglet(
     joining: tuple[Replica, ...] = (),
     left: tuple[Replica, ...] = (),
     given_up: tuple[Replica, ...] = (),
+    least: int = 1,
     **changes: object,
 ) -> ChainsStanding:
-    projection = first_projection(1, list(chains), birth=1, sequencer=1)
+    projection = first_projection(1, list(chains), birth=1, sequencer=1, least=least)
     record = ChainedRecord(
         1, 1, 1, projection, made=True, joining=joining, dropping=left, given_up=given_up
     )
@@ -117,6 +126,36 @@ def test_who_left_may_come_back_before_it_is_replaced() -> None:
     waiting = Wait("node 3 may come back before it is replaced")
     assert decide(left, Nodes(awaited={3}, spares={0: 5})) == waiting
     assert decide(left, Nodes(silent={3}, spares={0: 5})) == Join(0, 5)
+
+
+def test_nobody_is_waited_for_while_appends_wait() -> None:
+    gone = (Replica(2, 1, 0, 1), Replica(3, 1, 0, 1))
+    nodes = Nodes(awaited={2, 3}, spares={0: 5})
+    assert decide(loglet([1], left=gone, least=2), nodes) == Join(0, 5)
+    filled = loglet([1], left=gone, least=2, joining=(Replica(4, 1, 0, 2),))
+    assert decide(filled, nodes) == Wait("node 2 may come back before it is replaced")
+
+
+def test_appends_wait_for_nodes_that_are_named() -> None:
+    two, three = Replica(2, 1, 0, 1), Replica(3, 1, 0, 1)
+    short = "appends wait: chain 0 has 1 replica and needs"
+    away = Nodes(silent={2, 3})
+    either = loglet([1], left=(two, three), least=2).record
+    assert why_appends_wait(either, away) == f"{short} 2: start node 2 or node 3"
+    assert why_appends_wait(either, Nodes(silent={3})) == f"{short} 2: start node 3"
+    both = loglet([1], left=(two, three), least=3).record
+    assert why_appends_wait(both, away) == f"{short} 3: start node 2 and node 3"
+    new = loglet([1], least=2).record
+    assert why_appends_wait(new, Nodes()) == f"{short} 2: start another node"
+    filled = loglet([1], joining=(Replica(4, 1, 0, 2),), least=2).record
+    assert why_appends_wait(filled, Nodes()) == f"{short} 2"
+
+
+def test_nothing_waits_with_enough_replicas_or_at_the_end_of_a_segment() -> None:
+    assert why_appends_wait(loglet([1, 2], [1, 2, 3], least=2).record, Nodes()) == ""
+    record = loglet([1], least=2).record
+    closed = replace(record, projection=record.projection._replace(closed=True))
+    assert why_appends_wait(closed, Nodes()) == ""
 
 
 def test_if_it_is_not_to_be_emptied_any_more_the_newest_leaves() -> None:

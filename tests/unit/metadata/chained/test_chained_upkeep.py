@@ -35,9 +35,29 @@ async def test_appends_go_on_without_a_dead_node_and_a_spare_joins(
         assert await cluster.log.entries() == cluster.log.acknowledged
 
 
+async def test_appends_wait_for_as_many_replicas_as_they_need(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
+        await cluster.create_chained()
+        await cluster.log.append(b"three")
+        await cluster.stop_node(1)
+        await cluster.log.append(b"two left")
+        await cluster.stop_node(2)
+        waiting = asyncio.create_task(cluster.log.append(b"back again"))
+        needs = "appends wait: chain 0 has 1 replica and needs 2: start node 1 or node 2"
+        condition = f"runs with 1 of 3 replicas; {needs}; there is no spare node"
+        await cluster.log_is(lambda log: chained(log).condition == condition)
+        assert await cluster.log.entries() == cluster.log.acknowledged
+        assert not waiting.done()
+        await cluster.start_node(2)
+        await waiting
+        log = await cluster.describe()
+        assert len(nodes_of(chained(log))[0]) >= 2
+        assert await cluster.log.entries() == cluster.log.acknowledged
+
+
 async def test_appends_go_on_with_one_replica_of_three(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
-        await cluster.create_chained(chains=2)
+        await cluster.create_chained(chains=2, min_replicas=1)
         for number in range(10):
             await cluster.log.append(b"%d" % number)
         await cluster.stop_node(1)
