@@ -137,8 +137,9 @@ def _missing(
     if len(there) < len(nodes):
         words.append(f"{len(there)} of {len(nodes)} nodes of the nodeset are alive")
     if len(there) - len(full) < replication:
+        away = sorted(set(nodes).difference(there))
         words.append(
-            f"appends wait for {replication} of them"
+            f"appends wait for {replication} of them: {_what_helps(away, {})}"
             if not full
             else f"appends wait for {replication} nodes that do"
         )

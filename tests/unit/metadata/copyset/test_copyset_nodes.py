@@ -224,6 +224,7 @@ async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
         assert copyset(await cluster.describe()).condition == ""
         await cluster.vsn(3).crash()
         words = "2 of 3 nodes of the nodeset are alive; appends wait for 3 of them"
+        words = f"{words}: start node 3"
         await cluster.log_is(lambda log: copyset(log).condition == words)
         assert (await cluster.status()).logs[0].streams[0].condition == words
         term = cluster.repository.term
