@@ -7,7 +7,6 @@ import asyncio
 import json
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from cli_rig import Loom, environment, program
 
 import loomlog
 from loomlog.errors import Conflict, LoomError, NotFound, RolledBack
+from loomlog.testing.ports import free_address
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -103,11 +103,6 @@ class CatchUpRig:
     def conditions(self) -> str:
         status: dict[str, Any] = self.loom.json("status")
         return " ".join(status["conditions"])
-
-
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest_asyncio.fixture

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from damage import Damager
-from server_processes import CLUSTER_ID, Proxy, ServerProcess, free_address
+from server_processes import CLUSTER_ID, Proxy, ServerProcess
 
 from loomlog.testing import LocalEtcd
+from loomlog.testing.ports import free_address
 
 CLOCK_HOOK: Final = Path(__file__).parent / "clock"
 DETECTION_S: Final = 1.0

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from server_processes import CLUSTER_ID, ServerProcess, free_address
+from server_processes import CLUSTER_ID, ServerProcess
 
 from loomlog.client.cluster import Cluster
 from loomlog.errors import LoomError
 from loomlog.testing import LocalEtcd
+from loomlog.testing.ports import free_address
 
 MEMBERS = (1, 2, 3)
 LEADER_TIMEOUT_S = 0.5

@@ -10,7 +10,6 @@ import asyncio
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,15 +17,10 @@ from pathlib import Path
 from damage import Damage, Damager
 
 from loomlog.net.address import join_address
+from loomlog.testing.ports import free_address
 
 CLUSTER_ID = "chaos"
 READY_S = 30.0
-
-
-def free_address() -> str:
-    """Return an address for a server that must be found again after a restart."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return join_address(*listener.getsockname()[:2])
 
 
 class Proxy:

@@ -12,13 +12,14 @@ from typing import Self
 import pytest
 from damage import Damage, Damager
 from running_workload import Workload
-from server_processes import Proxy, free_address
+from server_processes import Proxy
 
 from loomlog.config import MetadataSettings, NodeSettings
 from loomlog.errors import Retryable, Sealed
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.node import StorageNode
+from loomlog.testing.ports import free_address
 
 RECOVERY_S = 20.0  # it takes a few; machines are slow at times
 DETECTION_S = 1.0
