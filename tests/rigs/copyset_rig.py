@@ -47,7 +47,7 @@ PATIENCE_S = 30.0  # never waited for in full, unless something is broken
 
 
 class PlayedEpochs(Service):
-    """The metadata repository: who is alive is up to the test."""
+    """A metadata repository for tests, which say which nodes are alive."""
 
     def __init__(self, nodes: int, replication: int) -> None:
         codec = Codec("vmr", cluster_id="test")
@@ -161,7 +161,7 @@ class CopysetRig:
         return started
 
     async def stop(self, node: int) -> None:
-        """As if it died: what it has under way stays open."""
+        """Stop it as a crash would: pending requests stay open."""
         self.epochs.dead.add(node)
         client = self._clients.pop(node, None)
         if client is not None:

@@ -53,7 +53,7 @@ class Situation:
 
     @property
     def shortage(self) -> str:
-        """How many replicas the stream has, as the beginning of a text; "" if none is missing."""
+        """The beginning of a condition that counts the replicas; "" if none is missing."""
         has, wanted = len(self.stream.replicas), self.stream.wanted_replicas
         return f"has {has} of {wanted} replicas; " if has < wanted else ""
 
