@@ -15,6 +15,7 @@ Llsn: TypeAlias = int
 LogId: TypeAlias = int
 StreamId: TypeAlias = int
 NodeId: TypeAlias = int
+ShardId: TypeAlias = int  # a volume of a node, see core/copyset/shards.py
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -125,7 +125,7 @@ class CopysetRig:
 
     async def __aenter__(self) -> Self:
         await self.epochs.server.start("127.0.0.1:0")
-        for node in self.epochs.state.history[0].nodes:
+        for node in self.epochs.state.history[0].shards:
             await self.start(node)
         return self
 
@@ -138,7 +138,7 @@ class CopysetRig:
     @property
     def favourites(self) -> list[int]:
         """The nodes, the one that sequences first."""
-        return ranked(LOG, dict.fromkeys(self.epochs.state.history[0].nodes, 1.0))
+        return ranked(LOG, dict.fromkeys(self.epochs.state.history[0].shards, 1.0))
 
     def path(self, node: int) -> Path:
         return self._directory / f"vsn-{node}"

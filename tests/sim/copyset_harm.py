@@ -9,6 +9,7 @@ from copyset_parties import LOG, Message, Node, ignore
 from loomlog.core.copyset.messages import Amend, Clean, Store, Trim
 from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import Epoch, Kind
+from loomlog.core.copyset.shards import node_of
 from loomlog.core.copyset.storage import Put
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Harm:
                 world.finish(random.choice(world.hosts))
             case 13:
                 for host in world.hosts:
-                    host.exclusions.down = frozenset(node.node_id for node in down)
+                    host.exclusions.down = frozenset(node_of(node.node_id) for node in down)
             case 14:
                 world.suspects ^= {random.choice([*world.nodes])}
             case 15:
@@ -86,7 +87,7 @@ class Harm:
         written to."""
         here = {n for n, other in self._world.nodes.items() if other is not node and not other.gone}
         history = self._world.store.state.history
-        is_anybody_left = all(here.intersection(metadata.nodes) for metadata in history)
+        is_anybody_left = all(here.intersection(metadata.shards) for metadata in history)
         return is_anybody_left and history[-1].can_hold_a_copyset(here)
 
     def _trim(self) -> None:
@@ -121,7 +122,7 @@ class Harm:
         for node in [node for node in world.nodes.values() if node.gone]:
             state, me = world.store.state, node.node_id
             epochs = range(1, state.epoch + 1)
-            concerned = [epoch for epoch in epochs if me in state.metadata_of(epoch).nodes]
+            concerned = [epoch for epoch in epochs if me in state.metadata_of(epoch).shards]
             are_clean = all(epoch <= state.last_clean for epoch in concerned)
             if are_clean and all(map(self._complete, concerned)):
                 world.emptied.add(me)
@@ -129,7 +130,7 @@ class Harm:
     def _complete(self, epoch: Epoch) -> bool:
         """Return whether every record has as many copies as it should."""
         world, metadata = self._world, self._world.store.state.metadata_of(epoch)
-        nodes = [world.nodes[n] for n in metadata.nodes if not world.nodes[n].gone]
+        nodes = [world.nodes[n] for n in metadata.shards if not world.nodes[n].gone]
         nodes = [node for node in nodes if node.records.end_of(epoch) is not None]
         copies = {r.first: r for node in nodes for r in node.readable() if r.epoch == epoch}
         is_complete = True

@@ -360,7 +360,7 @@ class CopysetJudge(WriteJudge):
             metadata = state.metadata_of(epoch)
             passed = [
                 n
-                for n in metadata.nodes
+                for n in metadata.shards
                 if looked.get(n, 0) > make(epoch, 1) and self._world.nodes[n].counts_in(epoch)
             ]
             if not metadata.is_f_majority(passed):

@@ -249,13 +249,14 @@ class EpochStore:
         """Return a history that sometimes changes the nodeset."""
         history = self.state.history
         newest = history[-1]
-        here = [member for member in self._members if member.node_id not in gone]
-        stays = self._random.random() < (0.3 if set(newest.nodes) & set(gone) else 0.7)
+        here = [member for member in self._members if member.shard not in gone]
+        stays = self._random.random() < (0.3 if set(newest.shards) & set(gone) else 0.7)
         if not self.state.epoch or stays or len(here) < newest.replication:
             return history
         count = self._random.randint(newest.replication, len(here))
         nodeset = tuple(sorted(self._random.sample(here, count)))
-        return (*history, EpochMetadata(self.state.epoch + 1, nodeset, newest.replication))
+        metadata = EpochMetadata(self.state.epoch + 1, nodeset, newest.replication)
+        return (*history, metadata) if metadata.can_hold_a_copyset(metadata.shards) else history
 
 
 @dataclass(eq=False)

@@ -49,6 +49,7 @@ from loomlog.core.copyset.procedures import Answer, fence, purge
 from loomlog.core.copyset.record import LSN_MAX, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Ending, NotRecovered, Recovered, Recovery
 from loomlog.core.copyset.sequencer import EpochSequencer, SequencerSettings, SequencerState
+from loomlog.core.copyset.shards import node_of, shard_of
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.core.requests import Lost, Service
 from loomlog.types import NodeId
@@ -63,7 +64,8 @@ SETTINGS = SequencerSettings(window_records=8, store_timeout_s=0.5, release_s=1.
 
 
 class CopysetWorld:
-    def __init__(self, seed: int, *, disaster: bool = False) -> None:
+    def __init__(self, seed: int, *, disaster: bool = False, shards: int = 1) -> None:
+        """`shards`: of each node. A node that loses its disks loses those of all its shards."""
         self.random = random = Random(seed)
         self._lost = random.choice((0.01, 0.04, 0.04, 0.15))  # of all messages
         self._turmoil = random.choice((0.04, 0.04, 0.1))  # of all steps
@@ -71,10 +73,13 @@ class CopysetWorld:
         self.replication = replication = random.choice((1, 2, 2, 3, 3, 3))
         count = replication + random.randint(1, 3)
         racks = random.choice((0, 0, 2, 3))
-        members = [Member(n, f"rack {n % racks}" if racks else "") for n in range(1, count + 1)]
-        self.nodes = {n: Node(n) for n in range(1, count + 1)}
-        disks = random.randint(replication, count) if disaster else replication - 1
-        self.unlucky = random.sample(sorted(self.nodes), disks)  # may lose their disks
+        numbers = range(1, count + 1)
+        ids = [shard_of(n, index) for index in range(shards) for n in numbers]
+        members = [Member(n, f"rack {node_of(n) % racks}" if racks else "") for n in ids]
+        self.nodes = {n: Node(n) for n in ids}  # each is a shard
+        losing = random.randint(replication, count) if disaster else replication - 1
+        losers = random.sample(numbers, losing)
+        self.unlucky = [n for n in ids if node_of(n) in losers]  # may lose their disks
         self.store = EpochStore(tuple(members), replication, random)
         self.judge = CopysetJudge(self)
         self._harm = Harm(self)
@@ -326,7 +331,7 @@ class CopysetWorld:
             LOG,
             state.metadata_of(state.epoch),
             state.epoch,
-            {node for metadata in state.history for node in metadata.nodes},
+            {node for metadata in state.history for node in metadata.shards},
             exclusions,
             self.random,
             SETTINGS,
@@ -414,7 +419,7 @@ class CopysetWorld:
 
     def _released(self, host: Host, node: NodeId, answer: Answer) -> None:
         if host in self.hosts and isinstance(answer, Lost) and self.nodes[node].up:
-            self._carry_out(host, host.sequencer.returned(node))
+            self._carry_out(host, host.sequencer.returned(node_of(node)))
 
     # ---- recovery and purge
 
@@ -464,7 +469,7 @@ class CopysetWorld:
         self.suspects.discard(node.node_id)
         node.restart(self.random, self._new_process())
         for host in self.hosts:
-            self._carry_out(host, host.sequencer.returned(node.node_id))
+            self._carry_out(host, host.sequencer.returned(node_of(node.node_id)))
 
     def replace_follower(self) -> None:
         if len(self.followers) > 1:
@@ -503,7 +508,7 @@ class CopysetWorld:
     def _has_loss(self) -> bool:
         """Return whether a node of the newest epoch lost its disk and so does not count in it."""
         state = self.store.state
-        nodes = [self.nodes[node] for node in state.metadata_of(state.epoch).nodes]
+        nodes = [self.nodes[node] for node in state.metadata_of(state.epoch).shards]
         return not all(node.counts_in(state.epoch) for node in nodes)
 
     def _newest_host(self) -> Host | None:

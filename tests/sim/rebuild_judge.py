@@ -24,8 +24,9 @@ from loomlog.core.copyset.effects import (
 from loomlog.core.copyset.messages import Delivered, LogState
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.rebuild import events
-from loomlog.core.copyset.rebuild.events import RebuildState, ShardId
+from loomlog.core.copyset.rebuild.events import RebuildState
 from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, lsn_words
+from loomlog.types import ShardId
 
 if TYPE_CHECKING:
     from rebuild_world import RebuildWorld

@@ -52,7 +52,6 @@ from loomlog.core.copyset.rebuild.events import (
     Mode,
     NeedsRebuild,
     RebuildState,
-    ShardId,
     Status,
     Undrain,
     Unrecoverable,
@@ -61,6 +60,7 @@ from loomlog.core.copyset.rebuild.restore import RestoreRequest
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Kind, Lsn, Record, make
 from loomlog.core.copyset.storage import Put, epoch_to_purge
 from loomlog.core.requests import Lost
+from loomlog.types import ShardId
 
 LOG = 1
 STEPS = 400
@@ -330,16 +330,16 @@ class RebuildWorld:
     def end_epoch(self) -> None:
         """Fill the newest epoch, recover it, and begin the next one."""
         epoch, metadata = self.state.epoch, self.state.metadata_of(self.state.epoch)
-        excluded = [n for n in metadata.nodes if not self._can_take(n)]
+        excluded = [n for n in metadata.shards if not self._can_take(n)]
         nodeset = self._choose_nodeset()
         following = EpochMetadata(epoch + 1, nodeset, self.replication)
-        if not following.can_hold_a_copyset(following.nodes):
+        if not following.can_hold_a_copyset(following.shards):
             return
         is_writable = choose_copyset(metadata, excluded, self.random) is not None
         records = self._records(epoch, metadata, excluded) if is_writable else []
         last = max((r.last for r in records if r.kind is Kind.DATA), default=make(epoch, 0))
         end = EpochEnd(epoch, last & OFFSET_MAX, last & OFFSET_MAX, epoch, 1)
-        writable = [node for node in metadata.nodes if node not in excluded]
+        writable = [node for node in metadata.shards if node not in excluded]
         for node in (self.nodes[n] for n in writable):
             standing = node.records.standing
             if standing.last_clean == epoch - 1:

@@ -12,20 +12,23 @@ from copyset_world import CopysetWorld
 from violation import Violation
 
 from loomlog.core.copyset.effects import Acknowledge, GapKind, LeaveOpen, Reject
+from loomlog.core.copyset.shards import index_of
 from loomlog.errors import LoomError
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 130
 DISASTER_CHUNKS = 4
 DISASTERS_PER_CHUNK = 100
+SHARD_CHUNKS = 4
+SHARDED_PER_CHUNK = 40
 
 
-def run(seed: int, *, disaster: bool = False) -> CopysetWorld:
-    world = CopysetWorld(seed, disaster=disaster)
+def run(seed: int, *, disaster: bool = False, shards: int = 1) -> CopysetWorld:
+    world = CopysetWorld(seed, disaster=disaster, shards=shards)
     try:
         world.run()
     except (Violation, LoomError) as violation:
-        violation.add_note(f"seed {seed}, disaster: {disaster}")
+        violation.add_note(f"seed {seed}, disaster: {disaster}, shards: {shards}")
         raise
     return world
 
@@ -51,6 +54,18 @@ def test_when_r_nodes_are_gone_what_was_lost_shows_as_lost_and_nothing_else(chun
     assert sum(len(world.judge.doubtful) for world in worlds) > count / 4
     check_writes(worlds)
     check_readers(worlds)
+
+
+@pytest.mark.parametrize("chunk", range(SHARD_CHUNKS))
+def test_nodes_with_several_shards_may_lose_them_all_at_once(chunk: int) -> None:
+    count = SHARDED_PER_CHUNK
+    seeds = range(chunk * count, (chunk + 1) * count)
+    worlds = [run(seed, shards=2 + seed % 2) for seed in seeds]
+    worlds += [run(seed, shards=2, disaster=True) for seed in seeds[: count // 3]]
+    assert sum(world.recoveries for world in worlds) > 4 * count
+    records = [record for world in worlds for record in world.judge.acknowledged.values()]
+    assert len(records) > 5 * count
+    assert sum(any(map(index_of, record.copyset)) for record in records) > len(records) / 2
 
 
 def check_writes(worlds: list[CopysetWorld]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from copyset_world import CopysetWorld
 from violation import Violation
 
-from loomlog.core.copyset import nodeset, storage
+from loomlog.core.copyset import nodeset, settlement, storage
 from loomlog.core.copyset.effects import SequencerEffect
 from loomlog.core.copyset.messages import Amend, Stored
 from loomlog.core.copyset.nodeset import Member
@@ -22,11 +22,11 @@ SEEDS = 300
 Patch = pytest.MonkeyPatch
 
 
-def notices(complaint: str) -> bool:
+def notices(complaint: str, shards: int = 1) -> bool:
     """Return whether the judge complains in these words (a pattern), with some seed."""
     for seed in range(SEEDS):
         try:
-            CopysetWorld(seed).run()
+            CopysetWorld(seed, shards=shards).run()
         except Violation as violation:
             if re.search(complaint, str(violation)):
                 return True
@@ -41,6 +41,12 @@ def test_a_copy_less_is_enough(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(Underway, "stored_by", hasty)
     assert notices("not on")
+
+
+def test_two_copies_on_shards_of_one_node_count(monkeypatch: Patch) -> None:
+    for module in (nodeset, settlement):
+        monkeypatch.setattr(module, "node_of", lambda shard: shard)
+    assert notices("is said to be lost|was acknowledged", shards=2)
 
 
 def test_copies_of_any_wave_count(monkeypatch: Patch) -> None:

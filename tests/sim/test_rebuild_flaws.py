@@ -12,11 +12,11 @@ from violation import Violation
 from loomlog.core.copyset.messages import Stored
 from loomlog.core.copyset.rebuild import events, restore
 from loomlog.core.copyset.rebuild.donor import Steps, _Donor
-from loomlog.core.copyset.rebuild.events import RebuildState, ShardId
+from loomlog.core.copyset.rebuild.events import RebuildState
 from loomlog.core.copyset.rebuild.restore import RestoreAnswer, RestoreRequest
 from loomlog.core.copyset.storage import Change, LogStanding, Put, Records
 from loomlog.errors import LoomError
-from loomlog.types import NodeId
+from loomlog.types import NodeId, ShardId
 
 SEEDS = 600
 Patch = pytest.MonkeyPatch

@@ -276,7 +276,7 @@ def _epochs(message: pb.CopysetEpochs) -> EpochMetadata:
 def _epochs_to_wire(metadata: EpochMetadata) -> pb.CopysetEpochs:
     return pb.CopysetEpochs(
         since=metadata.since,
-        nodeset=metadata.nodes,
+        nodeset=metadata.shards,
         locations=[member.location for member in metadata.nodeset],
         replication=metadata.replication,
     )

@@ -111,7 +111,7 @@ def test_epochs_in_between_are_recovered_from_all_nodes() -> None:
     assert newest.metadata_of(state.epoch) == state.metadata_of(state.epoch)
     for epoch in (state.epoch + 1, 9):
         metadata = newest.metadata_of(epoch)
-        assert metadata.nodes == (1, 2, 3, 4)
+        assert metadata.shards == (1, 2, 3, 4)
         assert not metadata.is_f_majority([1, 2])
         assert metadata.is_f_majority([1, 2, 4])
 

@@ -41,7 +41,7 @@ def is_enough(
     empty = [node for node, authority in authorities.items() if authority is Authority.EMPTY]
     ends = [later.since - 1 for later in state.history[1:]]
     return all(
-        metadata.is_f_majority(full, set(empty).intersection(metadata.nodes))
+        metadata.is_f_majority(full, set(empty).intersection(metadata.shards))
         for metadata, end in zip(state.history, [*ends, state.epoch], strict=True)
         if last_of(end) > state.trimmed
     )
@@ -65,7 +65,7 @@ def last_to_go(
     `state` must have been read before they were asked; `released` is what each of them shows."""
     if not is_enough(state, ages, authorities):
         return None
-    shown = [released[node] for node in state.all_nodes if node in released]
+    shown = [released[node] for node in state.all_shards if node in released]
     settled = max(last_of(state.last_clean), min(shown))
     older = max([state.trimmed, *(each.older for each in ages.values())])
     return min(older, settled, *(each.young - 1 for each in ages.values()))

@@ -117,7 +117,7 @@ def lost_together(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[NodeId]
     together: set[NodeId] = set()
     for metadata in state.history:
         first = max(metadata.since, epoch_of(state.trimmed))
-        nodes = {node for node in metadata.nodes if lost.get(node, 0) >= first}
+        nodes = {node for node in metadata.shards if lost.get(node, 0) >= first}
         if metadata.can_hold_a_copyset(nodes):
             together |= nodes
     return sorted(together)
@@ -131,7 +131,7 @@ def is_recovered(state: LogState) -> bool:
 def holders(state: LogState) -> set[NodeId]:
     """Return the nodes that may have records that count."""
     used = [metadata for metadata in state.history if metadata.since <= state.epoch]
-    return {node for metadata in used for node in metadata.nodes}
+    return {node for metadata in used for node in metadata.shards}
 
 
 def can_be_recovered(state: LogState, nodes: Collection[NodeId]) -> bool:
@@ -149,7 +149,7 @@ def awaited(state: LogState, nodes: Collection[NodeId], last: Epoch) -> list[Nod
         for metadata in unclean
         if not (metadata.is_f_majority(nodes) and metadata.can_hold_a_copyset(nodes))
     ]
-    return sorted({node for metadata in short for node in metadata.nodes}.difference(nodes))
+    return sorted({node for metadata in short for node in metadata.shards}.difference(nodes))
 
 
 def _unclean(state: LogState) -> range:
@@ -178,7 +178,7 @@ def next_nodeset(
         return newest.nodeset
     chosen = choose_nodeset(log, usable, size)
     can_hold = EpochMetadata(0, chosen, newest.replication).can_hold_a_copyset
-    return chosen if can_hold([member.node_id for member in chosen]) else newest.nodeset
+    return chosen if can_hold([member.shard for member in chosen]) else newest.nodeset
 
 
 def newest_state(state: LogState, epoch: Epoch, nodes: Collection[NodeId]) -> LogState:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.nodeset import EpochMetadata, Trouble
 from loomlog.core.copyset.record import Epoch, Lsn, Offset, Record
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 
 # ---- to a storage node: from the sequencer
 
@@ -102,7 +102,7 @@ class Read:
     first: Lsn
     until: Lsn
     bytes_max: int
-    known_down: frozenset[NodeId] = frozenset()
+    known_down: frozenset[ShardId] = frozenset()
     everything: bool = False
     batches: bool = True
 
@@ -315,9 +315,9 @@ class LogState:
         return next((each for each in self.told if each.epoch == epoch), nothing)
 
     @property
-    def all_nodes(self) -> list[NodeId]:
-        """The nodes of all nodesets that the log has, in order."""
-        return sorted({node for metadata in self.history for node in metadata.nodes})
+    def all_shards(self) -> list[ShardId]:
+        """The shards of all nodesets that the log has, in order."""
+        return sorted({shard for metadata in self.history for shard in metadata.shards})
 
     def metadata_of(self, epoch: Epoch) -> EpochMetadata:
         return next(metadata for metadata in reversed(self.history) if metadata.since <= epoch)

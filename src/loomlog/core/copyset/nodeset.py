@@ -1,8 +1,9 @@
-"""Nodesets and copysets: the nodes that may have the records of an epoch. Pure.
+"""Nodesets and copysets: the shards that may have the records of an epoch. Pure.
 
-A nodeset is fixed when its epoch begins. Every copyset has `replication` of its nodes, if possible
-in as many failure domains as there are, up to one for each copy. One domain may be missing, or the
-loss of a rack would block all appends and recoveries until it is back.
+A nodeset is fixed when its epoch begins. Every copyset has shards of `replication` of its nodes, if
+possible in as many failure domains as there are, up to one for each copy. One domain may be
+missing, or the loss of a rack would block all appends and recoveries until it is back. But no two
+copies count that are on shards of one node: it fails as a whole.
 
 All parties that know the same nodes choose the same sequencer, nodeset and sender, by hashes; few
 choices change when the nodes do. Copysets are random; nodes that refused a record or were too slow
@@ -11,24 +12,31 @@ are excluded for a while.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
 from enum import StrEnum
 from math import log as logarithm
 from typing import Any, Final, NamedTuple, Protocol
 
 from loomlog.core.copyset.record import Lsn
-from loomlog.types import LogId, NodeId
+from loomlog.core.copyset.shards import node_of
+from loomlog.types import LogId, NodeId, ShardId
 
 
 class Member(NamedTuple):
-    """A node of a nodeset. Its location is a failure domain; without one it is its own."""
+    """A shard of a nodeset. The location of its node is a failure domain; without one the node is
+    its own."""
 
-    node_id: NodeId
+    shard: ShardId
     location: str = ""
 
     @property
+    def node(self) -> NodeId:
+        return node_of(self.shard)
+
+    @property
     def domain(self) -> str:
-        return self.location or f"node {self.node_id}"
+        return self.location or f"node {self.node}"
 
 
 class Authority(StrEnum):
@@ -57,8 +65,8 @@ class EpochMetadata(NamedTuple):
     replication: int
 
     @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return tuple(member.node_id for member in self.nodeset)
+    def shards(self) -> tuple[ShardId, ...]:
+        return tuple(member.shard for member in self.nodeset)
 
     @property
     def domains_wanted(self) -> int:
@@ -74,19 +82,20 @@ class EpochMetadata(NamedTuple):
     def _domains(self) -> int:
         return len({member.domain for member in self.nodeset})
 
-    def can_hold_a_copyset(self, nodes: Collection[NodeId]) -> bool:
-        """Return whether a record can have all its copies on these nodes."""
-        members = [member for member in self.nodeset if member.node_id in nodes]
+    def can_hold_a_copyset(self, shards: Collection[ShardId]) -> bool:
+        """Return whether a record can have all its copies on these shards."""
+        members = [member for member in self.nodeset if member.shard in shards]
+        nodes = {member.node for member in members}
         domains = {member.domain for member in members}
-        return len(members) >= self.replication and len(domains) >= self.domains_spanned
+        return len(nodes) >= self.replication and len(domains) >= self.domains_spanned
 
-    def is_f_majority(self, nodes: Collection[NodeId], empty: Collection[NodeId] = ()) -> bool:
-        """Return whether every record that is fully stored has a copy on one of these nodes. What
-        `empty` nodes had was copied to the rest; if the rest cannot hold a copyset, no part of it
-        is enough."""
-        rest = set(self.nodes).difference(empty)
+    def is_f_majority(self, shards: Collection[ShardId], empty: Collection[ShardId] = ()) -> bool:
+        """Return whether every record that is fully stored has a copy on one of these shards. What
+        `empty` ones had was copied to the rest; if the rest cannot hold a copyset, no part of it is
+        enough."""
+        rest = set(self.shards).difference(empty)
         is_rest_enough = not empty or self.can_hold_a_copyset(rest)
-        return is_rest_enough and not self.can_hold_a_copyset(rest.difference(nodes))
+        return is_rest_enough and not self.can_hold_a_copyset(rest.difference(shards))
 
 
 _BITS: Final = (1 << 64) - 1
@@ -99,8 +108,8 @@ class Shuffler(Protocol):
     def shuffle(self, x: MutableSequence[Any], /) -> None: ...
 
 
-def ranked(log: LogId, weights: Mapping[NodeId, float]) -> list[NodeId]:
-    """Return the nodes by weighted rendezvous hashing, the best for `log` first. Each node is the
+def ranked(log: LogId, weights: Mapping[int, float]) -> list[int]:
+    """Return nodes or shards by weighted rendezvous hashing, the best for `log` first. Each is the
     first for a share of all logs that is its share of the weights."""
     return sorted(weights, key=lambda node: (-_score(log, node, weights[node]), node))
 
@@ -111,36 +120,43 @@ def sequencer_of(log: LogId, weights: Mapping[NodeId, float]) -> NodeId | None:
 
 
 def choose_nodeset(log: LogId, candidates: Iterable[Member], size: int) -> tuple[Member, ...]:
-    """Choose at most `size` nodes, from all failure domains in turn."""
-    members = {member.node_id: member for member in candidates}
-    domains: dict[str, list[Member]] = {}
-    for node in ranked(log, dict.fromkeys(members, 1.0)):
-        domains.setdefault(members[node].domain, []).append(members[node])
-    turns = [
-        (turn, place, member)
-        for place, domain in enumerate(domains.values())
-        for turn, member in enumerate(domain)
-    ]
-    return tuple(member for _, _, member in sorted(turns)[:size])
+    """Choose at most `size` shards: one of each node before a second one of any, and from all
+    failure domains in turn."""
+    members = {member.shard: member for member in candidates}
+    places: dict[str, int] = {}
+    rounds: Counter[NodeId] = Counter()  # shards of the node that came before
+    turns: Counter[tuple[int, str]] = Counter()  # shards of the domain that did, in the same round
+    order = []
+    for shard in ranked(log, dict.fromkeys(members, 1.0)):
+        member = members[shard]
+        place = places.setdefault(member.domain, len(places))
+        turn = rounds[member.node], member.domain
+        order.append((rounds[member.node], turns[turn], place, member))
+        rounds[member.node] += 1
+        turns[turn] += 1
+    return tuple(member for *_, member in sorted(order)[:size])
 
 
 def choose_copyset(
     metadata: EpochMetadata,
-    excluded: Collection[NodeId],
+    excluded: Collection[ShardId],
     chance: Shuffler,
-    preferred: Collection[NodeId] = (),
-) -> tuple[NodeId, ...] | None:
-    """Choose as many nodes, in as many failure domains, as the epoch asks for, `preferred` ones if
-    possible. None: too few are not excluded."""
-    members = [member for member in metadata.nodeset if member.node_id not in excluded]
+    preferred: Collection[ShardId] = (),
+) -> tuple[ShardId, ...] | None:
+    """Choose shards of as many nodes, in as many failure domains, as the epoch asks for,
+    `preferred` ones if possible. None: too few are not excluded."""
+    members = [member for member in metadata.nodeset if member.shard not in excluded]
     chance.shuffle(members)
     if preferred:
-        members.sort(key=lambda member: member.node_id not in preferred)
+        members.sort(key=lambda member: member.shard not in preferred)
     spread = _spread(members, metadata.domains_wanted)
-    others = [member for member in members if member not in spread]
-    copyset = tuple(member.node_id for member in [*spread, *others][: metadata.replication])
+    by_node = {member.node: member.shard for member in spread}
+    for member in members:
+        if len(by_node) == metadata.replication:
+            break
+        by_node.setdefault(member.node, member.shard)
     is_spread = len(spread) >= metadata.domains_spanned
-    return copyset if is_spread and len(copyset) == metadata.replication else None
+    return tuple(by_node.values()) if is_spread and len(by_node) == metadata.replication else None
 
 
 def _spread(members: Sequence[Member], domains_max: int) -> list[Member]:
@@ -159,22 +175,22 @@ def _score(log: LogId, node: NodeId, weight: float) -> float:
 # ---- single copy delivery
 
 
-def shuffled(copyset: Iterable[NodeId], lsn: Lsn) -> list[NodeId]:
-    """Return the nodes in the order in which they have to send the record at an LSN to readers.
+def shuffled(copyset: Iterable[ShardId], lsn: Lsn) -> list[ShardId]:
+    """Return the shards in the order in which they have to send the record at an LSN to readers.
 
     All nodes shuffle alike, so that they share the load and send each record once without talking
     to each other."""
-    return sorted(copyset, key=lambda node: (mixed(lsn, node), node))
+    return sorted(copyset, key=lambda shard: (mixed(lsn, shard), shard))
 
 
 def is_sender(
-    me: NodeId, copyset: Collection[NodeId], lsn: Lsn, known_down: Collection[NodeId]
+    me: ShardId, copyset: Collection[ShardId], lsn: Lsn, known_down: Collection[ShardId]
 ) -> bool:
-    """Return whether the reader believes all nodes before `me` to be down. `me` sends even if the
+    """Return whether the reader believes all shards before `me` to be down. `me` sends even if the
     reader believes it to be down, which shows that it is back."""
     if me not in copyset:
         return False
-    senders = (node for node in shuffled(copyset, lsn) if node == me or node not in known_down)
+    senders = (each for each in shuffled(copyset, lsn) if each == me or each not in known_down)
     return next(senders) == me
 
 
@@ -204,57 +220,64 @@ SILENT_S: Final = 600.0  # no answer in time: this one costs a wave each time
 
 
 class Exclusions:
-    """Nodes that get no records for a while. All sequencers of a node share them, so that one of
+    """Shards that get no records for a while. All sequencers of a node share them, so that one of
     them waits instead of all. They only affect speed: they are cleared when they leave too few
-    nodes for a copyset."""
+    shards for a copyset."""
 
     def __init__(self, silent_s: float = SILENT_S) -> None:
-        self.down: frozenset[NodeId] = frozenset()  # known to be away: never tried
+        self.down: frozenset[NodeId] = frozenset()  # nodes known to be away: never tried
         self._silent_s = silent_s
-        self._black: dict[NodeId, float] = {}  # node -> until when
-        self._gray: dict[NodeId, float] = {}
+        self._black: dict[ShardId, float] = {}  # until when
+        self._gray: dict[ShardId, float] = {}
 
-    def refused(self, node: NodeId, trouble: Trouble, now: float) -> None:
-        self._exclude(node, now + REFUSED_S[trouble])
+    def refused(self, shard: ShardId, trouble: Trouble, now: float) -> None:
+        self._exclude(shard, now + REFUSED_S[trouble])
 
-    def lost(self, node: NodeId, now: float) -> None:
-        self._exclude(node, now + LOST_S)
+    def lost(self, shard: ShardId, now: float) -> None:
+        self._exclude(shard, now + LOST_S)
 
-    def silent(self, nodes: Collection[NodeId], metadata: EpochMetadata, now: float) -> None:
-        """Exclude nodes that did not answer in time. If none of a copyset did, this node may be to
-        blame. Few are excluded at most, so that their load does not slow down the others."""
-        if len(nodes) == metadata.replication > 1:
-            self._forgive(self._gray, metadata.nodes)
+    def silent(self, shards: Collection[ShardId], metadata: EpochMetadata, now: float) -> None:
+        """Exclude shards that did not answer in time. If none of a copyset did, this node may be to
+        blame. They are of few nodes at most, so that their load does not slow down the others."""
+        if len(shards) == metadata.replication > 1:
+            self._forgive(self._gray, metadata.shards)
             return
-        self._gray.update(dict.fromkeys(nodes, now + self._silent_s))
-        gray = [node for node in metadata.nodes if self._gray.get(node, now) > now]
-        if len(gray) > max(metadata.replication - 1, len(metadata.nodeset) // 4):
+        self._gray.update(dict.fromkeys(shards, now + self._silent_s))
+        gray = [shard for shard in metadata.shards if self._gray.get(shard, now) > now]
+        nodes = len(set(map(node_of, metadata.shards)))
+        if len(set(map(node_of, gray))) > max(metadata.replication - 1, nodes // 4):
             self._forgive(self._gray, gray)
 
     def returned(self, node: NodeId) -> None:
         """Called when a node restarted or said that it is well."""
-        self._forgive(self._gray, [node])
-        self._forgive(self._black, [node])
+        for excluded in (self._gray, self._black):
+            self._forgive(excluded, [shard for shard in excluded if node_of(shard) == node])
 
-    def now_excluded(self, now: float) -> set[NodeId]:
+    def now_excluded(self, now: float) -> set[ShardId]:
+        """Return the shards that are excluded, besides those of nodes that are `down`."""
         lists = (*self._black.items(), *self._gray.items())
-        return {node for node, until in lists if until > now} | self.down
+        return {shard for shard, until in lists if until > now}
+
+    def are_down(self, shards: Iterable[ShardId]) -> set[ShardId]:
+        """Return those of the shards whose nodes are known to be away."""
+        return {shard for shard in shards if node_of(shard) in self.down} if self.down else set()
 
     def choose_copyset(
-        self, metadata: EpochMetadata, holders: Collection[NodeId], chance: Shuffler, now: float
-    ) -> tuple[NodeId, ...] | None:
+        self, metadata: EpochMetadata, holders: Collection[ShardId], chance: Shuffler, now: float
+    ) -> tuple[ShardId, ...] | None:
         """Choose a copyset. None: even without exclusions too few nodes are there."""
+        down = self.are_down(metadata.shards)
         for unnecessary in (None, self._gray, self._black):
             if unnecessary is not None:
-                self._forgive(unnecessary, metadata.nodes)
-            copyset = choose_copyset(metadata, self.now_excluded(now), chance, holders)
+                self._forgive(unnecessary, metadata.shards)
+            copyset = choose_copyset(metadata, self.now_excluded(now) | down, chance, holders)
             if copyset is not None:
                 return copyset
         return None
 
-    def _exclude(self, node: NodeId, until: float) -> None:
-        self._black[node] = max(until, self._black.get(node, until))
+    def _exclude(self, shard: ShardId, until: float) -> None:
+        self._black[shard] = max(until, self._black.get(shard, until))
 
-    def _forgive(self, excluded: dict[NodeId, float], nodes: Iterable[NodeId]) -> None:
-        for node in nodes:
-            excluded.pop(node, None)
+    def _forgive(self, excluded: dict[ShardId, float], shards: Iterable[ShardId]) -> None:
+        for shard in shards:
+            excluded.pop(shard, None)

@@ -93,7 +93,7 @@ def fence(
         return all(metadata.is_f_majority(sealed | away) for metadata in unclean)
 
     nodesets = {*unclean, state.metadata_of(epoch)}  # its own nodes know whether the epoch is new
-    nodes = sorted({node for metadata in nodesets for node in metadata.nodes} - away)
+    nodes = sorted({node for metadata in nodesets for node in metadata.shards} - away)
     answers = yield from ask_each(nodes, Seal(log, epoch - 1, wave=0), is_done)
     preemptions = (answer for answer in answers.values() if isinstance(answer, Preempted))
     if (preempted := next(preemptions, None)) is not None:
@@ -170,7 +170,7 @@ def resolve(log: LogId, lsn: Lsn) -> Steps[Resolution]:
         return Unresolved(f"epoch {epoch_of(lsn)} is not recovered yet")
     if offset_of(lsn) > end.last:
         return Nowhere() if end.exact else Unresolved("its copies may be lost", for_good=True)
-    nodes = state.metadata_of(epoch_of(lsn)).nodes
+    nodes = state.metadata_of(epoch_of(lsn)).shards
     look = Read(log, lsn, lsn, bytes_max=1, everything=True, batches=False)
     answers = yield from ask_each(nodes, look, lambda answers: _judge(lsn, answers) is not None)
     return _judge(lsn, answers) or Unresolved("the nodes that know do not answer")
@@ -207,7 +207,7 @@ def look_back(
         return are_enough([node for node, answer in found if answer.certain])
 
     answers = yield from ask_each(
-        state.all_nodes, FindBatch(log, producer_id, sequence), is_certain
+        state.all_shards, FindBatch(log, producer_id, sequence), is_certain
     )
     found = {node: a for node, a in answers.items() if isinstance(a, FoundBatch)}
     if not are_enough(found):

@@ -168,7 +168,7 @@ class ReadSources:
         self.metadata = metadata
         self._head = head
         self._by_node = {
-            node: before.get(node) or ReadSource(node, head) for node in metadata.nodes
+            node: before.get(node) or ReadSource(node, head) for node in metadata.shards
         }
         self.learn_authorities(self._authorities)
         self.rewind(head)

@@ -111,7 +111,7 @@ class EpochRecovery:
         self._seal = seal
         self._wave = wave
         self._avoided = avoided
-        self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.nodes}
+        self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.shards}
 
     def run(
         self, trimmed: Lsn, acknowledged: Acknowledged, now_us: int
@@ -159,7 +159,7 @@ class EpochRecovery:
         metadata = self._metadata
         empty = self._those(Authority.EMPTY)
         certain = self._those(Authority.FULL).intersection(there) | empty
-        could_be_copied = metadata.can_hold_a_copyset(set(metadata.nodes) - empty)
+        could_be_copied = metadata.can_hold_a_copyset(set(metadata.shards) - empty)
         authoritative = could_be_copied and metadata.is_f_majority(certain)
         missing = self._those(Authority.FULL, Authority.UNDERREPLICATED).difference(there)
         if missing and not (authoritative and metadata.is_f_majority(there)):
@@ -181,7 +181,7 @@ class EpochRecovery:
 
     def _seal_nodes(self) -> Steps[dict[NodeId, SealedAt] | Failed | Preempted]:
         seal = Seal(self._log, *self._by)
-        answers = yield from ask_each(self._metadata.nodes, seal, self._are_sealed)
+        answers = yield from ask_each(self._metadata.shards, seal, self._are_sealed)
         if (preempted := _preempted(answers.values())) is not None:
             return preempted
         sealed = {node: a for node, a in answers.items() if isinstance(a, SealedAt)}

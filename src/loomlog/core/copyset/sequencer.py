@@ -57,6 +57,7 @@ from loomlog.core.copyset.record import (
     make,
     offset_of,
 )
+from loomlog.core.copyset.shards import node_of
 from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId
 
@@ -301,10 +302,11 @@ class EpochSequencer:
 
     def returned(self, node: NodeId) -> list[SequencerEffect]:
         """Called when a node or its connection was restarted: it may have missed a release."""
-        if node not in self._released_to or self.state is SequencerState.OVER:
+        if self.state is SequencerState.OVER:
             return []
-        self._released_to[node] = 0
-        return self._release_to([node])
+        shards = [shard for shard in self._released_to if node_of(shard) == node]
+        self._released_to.update(dict.fromkeys(shards, 0))
+        return self._release_to(shards)
 
     def retry(self, now: float) -> list[SequencerEffect]:
         """Retry records that wait for nodes, because some are back (`Exclusions.down`)."""
@@ -345,9 +347,9 @@ class EpochSequencer:
             return Rejection.BUSY
         if self._bytes and self._bytes + size > settings.window_bytes:
             return Rejection.BUSY
-        if not (down := self._exclusions.down):
+        if not (down := self._exclusions.are_down(self._metadata.shards)):
             return None
-        up = set(self._metadata.nodes) - down
+        up = set(self._metadata.shards) - down
         return None if self._metadata.can_hold_a_copyset(up) else Rejection.UNAVAILABLE
 
     def _begin_wave(self, underway: Underway, now: float) -> list[SequencerEffect]:

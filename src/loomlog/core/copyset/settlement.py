@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.nodeset import EpochMetadata, shuffled
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Lsn, Offset, Record, make, offset_of
+from loomlog.core.copyset.shards import node_of
 from loomlog.types import NodeId
 
 Digests: TypeAlias = Mapping[NodeId, Sequence[Record]]  # heads, in order
@@ -167,17 +168,23 @@ def completed(
     metadata: EpochMetadata,
     lsn: Lsn,
 ) -> tuple[NodeId, ...]:
-    """Return a copyset with all of `touched`, or all writable nodes if they are too few for one."""
+    """Return a copyset with all of `touched`, or as many copies as there can be if the writable
+    shards are too few for one."""
     chosen = set(touched)
     if metadata.can_hold_a_copyset(chosen):
         return tuple(sorted(chosen))
-    domain_of = {member.node_id: member.domain for member in metadata.nodeset}
-    domains = {domain_of[node] for node in chosen}
+    domain_of = {member.shard: member.domain for member in metadata.nodeset}
+    domains, nodes = {domain_of[shard] for shard in chosen}, set(map(node_of, chosen))
     others = shuffled(set(writable) - chosen, lsn)
-    for node in others:
-        if len(domains) < metadata.domains_wanted and domain_of[node] not in domains:
-            chosen.add(node)
-            domains.add(domain_of[node])
-    rest = [node for node in others if node not in chosen]
+    for shard in others:
+        if len(domains) < metadata.domains_wanted and domain_of[shard] not in domains:
+            chosen.add(shard)
+            domains.add(domain_of[shard])
+            nodes.add(node_of(shard))
+    for shard in others:
+        if len(nodes) < metadata.replication and node_of(shard) not in nodes:
+            chosen.add(shard)
+            nodes.add(node_of(shard))
+    rest = [shard for shard in others if shard not in chosen]
     chosen.update(rest[: max(0, metadata.replication - len(chosen))])
     return tuple(sorted(chosen))

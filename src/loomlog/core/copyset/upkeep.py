@@ -76,7 +76,7 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
     if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.next_sequencer()):
         return f"node {state.sequencer}, which sequences it, is drained"
     nodeset = state.history[-1].nodeset
-    unfit = [member.node_id for member in nodeset if nodes.is_unfit(member.node_id)]
+    unfit = [member.shard for member in nodeset if nodes.is_unfit(member.shard)]
     if unfit and nodes.next_nodeset() != nodeset:
         return f"node {unfit[0]} leaves its nodeset"
     if lossy := lossy_nodes(state, nodes):
@@ -88,7 +88,7 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
 
 def lossy_nodes(state: LogState, nodes: LogNodes) -> list[NodeId]:
     """Return the nodes that may have lost copies of the newest epoch."""
-    return [node for node in state.history[-1].nodes if nodes.lost_through(node) >= state.epoch]
+    return [node for node in state.history[-1].shards if nodes.lost_through(node) >= state.epoch]
 
 
 def _joining(log: LogSituation, nodes: LogNodes) -> list[NodeId]:
@@ -97,7 +97,7 @@ def _joining(log: LogSituation, nodes: LogNodes) -> list[NodeId]:
     if not has_shrunk(log.state, log.nodeset_wanted):
         return []
     grown = nodes.next_nodeset()
-    joining = [member.node_id for member in grown if member not in nodeset]
+    joining = [member.shard for member in grown if member not in nodeset]
     is_larger = len(grown) > len(nodeset)
     return joining if is_larger and all(map(nodes.alive, joining)) else []
 
@@ -130,7 +130,7 @@ def condition(
 def _missing(
     state: LogState, alive: Collection[NodeId], refusing: Mapping[NodeId, str]
 ) -> list[str]:
-    nodes, replication = state.history[-1].nodes, state.history[-1].replication
+    nodes, replication = state.history[-1].shards, state.history[-1].replication
     there = set(nodes).intersection(alive)
     full = [node for node in nodes if node in there and node in refusing]
     words = [_refusal(node, refusing[node]) for node in full]

@@ -251,7 +251,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             log_stream_id=record.stream_id,
             state=pb.STREAM_SEALED if state.closed else pb.RUNNING,
             seal_epoch=state.epoch,
-            replicas=self._catalog.addressed(state.history[-1].nodes),
+            replicas=self._catalog.addressed(state.history[-1].shards),
             last=self.known_tail(log, segment),
             condition=self._condition(record),
             loglet_id=record.loglet,
@@ -284,7 +284,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def placement(self) -> list[tuple[NodeId, ...]]:
         return [
-            record.state.history[-1].nodes
+            record.state.history[-1].shards
             for record in self.records
             if not record.state.closed and not self._remover.is_abandoned(record)
         ]
@@ -308,11 +308,11 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def stuck_on(self, node: NodeId) -> list[str]:
         """Return the segments whose nodesets need the node; what it has stays there in any case."""
-        usable = {member for member in self._nodes.usable() if member.node_id != node}
+        usable = {member for member in self._nodes.usable() if member.shard != node}
         return [
             f"segment {record.loglet}"
             for record in self.records
-            if node in record.state.history[-1].nodes
+            if node in record.state.history[-1].shards
             and not record.state.closed
             and len(usable) < record.state.history[-1].replication
         ]

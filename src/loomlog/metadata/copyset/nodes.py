@@ -101,7 +101,7 @@ class CopysetNodes:
 
     def first_nodeset(self, loglet: LogId, settings: Settings) -> tuple[Member, ...]:
         """Choose among the nodes that are there and have room."""
-        there = {m for m in self.usable() if self._connected.takes_more(m.node_id)}
+        there = {m for m in self.usable() if self._connected.takes_more(m.node)}
         return choose_nodeset(loglet, there, size_of(settings))
 
     def sequencer(self, loglet: LogId, avoided: Collection[NodeId] = ()) -> NodeId | None:
@@ -114,7 +114,7 @@ class CopysetNodes:
 
     def alive_of(self, state: LogState) -> list[NodeId]:
         """Return the nodes of all nodesets of a loglet that are alive."""
-        nodes = {node for metadata in state.history for node in metadata.nodes}
+        nodes = {node for metadata in state.history for node in metadata.shards}
         return [node for node in sorted(nodes) if self._connected.alive(node)]
 
     # ---- orders and questions

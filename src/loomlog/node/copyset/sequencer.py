@@ -39,6 +39,7 @@ from loomlog.core.copyset.procedures import fence
 from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import EpochSequencer, SequencerState, Stamps
+from loomlog.core.copyset.shards import node_of
 from loomlog.errors import AppendUnknown, Busy, LoomError, Unavailable
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.procedures import RETRY, Asker, recover
@@ -138,12 +139,12 @@ class RunningSequencer:
             known.log,
             state.metadata_of(state.epoch),
             state.epoch,
-            state.all_nodes,
+            state.all_shards,
             context.exclusions,
             context.chance,
         )
         self._stamps = Stamps(known.now_us, known.asked_at)
-        self._nodes = state.metadata_of(state.epoch).nodes
+        self._shards = state.metadata_of(state.epoch).shards
         # There never was an epoch before it.
         self._is_first = state.history[0].since == state.epoch and not state.trimmed
         self._producers = ProducerTable()
@@ -294,8 +295,8 @@ class RunningSequencer:
             case Rejection.BUSY:
                 append.failed(Busy(f"loglet {self._log}: {why}: try again in a moment"))
             case Rejection.UNAVAILABLE:
-                away = self._context.exclusions.down.intersection(self._nodes)
-                nodes = ", ".join(f"node {node}" for node in sorted(away))
+                away = self._context.exclusions.are_down(self._shards)
+                nodes = ", ".join(f"node {node}" for node in sorted(set(map(node_of, away))))
                 append.failed(Unavailable(f"loglet {self._log}: {why}: start {nodes}"))
             case _:
                 self._again(append)

@@ -346,7 +346,7 @@ class CopysetService(NodeProtocol):
             self._recoveries.pop(key, None)
         if not isinstance(ending, Recovered):
             return False
-        for node in known.state.all_nodes:
+        for node in known.state.all_shards:
             self._asker.release(node, Release(log, make(epoch, 0)))
         return True
 

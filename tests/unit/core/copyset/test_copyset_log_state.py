@@ -49,20 +49,20 @@ def clean(state: LogState, epoch: int, offset: int, *, exact: bool = True) -> Lo
 def test_the_first_epoch_lies_above_all_before_it(start: int, first: int) -> None:
     state = take_epoch(first_state(members(1), 1, start), 1, members(1))
     assert (state.epoch, state.last_clean, state.tail) == (first, first - 1, start - 1)
-    assert state.metadata_of(first).nodes == (1,)
+    assert state.metadata_of(first).shards == (1,)
     assert is_recovered(state)
 
 
 def test_a_nodeset_holds_from_its_first_epoch_on() -> None:
     state = take_epoch(started(2), 4, members(2, 3, 4))
-    assert [state.metadata_of(epoch).nodes for epoch in (1, 2, 3)] == [(1, 2, 3)] * 2 + [(2, 3, 4)]
+    assert [state.metadata_of(epoch).shards for epoch in (1, 2, 3)] == [(1, 2, 3)] * 2 + [(2, 3, 4)]
     assert holders(state) == {1, 2, 3, 4}
     assert state.sequencer == 4
 
 
 def test_a_nodeset_that_nobody_used_is_replaced() -> None:
     state = take_epoch(started(0), 1, members(1, 4))
-    assert [(m.since, m.nodes) for m in state.history] == [(1, (1, 4))]
+    assert [(m.since, m.shards) for m in state.history] == [(1, (1, 4))]
     assert holders(started(0)) == set()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -17,6 +18,9 @@ from loomlog.core.copyset.nodeset import (
     ranked,
     sequencer_of,
 )
+from loomlog.core.copyset.settlement import completed
+from loomlog.core.copyset.shards import SHARD_MAX, index_of, node_of, shard_name, shard_of
+from loomlog.limits import NODE_ID_MAX
 
 LOGS = 3000
 FIVE = EpochMetadata(1, tuple(Member(node) for node in range(1, 6)), 3)
@@ -26,7 +30,7 @@ RACKS = EpochMetadata(
 
 
 def racks_of(metadata: EpochMetadata, nodes: tuple[int, ...]) -> set[str]:
-    return {member.domain for member in metadata.nodeset if member.node_id in nodes}
+    return {member.domain for member in metadata.nodeset if member.shard in nodes}
 
 
 # ---- sequencers
@@ -67,8 +71,8 @@ def test_nodesets_use_all_nodes_alike_and_change_little() -> None:
     used: Counter[int] = Counter()
     for log in range(LOGS):
         nodeset = choose_nodeset(log, members, 5)
-        used.update(member.node_id for member in nodeset)
-        after = choose_nodeset(log, [member for member in members if member.node_id != 7], 5)
+        used.update(member.shard for member in nodeset)
+        after = choose_nodeset(log, [member for member in members if member.shard != 7], 5)
         assert len(set(nodeset) - set(after)) == (1 if Member(7) in nodeset else 0)
     assert min(used.values()) > 0.9 * LOGS / 2
 
@@ -110,8 +114,8 @@ def test_a_location_that_is_lost_is_done_without(racks: str, spanned: int) -> No
     metadata = EpochMetadata(1, tuple(members), 3)
     assert metadata.domains_spanned == spanned
     for lost in set(racks):
-        away = {member.node_id for member in members if member.location == lost}
-        left = set(metadata.nodes) - away
+        away = {member.shard for member in members if member.location == lost}
+        left = set(metadata.shards) - away
         assert metadata.can_hold_a_copyset(left)
         for seed in range(20):
             whole = choose_copyset(metadata, (), Random(seed))
@@ -132,6 +136,111 @@ def test_nodes_that_have_the_record_are_taken_again() -> None:
 
 def test_there_is_no_copyset_when_too_few_are_left() -> None:
     assert choose_copyset(FIVE, {1, 2, 3}, Random(1)) is None
+
+
+# ---- nodes with several shards
+
+
+def sharded(nodes: int, shards: int, replication: int, racks: str = "") -> EpochMetadata:
+    """Return a nodeset with all shards of some nodes, which are in racks in turn."""
+    members = tuple(
+        Member(shard_of(node, index), racks[node % len(racks)] if racks else "")
+        for node in range(1, nodes + 1)
+        for index in range(shards)
+    )
+    return EpochMetadata(1, members, replication)
+
+
+def all_of(metadata: EpochMetadata, *nodes: int) -> set[int]:
+    return {shard for shard in metadata.shards if node_of(shard) in nodes}
+
+
+@pytest.mark.parametrize("index", [0, 1, 99])
+def test_a_shard_knows_its_node(index: int) -> None:
+    for node in (1, 7, NODE_ID_MAX):
+        shard = shard_of(node, index)
+        assert (node_of(shard), index_of(shard)) == (node, index)
+        assert shard <= SHARD_MAX
+    assert shard_of(7, 0) == 7
+    assert [shard_name(shard_of(7, index)) for index in (0, 2)] == ["7", "7/2"]
+
+
+@pytest.mark.parametrize("racks", ["", "ab", "aabbc"])
+@pytest.mark.parametrize("replication", [1, 2, 3])
+def test_no_copyset_has_two_shards_of_a_node(replication: int, racks: str) -> None:
+    """All sets of shards of small clusters: whether they can hold a copyset is exactly whether one
+    is chosen from them, and an f-majority meets every copyset."""
+    metadata = sharded(4, 2, replication, racks)
+    shards = metadata.shards
+    sets = [set(some) for size in range(len(shards) + 1) for some in combinations(shards, size)]
+    copysets = [some for some in sets if len(some) == replication]
+    copysets = [some for some in copysets if metadata.can_hold_a_copyset(some)]
+    assert all(len(set(map(node_of, copyset))) == replication for copyset in copysets)
+    for some in sets:
+        chosen = choose_copyset(metadata, set(shards) - some, Random(1))
+        assert (chosen is not None) == metadata.can_hold_a_copyset(some)
+        assert chosen is None or set(chosen) in copysets
+        assert metadata.is_f_majority(some) == all(some & copyset for copyset in copysets)
+        completed_set = completed((), some, metadata, lsn=1)
+        assert metadata.can_hold_a_copyset(completed_set) == metadata.can_hold_a_copyset(some)
+
+
+def test_a_recovery_adds_nodes_to_shards_of_one_that_have_a_copy() -> None:
+    metadata = sharded(3, 2, 3)
+    copyset = completed(all_of(metadata, 1), metadata.shards, metadata, lsn=5)
+    assert set(map(node_of, copyset)) == {1, 2, 3}
+    assert len(copyset) == 4
+    left = all_of(metadata, 1, 2)
+    assert set(completed((), left, metadata, lsn=5)) < left
+    assert len(completed((), left, metadata, lsn=5)) == 3
+
+
+def test_all_shards_of_a_node_are_needed_where_every_node_has_a_copy() -> None:
+    metadata = sharded(3, 2, 3)
+    first_of_each = {1, 2, 3}
+    assert not metadata.is_f_majority(first_of_each)
+    assert metadata.is_f_majority(all_of(metadata, 2))
+
+
+def test_a_nodeset_takes_of_all_nodes_before_a_second_shard_of_one() -> None:
+    for racks in ("", "ab", "aaab"):
+        metadata = sharded(5, 3, 2, racks)
+        for log in range(50):
+            for size in range(2, 15):
+                nodeset = choose_nodeset(log, metadata.nodeset, size)
+                taken = Counter(member.node for member in nodeset)
+                assert len(nodeset) == size
+                assert len(taken) == min(size, 5)
+                assert max(taken.values()) - min(taken.values()) <= 1
+
+
+def test_nodesets_use_all_shards_alike() -> None:
+    metadata = sharded(4, 2, 2)
+    used: Counter[int] = Counter()
+    for log in range(LOGS):
+        used.update(member.shard for member in choose_nodeset(log, metadata.nodeset, 4))
+    assert min(used.values()) > 0.9 * LOGS / 2
+
+
+def test_a_silent_node_counts_once_however_many_shards_it_has(exclusions: Exclusions) -> None:
+    metadata = sharded(3, 4, 3)
+    for shard in all_of(metadata, 1, 2):
+        exclusions.silent([shard], metadata, now=0.0)
+    assert exclusions.now_excluded(0.0) == all_of(metadata, 1, 2)
+    exclusions.returned(1)
+    assert exclusions.now_excluded(0.0) == all_of(metadata, 2)
+    exclusions.silent([1], metadata, now=0.0)
+    exclusions.silent([3], metadata, now=0.0)
+    assert exclusions.now_excluded(0.0) == set()
+
+
+def test_no_shard_of_a_node_that_is_away_is_tried(exclusions: Exclusions) -> None:
+    metadata = sharded(3, 2, 2)
+    exclusions.down = frozenset({3})
+    for seed in range(20):
+        copyset = exclusions.choose_copyset(metadata, (), Random(seed), now=0.0)
+        assert copyset is not None
+        assert set(map(node_of, copyset)) == {1, 2}
 
 
 # ---- exclusions

@@ -42,7 +42,7 @@ BRIDGE = Record(make(1, 4), 1, Kind.BRIDGE, 7, (3, 4, 5), 1, 0, recovered=2)
 @pytest.fixture
 def nodes() -> dict[int, CopysetNode]:
     """Epoch 1 is recovered: a hole, a record, a bridge."""
-    nodes = {node: CopysetNode(node) for node in METADATA.nodes}
+    nodes = {node: CopysetNode(node) for node in METADATA.shards}
     for number, node in nodes.items():
         node.answer(Seal(LOG, 1))
         for record in (KEPT, HOLE, BRIDGE):
@@ -90,7 +90,7 @@ def test_a_hole_and_what_is_behind_the_end_are_nowhere(nodes: dict[int, CopysetN
     assert run(nodes, HOLE.first) == Nowhere()
     assert run(nodes, BRIDGE.first) == Nowhere()
     assert run(nodes, make(1, 9)) == Nowhere()
-    assert run(nodes, make(1, 9), silent=METADATA.nodes) == Nowhere()
+    assert run(nodes, make(1, 9), silent=METADATA.shards) == Nowhere()
 
 
 def test_behind_an_end_that_nobody_knows_it_may_have_been_lost(

@@ -102,7 +102,7 @@ def test_a_node_joins_in_the_failure_domain_of_one_that_leaves() -> None:
     state = LogState(6, 1, (old,), last_clean=5, tail=0)
     after = widened(state, {3: 4, 5: 4}, [*racks(1, 2, count=2), Member(4, "rack 9")])
     [_, _, _, _, joined] = after.history[0].nodeset
-    assert joined.node_id == 4
+    assert joined.shard == 4
     assert joined.domain in ("rack 0", "rack 1")
     assert after.history[0].domains_spanned == old.domains_spanned == 1
 
@@ -113,7 +113,7 @@ def test_failure_domains_no_longer_count_when_too_few_are_left() -> None:
     after = widened(state, {2: 4, 3: 4, 4: 4}, racks(1, 5, 9, 13, count=4))
     assert old.domains_spanned == 3
     assert after.history[0].domains_spanned == 1
-    assert after.history[0].nodes == old.nodes
+    assert after.history[0].shards == old.shards
     assert after.history[0].can_hold_a_copyset([1, 5, 9])
 
 
@@ -125,6 +125,6 @@ def test_no_node_joins_where_enough_others_are_left_or_nothing_is_recovered() ->
 
 def test_a_rebuilt_shard_leaves_the_nodesets_if_enough_others_are_in_them() -> None:
     after = narrowed(STATE, 2, through=5)
-    assert [metadata.nodes for metadata in after.history] == [(1, 3), (2, 3, 4)]
+    assert [metadata.shards for metadata in after.history] == [(1, 3), (2, 3, 4)]
     small = replace(STATE, history=(EpochMetadata(1, nodeset(1, 2), 2), NEW))
     assert narrowed(small, 2, through=5) == small

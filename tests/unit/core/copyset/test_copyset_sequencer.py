@@ -61,7 +61,7 @@ class SequencerRig:
     def __init__(self, *, fenced: bool = True, recovered: bool = True) -> None:
         self.now = 100.0
         self.exclusions = Exclusions()
-        everybody = [*METADATA.nodes, 9]
+        everybody = [*METADATA.shards, 9]
         self.sequencer = EpochSequencer(
             LOG, METADATA, EPOCH, everybody, self.exclusions, Random(1), SETTINGS
         )

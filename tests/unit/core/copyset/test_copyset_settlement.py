@@ -143,13 +143,13 @@ def test_a_batch_may_come_from_a_node_that_is_not_written_to() -> None:
 
 def test_copysets_lie_in_as_many_racks_as_they_should() -> None:
     for lsn in range(50):
-        copyset = completed([1, 4], RACKS.nodes, RACKS, lsn)
+        copyset = completed([1, 4], RACKS.shards, RACKS, lsn)
         assert RACKS.can_hold_a_copyset(copyset)
         assert len(copyset) == 4  # two of them are in one rack
 
 
 def test_copysets_are_not_all_the_same() -> None:
-    assert len({completed([], RACKS.nodes, RACKS, lsn) for lsn in range(50)}) > 5
+    assert len({completed([], RACKS.shards, RACKS, lsn) for lsn in range(50)}) > 5
 
 
 def test_when_too_few_are_writable_all_are_taken() -> None:

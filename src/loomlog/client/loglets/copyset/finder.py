@@ -197,7 +197,7 @@ def _holders(view: View, position: Lsn) -> list[NodeId]:
     if not state.history or epoch < state.history[0].since:
         return []
     metadata = state.metadata_of(epoch)
-    nodes = sorted(metadata.nodes)
+    nodes = sorted(metadata.shards)
     count = min(len(nodes) - metadata.replication + 1, GUESSES_MAX)
     first = position % len(nodes)
     return (nodes[first:] + nodes[:first])[:count]

@@ -28,7 +28,6 @@ from loomlog.core.copyset.messages import (
     Stored,
 )
 from loomlog.core.copyset.nodeset import EpochMetadata
-from loomlog.core.copyset.rebuild.events import ShardId
 from loomlog.core.copyset.rebuild.plan import Part, choose_targets, donor_of, gone_at, parts
 from loomlog.core.copyset.rebuild.restore import (
     Reassign,
@@ -40,7 +39,7 @@ from loomlog.core.copyset.rebuild.restore import (
 from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, last_of, make
 from loomlog.core.requests import Ask, Lost, Outcome
 from loomlog.limits import MIB
-from loomlog.types import LogId
+from loomlog.types import LogId, ShardId
 
 DonorAsk: TypeAlias = Ask[ShardId, NodeRequest | RestoreRequest]
 DonorAnswer: TypeAlias = NodeAnswer | RestoreAnswer | Lost
@@ -77,7 +76,7 @@ def scan(order: RebuildOrder, state: LogState, scans: int, result: Scan) -> Step
     for part in parts(state, order.through):
         if part.last > state.last_clean:
             result.left += 1  # wait until it is recovered
-        elif order.me in part.metadata.nodes and not result.superseded:
+        elif order.me in part.metadata.shards and not result.superseded:
             yield from donor.scan_part(part, max(make(part.first, 1), state.trimmed + 1))
 
 

@@ -21,9 +21,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from loomlog.core.copyset.nodeset import Authority
-from loomlog.types import NodeId
-
-ShardId: TypeAlias = NodeId  # a node has one shard, until each of its volumes has its own store
+from loomlog.types import ShardId
 
 
 class Mode(StrEnum):

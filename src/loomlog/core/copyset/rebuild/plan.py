@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, mixed, shuffled
-from loomlog.core.copyset.rebuild.events import ShardId
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 from loomlog.core.copyset.settlement import completed
+from loomlog.types import NodeId, ShardId
 
 
 class Part(NamedTuple):
@@ -34,7 +34,7 @@ def parts(state: LogState, through: Mapping[ShardId, Epoch]) -> list[Part]:
     ends = [*(later.since - 1 for later in state.history[1:]), state.epoch]
     for metadata, end in zip(state.history, ends, strict=True):
         first = max(metadata.since, epoch_of(state.trimmed))
-        last = min(end, max((through.get(node, 0) for node in metadata.nodes), default=0))
+        last = min(end, max((through.get(node, 0) for node in metadata.shards), default=0))
         if first <= last:
             found.append(Part(metadata, first, last))
     return found
@@ -81,7 +81,7 @@ def choose_targets(
     Records that are on the same shards get the same ones. None: too few are usable."""
     if metadata.can_hold_a_copyset(kept):
         return ()
-    writable = set(metadata.nodes).intersection(usable).union(kept)
+    writable = set(metadata.shards).intersection(usable).union(kept)
     chosen = completed(kept, writable, metadata, mixed(*sorted(copyset)))
     if not metadata.can_hold_a_copyset(chosen):
         return None
@@ -114,30 +114,34 @@ def widened(
 
 
 def _with_seats(metadata: EpochMetadata, usable: Collection[Member]) -> tuple[Member, ...]:
-    there = {member.node_id for member in usable}
-    spares = [member for member in usable if member.node_id not in metadata.nodes]
+    there = {member.shard for member in usable}
+    spares = [member for member in usable if member.shard not in metadata.shards]
     while spares and not metadata.can_hold_a_copyset(there):
         domains = [member.domain for member in metadata.nodeset]
-        taken = {member.domain for member in metadata.nodeset if member.node_id in there}
+        nodes = {member.node for member in metadata.nodeset}
+        left = [member for member in metadata.nodeset if member.shard in there]
+        taken = {member.domain for member in left}
         seats = [domain for domain in domains if domain not in taken] or domains
-        spare = min(spares, key=partial(_unfitness, seats, taken))
+        rank = partial(_unfitness, seats, taken, {member.node for member in left})
+        spare = min(spares, key=rank)
         spares.remove(spare)
-        if spare.domain not in seats and len({*domains, spare.domain}) <= len(domains):
-            spare = Member(spare.node_id, seats[0])
+        if spare.domain not in seats and len({*domains, spare.domain}) <= len(nodes):
+            spare = Member(spare.shard, seats[0])
         metadata = metadata._replace(nodeset=(*metadata.nodeset, spare))
     if metadata.can_hold_a_copyset(there):
         return metadata.nodeset
-    merged = tuple(Member(node, metadata.nodeset[0].domain) for node in metadata.nodes)
+    merged = tuple(Member(node, metadata.nodeset[0].domain) for node in metadata.shards)
     is_enough = metadata._replace(nodeset=merged).can_hold_a_copyset(there)
     return merged if is_enough else metadata.nodeset
 
 
 def _unfitness(
-    seats: Collection[str], taken: Collection[str], spare: Member
-) -> tuple[bool, bool, int]:
-    """Return a rank of nodes that could join: those of a vacant failure domain come first, then
-    those of a domain that the nodeset does not have."""
-    return spare.domain not in seats, spare.domain in taken, mixed(spare.node_id)
+    seats: Collection[str], taken: Collection[str], nodes: Collection[NodeId], spare: Member
+) -> tuple[bool, bool, bool, int]:
+    """Return a rank of shards that could join: of other `nodes`, which alone can have one more
+    copy; in a vacant failure domain; in one that the nodeset does not have."""
+    is_there = spare.node in nodes
+    return is_there, spare.domain not in seats, spare.domain in taken, mixed(spare.shard)
 
 
 def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:
@@ -145,9 +149,9 @@ def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:
     history = []
     ends = [*(later.since - 1 for later in state.history[1:]), state.epoch]
     for metadata, end in zip(state.history, ends, strict=True):
-        rest = [member for member in metadata.nodeset if member.node_id != shard]
+        rest = [member for member in metadata.nodeset if member.shard != shard]
         smaller = metadata._replace(nodeset=tuple(rest))
-        is_due = shard in metadata.nodes and end <= min(through, state.last_clean)
-        can_hold = smaller.can_hold_a_copyset(smaller.nodes)
+        is_due = shard in metadata.shards and end <= min(through, state.last_clean)
+        can_hold = smaller.can_hold_a_copyset(smaller.shards)
         history.append(smaller if is_due and can_hold else metadata)
     return replace(state, history=tuple(history))
