@@ -39,6 +39,32 @@ class Change:
     scrubs: tuple[ReplicaScrub, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LogOutage:
+    """What a log would lose if nodes were stopped."""
+
+    log: str
+    copies: int  # that an entry should have
+    copies_left: int  # that each entry would have at least
+    appends_stop: str  # why; empty: they continue, perhaps after a moment
+    reads_stop: str  # why some entries could not be read; empty: all could
+
+
+@dataclass(frozen=True, slots=True)
+class NodesOutage:
+    """What stopping nodes would cost, in addition to those that are away already."""
+
+    nodes: tuple[NodeId, ...]
+    away: tuple[NodeId, ...]  # already
+    logs: int  # that there are
+    affected: tuple[LogOutage, ...]
+
+    @property
+    def stops(self) -> bool:
+        """Whether appends or reads of any log would stop."""
+        return any(log.appends_stop or log.reads_stop for log in self.affected)
+
+
 class Operator:
     """The part of a Cluster that operators use. Idempotent requests are retried automatically; the
     others raise an error that says so when their outcome is unknown."""
@@ -115,6 +141,21 @@ class Operator:
         return await self._change(pb.Frame(switch_log=request), repeatable=True)
 
     # ---- nodes
+
+    async def check_nodes(self, *nodes: NodeId, location: str = "") -> NodesOutage:
+        """Return what it would cost to stop these nodes, and all nodes of a location."""
+        numbers = [_number("node", node) for node in nodes]
+        if not numbers and not location:
+            raise InvalidArgument("name the nodes to check, or a location")
+        request = pb.CheckNodes(nodes=numbers, location=location)
+        answer = await self._metadata.request(pb.Frame(check_nodes=request), repeatable=True)
+        outage = answer.nodes_outage
+        return NodesOutage(
+            nodes=tuple(outage.nodes),
+            away=tuple(outage.away),
+            logs=outage.logs,
+            affected=tuple(map(_log_outage, outage.affected)),
+        )
 
     async def drain_node(self, node: NodeId) -> Change:
         """Move all data away from a node and place nothing new on it."""
@@ -198,6 +239,10 @@ def _change_of(changed: pb.Changed) -> Change:
         stream=changed.log_stream_id or None,
         scrubs=tuple(map(_replica_scrub, changed.scrubs)),
     )
+
+
+def _log_outage(log: pb.LogOutage) -> LogOutage:
+    return LogOutage(log.name, log.copies, log.copies_left, log.appends_stop, log.reads_stop)
 
 
 def _replica_scrub(scrub: pb.ReplicaScrub) -> ReplicaScrub:

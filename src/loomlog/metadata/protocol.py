@@ -9,11 +9,12 @@ metadata/registry.py lists the protocols.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias
 
 from loomlog.config import MetadataSettings
+from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.metadata.background import Background
@@ -225,6 +226,10 @@ class ProtocolKeeper(ABC):
 
     def stuck_on(self, node: NodeId) -> list[str]:
         """Return what cannot leave a node that is drained, for lack of another node."""
+        return []
+
+    def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
+        """Return what it costs a log if these nodes are away, for each part of this protocol."""
         return []
 
     def kept_on(self, node: NodeId) -> list[str]:

@@ -32,6 +32,7 @@ class Requests(Service):
             "list_logs": self._list_logs,
             "get_bounds": self._get_bounds,
             "change_node": self._change_node,
+            "check_nodes": self._check_nodes,
         }
         commands: dict[str, Answer] = {
             "switch_log": self._switch_log,
@@ -210,6 +211,11 @@ class Requests(Service):
         if gate.condition:
             changed.next = f"this metadata still waits: {gate.condition}"
         return pb.Frame(changed=changed)
+
+    async def _check_nodes(self, connection: Connection, frame: Frame) -> Frame:
+        await self._term.gate.wait_for_command()
+        async with connection.turns:
+            return pb.Frame(nodes_outage=self._term.node_operator.check(frame.check_nodes))
 
     async def _change_metadata(self, connection: Connection, frame: Frame) -> Frame:
         changed = await self._term.change_members(self._term, frame.change_metadata)

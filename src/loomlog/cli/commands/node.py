@@ -10,8 +10,16 @@ import typer
 from loomlog.cli.console import changes
 from loomlog.cli.console.changes import WaitProgress
 from loomlog.cli.console.command import Invocation, command, connected_sync
+from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, Node, Yes
-from loomlog.cli.console.output import console, copied, node_conditions, node_table, print_json
+from loomlog.cli.console.output import (
+    console,
+    copied,
+    node_conditions,
+    node_table,
+    print_json,
+    print_outage,
+)
 from loomlog.errors import NotFound
 
 if TYPE_CHECKING:
@@ -33,6 +41,30 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
         console().print(node_table(nodes), *node_conditions(nodes))
     else:
         print("no nodes yet: start one with `vsn start`")
+
+
+@app.command()
+def check(
+    nodes: Annotated[
+        list[int] | None, typer.Argument(metavar="NODE...", min=1, help="Nodes to be stopped.")
+    ] = None,
+    location: Annotated[
+        str, typer.Option(metavar="NAME", help="All nodes of a location, e.g. rack=a.")
+    ] = "",
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Say what stopping nodes would cost; exit with 1 if appends or reads of a log would stop."""
+    if not nodes and not location:
+        raise UsageError("name the nodes to check, or a --location")
+    with connected_sync(cluster) as client:
+        outage = client.check_nodes(*(nodes or ()), location=location)
+    if as_json:
+        print_json(asdict(outage) | {"stops": outage.stops})
+    else:
+        print_outage(outage)
+    if outage.stops:
+        raise typer.Exit(1)
 
 
 @command(app)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from loomlog.client.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
     from loomlog.client.loglets.copyset.info import EpochsInfo
-    from loomlog.client.operator import ReplicaScrub
+    from loomlog.client.operator import NodesOutage, ReplicaScrub
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
@@ -89,6 +89,29 @@ def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
         counts = _numbers(scrub.checked_entries, scrub.corrupt_batches, scrub.repaired_batches)
         row = (str(scrub.node), size(scrub.checked_bytes), *counts, _colored(result, good=whole))
         table.add_row(*row)
+    console().print(table)
+
+
+def print_outage(outage: NodesOutage) -> None:
+    """Show what stopping nodes would cost."""
+    which = ", ".join(f"node {node}" for node in outage.nodes)
+    if outage.away:
+        which += f" (while {', '.join(f'node {node}' for node in outage.away)} is away)"
+    unaffected = outage.logs - len(outage.affected)
+    print(f"without {which}: {unaffected} of {outage.logs} logs keep all their copies")
+    if not outage.affected:
+        return
+    table = new_table("log", "appends", "reads", "copies left", "why")
+    for log in outage.affected:
+        table.add_row(
+            plain(log.log),
+            *(
+                _colored("stop" if stop else "continue", good=not stop)
+                for stop in (log.appends_stop, log.reads_stop)
+            ),
+            f"{log.copies_left} of {log.copies}",
+            plain("; ".join(filter(None, (log.appends_stop, log.reads_stop)))),
+        )
     console().print(table)
 
 

@@ -309,6 +309,7 @@ class BlockingCluster(Blocking[Cluster]):
     unregister_replica = blocking(Cluster.unregister_replica)
     scrub_stream = blocking(Cluster.scrub_stream)
     switch_log = blocking(Cluster.switch_log)
+    check_nodes = blocking(Cluster.check_nodes)
     drain_node = blocking(Cluster.drain_node)
     undrain_node = blocking(Cluster.undrain_node)
     remove_node = blocking(Cluster.remove_node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -19,10 +19,12 @@ from loomlog.core.chained.messages import (
     SealedAt,
     Trimmed,
 )
+from loomlog.core.chained.outage import outage
 from loomlog.core.chained.read import find_tail
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.trim import find_time
 from loomlog.core.chained.upkeep import condition, why_appends_wait
+from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
@@ -296,6 +298,10 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             and self._nodes.spare(record, replica.chain) is None
             and all(newcomer.chain != replica.chain for newcomer in record.joining)
         ]
+
+    def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
+        standings = map(self.upkeep.standing, self.records.of_log(log.log_id))
+        return [part for standing in standings if standing for part in outage(standing, away)]
 
     def instead_of_adding(self, log: str) -> str:
         return f": `loom log switch {log} --streams N` gives it another number of chains"

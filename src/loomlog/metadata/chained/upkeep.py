@@ -195,17 +195,17 @@ class Upkeep:
     # ---- decisions
 
     def decide(self, record: ChainedRecord) -> upkeep.Action:
-        standing = self._standing(record)
+        standing = self.standing(record)
         if standing is None:
             return upkeep.Wait()
         return upkeep.decide(standing, self._nodes)
 
     def _is_needless(self, record: ChainedRecord, replica: Replica) -> bool:
         """Return whether a replica that is not used any more may be removed from its node."""
-        standing = self._standing(record)
+        standing = self.standing(record)
         return standing is None or upkeep.is_needless(standing, replica, self._nodes)
 
-    def _standing(self, record: ChainedRecord) -> upkeep.ChainsStanding | None:
+    def standing(self, record: ChainedRecord) -> upkeep.ChainsStanding | None:
         """Return the state of a loglet; None if it is not made, or belongs to no log any more."""
         segment = self._catalog.segment_of(record)
         if segment is None or not record.made:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
@@ -11,8 +11,10 @@ from loomlog.core.copyset.landmarks import Ages, SequencerTail, last_to_go, tail
 from loomlog.core.copyset.log_state import awaited, first_state, holders, is_recovered
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.outage import outage
 from loomlog.core.copyset.record import epoch_of, skip_zero
 from loomlog.core.copyset.upkeep import condition, why_not_closed
+from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Retryable, Sealed, Unavailable
 from loomlog.limits import NODESET_MAX
@@ -305,6 +307,20 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             and (log := self._catalog.log_of(record)) is not None
         }
         return sorted(names)
+
+    def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
+        return [
+            part
+            for record in self.records.of_log(log.log_id)
+            if log.segment_of(record.loglet) is not None
+            for part in outage(
+                record.loglet,
+                record.state,
+                away,
+                self._nodes.refusing(record.state),
+                {node: self._nodes.lost_through(node, record.loglet) for node in record.holders},
+            )
+        ]
 
     def stuck_on(self, node: NodeId) -> list[str]:
         """Return the segments whose nodesets need the node; what it has stays there in any case."""

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.core.outage import LogOutage, of_log
+from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.logs.admin import logged
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.protocol import Keepers, ReplicaSet
@@ -18,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeOperator:
-    """Drains, removes, replaces and cleans up storage nodes."""
+    """Checks, drains, removes, replaces and cleans up storage nodes."""
 
     def __init__(self, catalog: Catalog, nodes: ConnectedNodes, keepers: Keepers) -> None:
         self._catalog = catalog
@@ -39,6 +41,44 @@ class NodeOperator:
             raise InvalidArgument(f"there is no change {request.action} of a node")
         self._catalog.node(request.storage_node_id)
         return logged(await change(request))
+
+    # ---- check
+
+    def check(self, request: pb.CheckNodes) -> pb.NodesOutage:
+        """Return what stopping nodes would cost, in addition to those that are away already."""
+        stopped = set(request.nodes)
+        for node in stopped:
+            self._catalog.node(node)
+        if request.location:
+            found = {n for n, where in self._catalog.locations.items() if where == request.location}
+            if not found:
+                raise NotFound(
+                    f"no node has the location {request.location!r}: `loom node list` shows them"
+                )
+            stopped |= found
+        away = {node for node in self._catalog.nodes if not self._nodes.reachable(node)}
+        logs = [log for log in self._catalog.logs.values() if not log.unfinished]
+        outages = {log.name: self._outage(log, away | stopped) for log in logs}
+        return pb.NodesOutage(
+            nodes=sorted(stopped),
+            away=sorted(away - stopped),
+            logs=len(logs),
+            affected=[
+                pb.LogOutage(
+                    name=name,
+                    copies=outage.copies,
+                    copies_left=outage.copies_left,
+                    appends_stop=outage.appends_stop,
+                    reads_stop=outage.reads_stop,
+                )
+                for name, outage in sorted(outages.items())
+                if outage is not None and outage.is_affected
+            ],
+        )
+
+    def _outage(self, log: LogRecord, away: set[NodeId]) -> LogOutage | None:
+        parts = (part for keeper in self._keepers.values() for part in keeper.outage(log, away))
+        return of_log(parts)
 
     # ---- drain and undrain
 

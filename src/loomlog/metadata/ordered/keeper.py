@@ -9,10 +9,13 @@ afterwards.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import ClassVar, Final
 
+from loomlog.core.ordered.outage import outage
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.core.ordered.stream_record import StreamRecord
+from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
@@ -264,6 +267,13 @@ class OrderedKeeper(ProtocolKeeper):
             for stream in streams
             if stream and stream.joining is None and self._choice.spare(stream) is None
         ]
+
+    def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
+        rounds = self.committer.logs.get(log.log_id)
+        settings = log.layout.active.settings
+        least = settings.replicas_least if settings.protocol == self.protocol else None
+        streams = map(self._operator.copies_of, rounds.streams.values() if rounds else ())
+        return outage(streams, away, self._placement.usable_nodes(), least)
 
     def stored_bytes(self, node: NodeId) -> int:
         streams = self.records.streams

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from loomlog.core.ordered.outage import StreamCopies
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
 from loomlog.metadata.ordered.committer import Committer
@@ -303,6 +304,17 @@ class StreamOperator:
             if report and self._nodes.reachable(node) and _is_whole(stream, report):
                 found.append(node)
         return found
+
+    def copies_of(self, stream: StreamRounds) -> StreamCopies:
+        """Return which nodes have the entries of a stream."""
+        return StreamCopies(
+            stream.stream_id,
+            stream.replicas,
+            frozenset(self._whole(stream)),
+            stream.wanted_replicas,
+            has_entries=stream.has_entries and not stream.is_trimmed,
+            takes_appends=not stream.sealed and stream.wanted_running,
+        )
 
     async def _wish(self, stream: StreamRounds, **wishes: Any) -> None:
         """Record which replicas it should have, and wake the loop."""

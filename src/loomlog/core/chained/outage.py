@@ -1,0 +1,26 @@
+"""What it costs a log of protocol `chained` if nodes are away. Pure.
+
+Chains continue with the replicas that are left, if they are as many as appends need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from loomlog.core.chained.upkeep import ChainsStanding
+from loomlog.core.outage import PartOutage
+from loomlog.types import NodeId
+
+
+def outage(chains: ChainsStanding, away: Collection[NodeId]) -> list[PartOutage]:
+    """Return the cost for each chain."""
+    projection = chains.projection
+    parts = []
+    for index in range(len(projection.chains)):
+        left = sum(replica.node_id not in away for replica in chains.whole(index))
+        stop = ""
+        if not projection.closed and left < projection.least:
+            stop = f"chain {index} has {left} of the {projection.least} replicas that it needs"
+        name = f"chain {index} of segment {projection.log_id}"
+        parts.append(PartOutage(name, chains.replicas_wanted, left, stop))
+    return parts
